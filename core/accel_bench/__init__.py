@@ -1,0 +1,66 @@
+"""accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
+
+The names below are what plugin authors import. They are resolved on first use, so that importing the
+package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
+    from accel_bench.job import Job
+    from accel_bench.machine import Machine
+    from accel_bench.plugin import Options, Plugin, hookimpl
+    from accel_bench.result import Metric, Result, Sample, Status, Window
+    from accel_bench.run import Device, Run
+    from accel_bench.scenario.experiment import Experiment
+    from accel_bench.scenario.models import Scenario
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Device",
+    "Engine",
+    "Experiment",
+    "Job",
+    "Machine",
+    "Metric",
+    "Options",
+    "Plugin",
+    "Result",
+    "Run",
+    "Sample",
+    "Scenario",
+    "Status",
+    "Stopwatch",
+    "TokenCounts",
+    "Window",
+    "hookimpl",
+]
+
+_HOMES = {
+    "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
+    "accel_bench.job": ("Job",),
+    "accel_bench.machine": ("Machine",),
+    "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
+    "accel_bench.result": ("Metric", "Result", "Sample", "Status", "Window"),
+    "accel_bench.run": ("Device", "Run"),
+    "accel_bench.scenario.experiment": ("Experiment",),
+    "accel_bench.scenario.models": ("Scenario",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds a public name when it is first asked for."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

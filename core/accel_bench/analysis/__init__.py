@@ -1,0 +1,1 @@
+"""Numbers from results: pure functions, computed when read."""

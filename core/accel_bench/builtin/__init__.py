@@ -1,0 +1,1 @@
+"""Plugins in the box; they use the same hooks as everybody else."""

@@ -1,0 +1,62 @@
+"""What an engine and the stopwatch agree on. No torch: the `null` engine speaks the same protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens of a batch or a step, counted on the host by the collator."""
+
+    processed: int
+    """Tokens that go through the model, padding included."""
+
+    real: int
+    """Tokens that are not padding."""
+
+    supervised: int
+    """Tokens that the loss is computed on: label != -100 after the shift of a causal model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch of this rank."""
+
+    inputs: Mapping[str, Any]
+    """Keyword arguments of the model, `labels` included; tensors on the host, shape (samples, length)."""
+
+    samples: int
+    """Sequences in it."""
+
+    tokens: TokenCounts
+    """Its tokens, on this rank."""
+
+    supervised_in_step: int
+    """Supervised tokens of the whole optimizer step, over its micro-batches and all ranks.
+
+    The loss is divided by this, so that accumulation, ranks and engines agree on its value.
+    """
+
+
+class Stopwatch(Protocol):
+    """What an engine sees of the measurement."""
+
+    running: bool
+    """True while another optimizer step is wanted."""
+
+    def lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End one optimizer step.
+
+        `batches` are its micro-batches on this rank; `loss` is this rank's share of the step's loss, a
+        float or a detached tensor of shape () that is left on its device until the window has ended.
+        """
+
+
+class Engine(Protocol):
+    """What drives the optimizer steps."""
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """While `stopwatch.running`: take one optimizer step, then call `stopwatch.lap(batches, loss)`."""

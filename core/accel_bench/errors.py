@@ -1,0 +1,71 @@
+"""Every error that a user can meet: each names the culprit and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AccelBenchError(Exception):
+    """Base of all errors raised for users; the message is complete as it stands.
+
+    `exit_code` is what the program exits with when nothing handles the error.
+    """
+
+    exit_code = 2
+
+
+class ScenarioError(AccelBenchError):
+    """A scenario file or an override of it cannot be used as written."""
+
+
+class PluginError(AccelBenchError):
+    """A plugin is unknown, broken, wrongly configured or in conflict with another."""
+
+
+class NothingToRunError(AccelBenchError):
+    """Every experiment of the plan is excluded by a constraint."""
+
+    exit_code = 3
+
+
+class StoreError(AccelBenchError):
+    """The results folder or its database cannot be used."""
+
+
+class WorkerError(AccelBenchError):
+    """Something inside the measured process went wrong in a way that has a name."""
+
+    exit_code = 1
+
+
+class HookError(WorkerError):
+    """A plugin's hook raised, or returned something of the wrong type.
+
+    `plugin`, `distribution` and `hook` say whose fault it is; `__cause__` is the original exception.
+    """
+
+    def __init__(self, plugin: str, distribution: str, hook: str, problem: str) -> None:
+        super().__init__(f"plugin {plugin!r} ({distribution}) failed in {hook}: {problem}")
+        self.plugin = plugin
+        self.distribution = distribution
+        self.hook = hook
+        self.problem = problem
+
+
+class InvalidRunError(WorkerError):
+    """The run cannot mean what its numbers would say; `reasons` are stored with the result."""
+
+    def __init__(self, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(self.reasons))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?`, or `; known: a, b` when nothing is near, or nothing at all."""
+    names = sorted(set(known))
+    inside = [name for name in names if len(word) > 2 and word in name]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or inside[:1]
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""

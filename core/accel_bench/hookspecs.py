@@ -1,0 +1,136 @@
+"""The contract: every hook, in the order in which a run calls them.
+
+A hook is either `one_answer`, given to the stack's plugin that implements it or else to the plugin of the
+slot that the hook belongs to, or it is called on all active plugins: those of the stack in written order,
+then those of the slots. A method marked `@hookimpl` implements the hook of its name and takes any of its
+arguments. There is no hook inside a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.plugin import hookspec
+
+if TYPE_CHECKING:
+    from accel_bench.engine import Batch, Engine
+    from accel_bench.job import Job
+    from accel_bench.launch.ranks import RankProcess
+    from accel_bench.machine import Machine
+    from accel_bench.result import Metric, Window
+    from accel_bench.run import Run
+    from accel_bench.scenario.base import JsonValue
+    from accel_bench.scenario.experiment import Experiment
+
+ONE_ANSWER: dict[str, str | None] = {
+    "launch_ranks": "launcher",
+    "load_data": "data",
+    "load_model": "model",
+    "add_adapter": "adapter",
+    "compile_model": None,
+    "parallelize_model": "parallel",
+    "build_optimizer": "optimizer",
+    "build_batches": "data",
+    "build_engine": "engine",
+}
+"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does."""
+
+# In the parent, before anything starts.
+
+
+@hookspec
+def check_scenario(experiment: Experiment, machine: Machine) -> Iterable[str]:
+    """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing heavy."""
+
+
+@hookspec
+def launch_ranks(job: Job) -> Sequence[RankProcess]:
+    """One answer, launcher. Start one process for each rank and return their handles."""
+
+
+# In a worker process. First, once for each experiment, in a process of its own that is not timed.
+
+
+@hookspec
+def prepare_experiment(run: Run) -> None:
+    """All. Fill content-keyed caches with `run.cache`; `run.rehearsal = True` asks for untimed steps."""
+
+
+# In every worker process, in this order.
+
+
+@hookspec
+def prepare_process(run: Run) -> None:
+    """All. First of all: environment variables, imports that must come before others."""
+
+
+@hookspec
+def load_data(run: Run) -> Any:
+    """One answer, data. Return the dataset; it comes before the model, which may need it to calibrate."""
+
+
+@hookspec
+def load_model(run: Run) -> Any:
+    """One answer, model. Return the model on `run.device`, in the dtype of the scenario."""
+
+
+@hookspec
+def add_adapter(run: Run) -> Any:
+    """One answer, adapter. Return the model with its adapter; only called when the scenario has one."""
+
+
+# Core enables gradient checkpointing here, once, for every stack in the same way.
+
+
+@hookspec
+def accelerate_model(run: Run) -> Any:
+    """All, in written order. Return the new model, or None when it was changed in place."""
+
+
+@hookspec
+def compile_model(run: Run) -> None:
+    """One answer, of the stack. Compile in place: after all accelerations and before any wrapping."""
+
+
+@hookspec
+def parallelize_model(run: Run) -> Any:
+    """One answer, parallel. Return the wrapped or sharded model."""
+
+
+@hookspec
+def build_optimizer(run: Run) -> Any:
+    """One answer, optimizer. Return the optimizer of the parameters that require a gradient."""
+
+
+@hookspec
+def build_batches(run: Run) -> Iterator[Batch]:
+    """One answer, data. Return an endless iterator over this rank's micro-batches."""
+
+
+@hookspec
+def build_engine(run: Run) -> Engine:
+    """One answer, engine. Return what drives the steps."""
+
+
+# Around the measured window. No hook is called inside it.
+
+
+@hookspec
+def start_metrics(run: Run) -> None:
+    """All. After the last warm-up step, before the clock starts."""
+
+
+@hookspec
+def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
+    """All. After the last measured step: return what was measured."""
+
+
+@hookspec
+def report_evidence(run: Run) -> dict[str, JsonValue]:
+    """All. After the window: return JSON that shows that the plugin acted."""
+
+
+@hookspec
+def close_run(run: Run) -> None:
+    """All. Always, whatever happened: undo what was changed outside the model."""

@@ -1,0 +1,69 @@
+"""What the parent hands to a worker: the content of `job.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from accel_bench.scenario.base import Frozen, PositiveInt
+from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+
+HEARTBEAT_BYTES = 64
+"""Size of a rank's heartbeat page: eight unsigned 64-bit numbers, see `launch/heartbeat.py`."""
+
+
+class Job(Frozen):
+    """One process group's work: everything that its ranks need to know."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this file's form."""
+
+    purpose: Literal["prepare", "measure"] = "measure"
+    """`prepare` fills caches and is not timed; `measure` is a run."""
+
+    run_id: str
+    """Unique name of this attempt."""
+
+    experiment: Experiment
+    """What to run."""
+
+    folder: str
+    """Absolute folder of this attempt; the job, results, logs and heartbeats lie in it."""
+
+    cache_folder: str
+    """Absolute folder of content-keyed caches, shared by all runs of a results folder."""
+
+    warmup: PositiveInt | None = None
+    """Warm-up steps that round 1 found; null lets this run find them (`measure.warmup: auto`)."""
+
+    round: int = Field(0, ge=0)
+    """Round, from 0."""
+
+    attempt: int = Field(0, ge=0)
+    """Retry of the same run, from 0."""
+
+    trust_remote_code: bool = False
+    """Whether a model may bring code of its own."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks to start."""
+        return self.experiment.scenario.world_size if self.purpose == "measure" else 1
+
+    def path(self) -> Path:
+        """Where this job lies as `job.json`."""
+        return Path(self.folder) / "job.json"
+
+    def result_path(self, rank: int) -> Path:
+        """Where a rank writes what it measured."""
+        return Path(self.folder) / f"rank{rank}.json"
+
+    def log_path(self, rank: int) -> Path:
+        """Where everything goes that a rank prints."""
+        return Path(self.folder) / f"rank{rank}.log"
+
+    def heartbeat_path(self, rank: int) -> Path:
+        """The memory-mapped page in which a rank stores its step number."""
+        return Path(self.folder) / f"rank{rank}.heartbeat"

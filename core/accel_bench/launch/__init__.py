@@ -1,0 +1,1 @@
+"""Start ranks, watch them, end them, and turn every ending into one result."""

@@ -1,0 +1,91 @@
+"""What a plugin author subclasses: `Plugin`, with its `Options` and its constraints."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Generic, TypeVar
+
+import pluggy
+
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.experiment import Experiment
+
+PROJECT = "accel_bench"
+"""Name of the pluggy project and of the entry-point group."""
+
+CONTRACT_VERSION = 1
+"""Version of the hooks; a plugin built for another one is refused."""
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a method of a plugin as the implementation of the hook of that name."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+class Options(Frozen):
+    """Base of a plugin's options: a pydantic model, strict and frozen, a docstring under each field."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class Plugin(Generic[OptionsT]):
+    """Base of all plugins.
+
+    One instance serves one use in one run. The module that holds the class imports nothing heavy: torch
+    and friends are imported inside hook bodies. Class attributes declare what is needed; core checks
+    them before anything starts and says what is not met.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    """The model of the options."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Requirements (PEP 508) beyond those of the distribution; checked from metadata."""
+
+    restricted_model_archs: ClassVar[frozenset[str] | None] = None
+    """Architectures that it works with, such as `LlamaForCausalLM`; None means any."""
+
+    devices: ClassVar[frozenset[str] | None] = None
+    """Device types that it works on; None means any."""
+
+    dtypes: ClassVar[frozenset[str] | None] = None
+    """Values of `model.dtype` that it works with; None means any."""
+
+    tasks: ClassVar[frozenset[str] | None] = None
+    """Tasks that it works with; None means any."""
+
+    modes: ClassVar[frozenset[str] | None] = None
+    """Modes that it works in; None means any."""
+
+    minimum_compute_capability: ClassVar[tuple[int, int] | None] = None
+    """Oldest CUDA compute capability that it runs on."""
+
+    needs_adapter: ClassVar[bool] = False
+    """Whether it only works with an adapter; one is added to the work of every stack when asked for."""
+
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+    """Plugins that cannot be in the same stack."""
+
+    after: ClassVar[tuple[str, ...]] = ()
+    """Plugins that must stand before it in a stack, when they are there."""
+
+    before: ClassVar[tuple[str, ...]] = ()
+    """Plugins that must stand after it in a stack, when they are there."""
+
+    loss_tolerance: ClassVar[float | None] = None
+    """Relative distance from the baseline's loss curve that is by design; None means exactly equal work."""
+
+    def __init__(self, options: OptionsT, name: str = "") -> None:
+        self.options = options
+        self.name = name
+
+    def claims(self) -> frozenset[str] | None:
+        """One-answer hooks that this instance answers, by its options; None means all it implements."""
+        return None
+
+    def fingerprint(self, experiment: Experiment) -> JsonValue:
+        """What outside the scenario changes the result, such as the content of files; part of the id.
+
+        Called in the parent: light, no torch. None means nothing.
+        """
+        return None

@@ -1,0 +1,238 @@
+"""What a run leaves behind: samples, metrics, status. Every number says its unit and scope."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+
+
+class Status(str, Enum):
+    """How an attempt, or an experiment, ended: exactly one of these."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    INVALID = "invalid"
+    OOM = "oom"
+    FAILED = "failed"
+    PLUGIN_ERROR = "plugin_error"
+    TIMEOUT = "timeout"
+    HUNG = "hung"
+    KILLED = "killed"
+    CRASHED = "crashed"
+    INTERRUPTED = "interrupted"
+    INFRA_ERROR = "infra_error"
+    SKIPPED = "skipped"
+
+    @property
+    def completed(self) -> bool:
+        """Whether the numbers may be used."""
+        return self in (Status.OK, Status.DEGRADED)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same attempt would most likely end the same way, so that no retry is worth it."""
+        return self in (Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.SKIPPED)
+
+
+class Sample(Frozen):
+    """One optimizer step of one rank."""
+
+    step: int
+    """Step number from 0, warm-up included."""
+
+    seconds: float
+    """Wall-clock seconds from the end of the step before to the end of this one."""
+
+    device_seconds: float | None = None
+    """The same between two device events; null where the device has none."""
+
+    samples: int
+    """Sequences on this rank."""
+
+    processed_tokens: int
+    """Tokens with padding, on this rank."""
+
+    real_tokens: int
+    """Tokens without padding, on this rank."""
+
+    supervised_tokens: int
+    """Tokens with a loss, on this rank."""
+
+    loss: float | None
+    """This rank's share of the step's loss: the sum over ranks is the loss. Null when not finite."""
+
+
+class Metric(Frozen):
+    """One number that a plugin measured around the window."""
+
+    name: str
+    """Name, with its unit where the unit is not obvious: `peak_memory_bytes`."""
+
+    value: float | int | None
+    """The number; null when it could not be measured, never 0 in its place."""
+
+    unit: str
+    """`bytes`, `seconds`, `1` ..."""
+
+    scope: Literal["rank", "device", "global"]
+    """What it covers."""
+
+    better: Literal["lower", "higher", "neither"] = "neither"
+    """Which direction is an improvement."""
+
+    kind: str = ""
+    """How it was measured, where there is more than one way."""
+
+
+class Window(Frozen):
+    """The measured window of one rank, as metrics plugins and the store see it."""
+
+    started: float
+    """time.monotonic() after the last warm-up step, in seconds."""
+
+    ended: float
+    """time.monotonic() after the last measured step and its synchronisation, in seconds."""
+
+    samples: tuple[Sample, ...] = ()
+    """The measured steps."""
+
+    discarded: tuple[Sample, ...] = ()
+    """Steps of windows that were disturbed and measured again."""
+
+    warmup: tuple[Sample, ...] = ()
+    """Steps before the window; the first holds what happens once."""
+
+
+class Stage(Frozen):
+    """A point in a worker's life, in the order in which they were passed."""
+
+    name: str
+    """What had just been finished: `imports`, `load_model`, `first_step` ..."""
+
+    seconds: float
+    """Seconds since the process started."""
+
+    host_bytes: int | None = None
+    """Resident memory of the process in bytes at that point."""
+
+
+class RankResult(Frozen):
+    """What one rank writes as `rank<N>.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this file's form."""
+
+    rank: int
+    """Global rank, from 0."""
+
+    status: Status
+    """How this rank ended, as it saw it."""
+
+    reasons: tuple[str, ...] = ()
+    """Why the status is not `ok`, each a sentence."""
+
+    phase: str = ""
+    """What the rank was doing when it ended badly."""
+
+    error: dict[str, JsonValue] = Field(default_factory=dict)
+    """Type, message and traceback of what ended it; bytes asked and free for an out-of-memory error."""
+
+    device: dict[str, JsonValue] = Field(default_factory=dict)
+    """The device that this rank really used: type, name, uuid."""
+
+    window: Window | None = None
+    """What was measured; null when the window was not reached."""
+
+    metrics: tuple[Metric, ...] = ()
+    """What metrics plugins measured."""
+
+    realised: dict[str, JsonValue] = Field(default_factory=dict)
+    """What really held when the clock started: dtypes, attention, optimizer, gradient flow ..."""
+
+    evidence: dict[str, JsonValue] = Field(default_factory=dict)
+    """What each plugin shows for having acted, by its name."""
+
+    stages: tuple[Stage, ...] = ()
+    """Where the time before the window went."""
+
+
+class PluginVersion(Frozen):
+    """A plugin that was active, and where it came from."""
+
+    name: str
+    """Name, as in `use`."""
+
+    distribution: str
+    """Distribution that brought it."""
+
+    version: str
+    """That distribution's version; with commit and dirty hash when it is installed from a checkout."""
+
+
+class Result(Frozen):
+    """One attempt of one run: the row that is stored, and that nothing overwrites."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this row's form."""
+
+    run_id: str
+    """Unique name of the attempt."""
+
+    sitting: str
+    """The `accel-bench run` that it belongs to; only runs of one sitting are paired."""
+
+    experiment: Experiment
+    """What was run."""
+
+    round: int
+    """Round, from 0; runs of one round are pairs."""
+
+    position: int
+    """Place within the round, from 0."""
+
+    attempt: int = 0
+    """Retry, from 0; only the last attempt counts."""
+
+    status: Status
+    """How it ended."""
+
+    reasons: tuple[str, ...] = ()
+    """Why the status is not `ok`."""
+
+    phase: str = ""
+    """What was going on when it ended badly."""
+
+    started_at: str
+    """UTC time, ISO 8601."""
+
+    seconds: float
+    """Wall-clock seconds of the whole attempt."""
+
+    ranks: tuple[RankResult, ...] = ()
+    """What each rank measured, by rank."""
+
+    exits: tuple[str, ...] = ()
+    """How each rank's process ended: `exit 0`, `SIGKILL` ..."""
+
+    plugins: tuple[PluginVersion, ...] = ()
+    """Plugins that were active, in order."""
+
+    loss_tolerance: float | None = None
+    """Largest `loss_tolerance` that the stack's plugins declare; null where none does."""
+
+    machine: dict[str, Any] = Field(default_factory=dict)
+    """The machine and the versions on it."""
+
+    command: tuple[str, ...] = ()
+    """Arguments that repeat this run."""
+
+    folder: str = ""
+    """Folder of the attempt, relative to the results folder."""
+
+    log_tail: str = ""
+    """Last lines of the guilty rank's log, when it did not end well."""

@@ -1,0 +1,171 @@
+"""Run: the one object that hooks share."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accel_bench.result import Stage
+from accel_bench.scenario.base import JsonValue
+from accel_bench.scenario.experiment import Experiment, digest
+from accel_bench.scenario.models import Scenario, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device of one rank. `str(device)` is what `torch.device` takes."""
+
+    type: str
+    """`cpu` or `cuda`."""
+
+    index: int = 0
+    """Index on this node."""
+
+    name: str = ""
+    """The maker's name."""
+
+    uuid: str = ""
+    """What tells one device from another; empty on a CPU."""
+
+    def __str__(self) -> str:
+        return "cpu" if self.type == "cpu" else f"{self.type}:{self.index}"
+
+
+class Trace:
+    """Marks the stages of a worker's life with their time and resident memory."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._origin = time.monotonic()
+
+    def mark(self, name: str) -> Stage:
+        """Record that `name` has just been finished."""
+        stage = Stage(
+            name=name, seconds=time.monotonic() - self._origin, host_bytes=resident_bytes()
+        )
+        self.stages.append(stage)
+        return stage
+
+    def find(self, name: str) -> Stage | None:
+        """Return the stage of that name, or None when it was not reached."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+@dataclass
+class Run:
+    """One rank's run. Core sets `dataset`, `model`, `optimizer` and `batches` from what hooks return."""
+
+    experiment: Experiment
+    """What is run."""
+
+    device: Device
+    """Where this rank computes."""
+
+    folder: Path
+    """Folder of this attempt; what a plugin leaves here stays with the run."""
+
+    cache_folder: Path
+    """Folder of content-keyed caches; use `cache`."""
+
+    rank: int = 0
+    """Global rank."""
+
+    local_rank: int = 0
+    """Rank on this node."""
+
+    world_size: int = 1
+    """Ranks in all."""
+
+    trust_remote_code: bool = False
+    """Whether a model may bring code of its own."""
+
+    rehearsal: bool = False
+    """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill."""
+
+    dataset: Any = None
+    """What `load_data` returned."""
+
+    model: Any = None
+    """The model as the steps will call it."""
+
+    unwrapped_model: Any = None
+    """The model before `parallelize_model`."""
+
+    optimizer: Any = None
+    """What `build_optimizer` returned."""
+
+    batches: Any = None
+    """What `build_batches` returned: an endless iterator of `Batch`."""
+
+    trace: Trace = field(default_factory=Trace)
+    """Stages passed so far."""
+
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("accel_bench"))
+    """Writes to the log of the rank."""
+
+    barrier: Callable[[], None] = field(default=lambda: None)
+    """Waits for all ranks; does nothing with one rank."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """The resolved scenario."""
+        return self.experiment.scenario
+
+    @property
+    def stack(self) -> Stack:
+        """The stack under test."""
+        return self.experiment.stack
+
+    def on_first_rank(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
+        """Return the folder with the content of `key`, calling `fill(folder)` when it is not there yet.
+
+        `key` is everything that the content depends on, as JSON. One process fills while others wait;
+        a fill that fails leaves nothing behind. Raises what `fill` raises.
+        """
+        target = self.cache_folder / kind / digest(key, 24)
+        with _locked(target.with_suffix(".lock")):
+            if not target.exists():
+                _fill_aside(target, fill)
+        return target
+
+
+def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a temporary folder and rename it, so that a half-filled one is never seen."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fill(aside)
+        aside.rename(target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that ends with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process in bytes, or None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

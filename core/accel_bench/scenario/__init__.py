@@ -1,0 +1,1 @@
+"""Scenarios: their models, their files, and the experiments they expand into."""

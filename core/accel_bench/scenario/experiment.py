@@ -1,0 +1,71 @@
+"""An experiment: one fully resolved point, and the identity that says when two are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.models import Scenario, Stack
+
+SCHEMA_VERSION = 1
+"""Version of scenarios, jobs and results; a reader refuses what is newer than itself."""
+
+
+class Experiment(Frozen):
+    """Work x stack x sweep values: what a run executes."""
+
+    id: str
+    """First 12 hex digits of the SHA-256 of `identity` as canonical JSON."""
+
+    scenario: Scenario
+    """The resolved work, with the stack's settings and the sweep's values folded in."""
+
+    stack: Stack
+    """The plugins that make this experiment differ from the baseline."""
+
+    sweep: dict[str, JsonValue] = Field(default_factory=dict)
+    """This point's values of the swept keys."""
+
+    identity: dict[str, JsonValue]
+    """Everything that can change the result, and nothing else."""
+
+    notices: tuple[str, ...] = ()
+    """What was added to the work because a plugin needs it."""
+
+    @property
+    def point(self) -> str:
+        """The sweep point as a canonical string: equal for the stacks that are compared."""
+        return canonical_json(self.sweep)
+
+
+def canonical_json(value: Any) -> str:
+    """Sorted keys, no spaces, no NaN: equal values give equal text."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    )
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """First `length` hex digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
+
+
+def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:
+    """Collect what can change a result.
+
+    Names, repeats, timeouts and folders are left out: they do not change what a process does.
+    `environment` holds versions, devices and fingerprints (see `accel_bench.plan`).
+    """
+    work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
+    measure = work.pop("measure")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "work": work,
+        "measure": {key: measure[key] for key in ("warmup", "steps", "sync", "seed")},
+        "uses": [use.model_dump(mode="json") for use in stack.uses],
+        "environment": environment,
+    }

@@ -1,0 +1,65 @@
+"""Find sample configurations: the shipped ones, and those that plugins bring."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from accel_bench.errors import ScenarioError, did_you_mean
+
+SAMPLES_GROUP = "accel_bench.samples"
+"""Entry points whose value names a package with a folder `sample_configurations`; read, never imported."""
+
+
+def samples_root() -> Path:
+    """The shipped samples: a wheel's package data, or the checkout's folder beside `core`."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "sample_configurations"
+    return inside if inside.is_dir() else package.parent.parent / "sample_configurations"
+
+
+def sample_roots() -> list[Path]:
+    """All folders of samples: the shipped one, then those of installed distributions by name."""
+    entries = sorted(metadata.entry_points(group=SAMPLES_GROUP), key=lambda entry: entry.name)
+    return [samples_root(), *(root for entry in entries if (root := _root_of(entry)))]
+
+
+def find_samples(kind: str) -> dict[str, Path]:
+    """Samples of a kind (`scenarios`, `stacks`, `models`) by short name; the shipped ones win."""
+    found: dict[str, Path] = {}
+    for root in sample_roots():
+        for path in sorted((root / kind).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def sample_path(kind: str, name: str) -> Path:
+    """The file of a named sample; raises ScenarioError with the nearest name when there is none."""
+    found = find_samples(kind)
+    if name not in found:
+        raise ScenarioError(
+            f"no sample {kind.rstrip('s')} is called {name!r}{did_you_mean(name, found)}"
+        )
+    return found[name]
+
+
+def _root_of(entry: metadata.EntryPoint) -> Path | None:
+    """Where a distribution's package keeps its samples, found without importing it."""
+    package = entry.value.partition(":")[0]
+    if entry.dist is None:
+        return None
+    candidates = [Path(str(entry.dist.locate_file(package.replace(".", "/"))))]
+    candidates += [Path(path) / package for path in _editable_paths(entry.dist)]
+    folders = (candidate / "sample_configurations" for candidate in candidates)
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _editable_paths(distribution: metadata.Distribution) -> list[str]:
+    """Folders that an editable install adds to the path through its .pth file."""
+    lines = []
+    for file in distribution.files or ():
+        if file.suffix == ".pth":
+            lines += (
+                Path(str(distribution.locate_file(file))).read_text(encoding="utf8").splitlines()
+            )
+    return [line for line in lines if line and not line.startswith("import ")]

@@ -1,0 +1,1 @@
+"""Results: one SQLite file and a folder for each run; nothing is overwritten."""
