@@ -1,7 +1,7 @@
 """accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
 
-The names below are what plugin authors import. They are resolved on first use, so that importing the
-package costs nothing.
+The names below are what plugin authors import. They are resolved on first use, so that importing
+the package costs nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from accel_bench.job import Job
     from accel_bench.machine import Machine
     from accel_bench.plugin import Options, Plugin, hookimpl
+    from accel_bench.ranks import RankProcess
     from accel_bench.result import Metric, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
     from accel_bench.scenario.experiment import Experiment
@@ -31,6 +32,7 @@ __all__ = [
     "Metric",
     "Options",
     "Plugin",
+    "RankProcess",
     "Result",
     "Run",
     "Sample",
@@ -47,6 +49,7 @@ _HOMES = {
     "accel_bench.job": ("Job",),
     "accel_bench.machine": ("Machine",),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
+    "accel_bench.ranks": ("RankProcess",),
     "accel_bench.result": ("Metric", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),
     "accel_bench.scenario.experiment": ("Experiment",),

@@ -26,7 +26,8 @@ class Batch:
     """One micro-batch of this rank."""
 
     inputs: Mapping[str, Any]
-    """Keyword arguments of the model, `labels` included; tensors on the host, shape (samples, length)."""
+    """Keyword arguments of the model, `labels` included; tensors on the host, shape (samples,
+    length)."""
 
     samples: int
     """Sequences in it."""
@@ -50,8 +51,9 @@ class Stopwatch(Protocol):
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End one optimizer step.
 
-        `batches` are its micro-batches on this rank; `loss` is this rank's share of the step's loss, a
-        float or a detached tensor of shape () that is left on its device until the window has ended.
+        `batches` are its micro-batches on this rank; `loss` is this rank's share of the step's
+        loss, a float or a detached tensor of shape () that is left on its device until the window
+        has ended.
         """
 
 
@@ -59,4 +61,5 @@ class Engine(Protocol):
     """What drives the optimizer steps."""
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """While `stopwatch.running`: take one optimizer step, then call `stopwatch.lap(batches, loss)`."""
+        """While `stopwatch.running`: take one optimizer step, then call `stopwatch.lap(batches,
+        loss)`."""

@@ -42,7 +42,8 @@ class WorkerError(AccelBenchError):
 class HookError(WorkerError):
     """A plugin's hook raised, or returned something of the wrong type.
 
-    `plugin`, `distribution` and `hook` say whose fault it is; `__cause__` is the original exception.
+    `plugin`, `distribution` and `hook` say whose fault it is; `__cause__` is the original
+    exception.
     """
 
     def __init__(self, plugin: str, distribution: str, hook: str, problem: str) -> None:

@@ -1,9 +1,9 @@
 """The contract: every hook, in the order in which a run calls them.
 
-A hook is either `one_answer`, given to the stack's plugin that implements it or else to the plugin of the
-slot that the hook belongs to, or it is called on all active plugins: those of the stack in written order,
-then those of the slots. A method marked `@hookimpl` implements the hook of its name and takes any of its
-arguments. There is no hook inside a step.
+A hook is either `one_answer`, given to the stack's plugin that implements it or else to the plugin
+of the slot that the hook belongs to, or it is called on all active plugins: those of the stack in
+written order, then those of the slots. A method marked `@hookimpl` implements the hook of its name
+and takes any of its arguments. There is no hook inside a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accel_bench.plugin import hookspec
 if TYPE_CHECKING:
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
-    from accel_bench.launch.ranks import RankProcess
+    from accel_bench.ranks import RankProcess
     from accel_bench.machine import Machine
     from accel_bench.result import Metric, Window
     from accel_bench.run import Run
@@ -34,14 +34,16 @@ ONE_ANSWER: dict[str, str | None] = {
     "build_batches": "data",
     "build_engine": "engine",
 }
-"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does."""
+"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
+"""
 
 # In the parent, before anything starts.
 
 
 @hookspec
 def check_scenario(experiment: Experiment, machine: Machine) -> Iterable[str]:
-    """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing heavy."""
+    """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing
+    heavy."""
 
 
 @hookspec
@@ -54,7 +56,8 @@ def launch_ranks(job: Job) -> Sequence[RankProcess]:
 
 @hookspec
 def prepare_experiment(run: Run) -> None:
-    """All. Fill content-keyed caches with `run.cache`; `run.rehearsal = True` asks for untimed steps."""
+    """All. Fill content-keyed caches with `run.cache`; `run.rehearsal = True` asks for untimed
+    steps."""
 
 
 # In every worker process, in this order.
@@ -67,7 +70,8 @@ def prepare_process(run: Run) -> None:
 
 @hookspec
 def load_data(run: Run) -> Any:
-    """One answer, data. Return the dataset; it comes before the model, which may need it to calibrate."""
+    """One answer, data. Return the dataset; it comes before the model, which may need it to
+    calibrate."""
 
 
 @hookspec
@@ -77,7 +81,8 @@ def load_model(run: Run) -> Any:
 
 @hookspec
 def add_adapter(run: Run) -> Any:
-    """One answer, adapter. Return the model with its adapter; only called when the scenario has one."""
+    """One answer, adapter. Return the model with its adapter; only called when the scenario has
+    one."""
 
 
 # Core enables gradient checkpointing here, once, for every stack in the same way.

@@ -10,8 +10,32 @@ from pydantic import Field
 from accel_bench.scenario.base import Frozen, PositiveInt
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
-HEARTBEAT_BYTES = 64
-"""Size of a rank's heartbeat page: eight unsigned 64-bit numbers, see `launch/heartbeat.py`."""
+PHASES = (
+    "start",
+    "prepare_experiment",
+    "prepare_process",
+    "load_data",
+    "load_model",
+    "add_adapter",
+    "accelerate_model",
+    "compile_model",
+    "parallelize_model",
+    "build_optimizer",
+    "build_batches",
+    "build_engine",
+    "warm-up",
+    "window",
+    "finish_metrics",
+    "report_evidence",
+    "close_run",
+)
+"""What a worker can be doing, in order; a heartbeat page holds the index."""
+
+HEARTBEAT_STEP, HEARTBEAT_PHASE = 0, 1
+"""Places in a rank's heartbeat page: optimizer steps ended so far, and index of the phase."""
+
+HEARTBEAT_BYTES = 16
+"""Size of the page: two unsigned 64-bit numbers in the machine's byte order."""
 
 
 class Job(Frozen):

@@ -88,7 +88,8 @@ class Machine(Frozen):
 
     @property
     def device(self) -> str:
-        """What `resources.device: auto` means here: `cuda` when torch and a GPU can meet, else `cpu`."""
+        """What `resources.device: auto` means here: `cuda` when torch and a GPU can meet, else
+        `cpu`."""
         torch = self.versions.get("torch", "")
         return "cuda" if self.gpus and not torch.endswith("+cpu") else "cpu"
 

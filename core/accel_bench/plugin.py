@@ -22,7 +22,8 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 
 
 class Options(Frozen):
-    """Base of a plugin's options: a pydantic model, strict and frozen, a docstring under each field."""
+    """Base of a plugin's options: a pydantic model, strict and frozen, a docstring under each
+    field."""
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -31,9 +32,9 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Plugin(Generic[OptionsT]):
     """Base of all plugins.
 
-    One instance serves one use in one run. The module that holds the class imports nothing heavy: torch
-    and friends are imported inside hook bodies. Class attributes declare what is needed; core checks
-    them before anything starts and says what is not met.
+    One instance serves one use in one run. The module that holds the class imports nothing heavy:
+    torch and friends are imported inside hook bodies. Class attributes declare what is needed; core
+    checks them before anything starts and says what is not met.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -61,7 +62,8 @@ class Plugin(Generic[OptionsT]):
     """Oldest CUDA compute capability that it runs on."""
 
     needs_adapter: ClassVar[bool] = False
-    """Whether it only works with an adapter; one is added to the work of every stack when asked for."""
+    """Whether it only works with an adapter; one is added to the work of every stack when asked
+    for."""
 
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Plugins that cannot be in the same stack."""
@@ -73,18 +75,21 @@ class Plugin(Generic[OptionsT]):
     """Plugins that must stand after it in a stack, when they are there."""
 
     loss_tolerance: ClassVar[float | None] = None
-    """Relative distance from the baseline's loss curve that is by design; None means exactly equal work."""
+    """Relative distance from the baseline's loss curve that is by design; None means exactly equal
+    work."""
 
     def __init__(self, options: OptionsT, name: str = "") -> None:
         self.options = options
         self.name = name
 
     def claims(self) -> frozenset[str] | None:
-        """One-answer hooks that this instance answers, by its options; None means all it implements."""
+        """One-answer hooks that this instance answers, by its options; None means all it
+        implements."""
         return None
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
-        """What outside the scenario changes the result, such as the content of files; part of the id.
+        """What outside the scenario changes the result, such as the content of files; part of the
+        id.
 
         Called in the parent: light, no torch. None means nothing.
         """

@@ -35,7 +35,8 @@ class Status(str, Enum):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same attempt would most likely end the same way, so that no retry is worth it."""
+        """Whether the same attempt would most likely end the same way, so that no retry is worth
+        it."""
         return self in (Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.SKIPPED)
 
 
@@ -46,10 +47,13 @@ class Sample(Frozen):
     """Step number from 0, warm-up included."""
 
     seconds: float
-    """Wall-clock seconds from the end of the step before to the end of this one."""
+    """Seconds from the end of the step before to the end of this one.
+
+    Between two device events where the device has them, else on the wall clock of the host.
+    """
 
     device_seconds: float | None = None
-    """The same between two device events; null where the device has none."""
+    """Seconds between device events; null where the device has none."""
 
     samples: int
     """Sequences on this rank."""
@@ -64,7 +68,8 @@ class Sample(Frozen):
     """Tokens with a loss, on this rank."""
 
     loss: float | None
-    """This rank's share of the step's loss: the sum over ranks is the loss. Null when not finite."""
+    """This rank's share of the step's loss: the sum over ranks is the loss. Null when not finite.
+    """
 
 
 class Metric(Frozen):
@@ -140,7 +145,8 @@ class RankResult(Frozen):
     """What the rank was doing when it ended badly."""
 
     error: dict[str, JsonValue] = Field(default_factory=dict)
-    """Type, message and traceback of what ended it; bytes asked and free for an out-of-memory error."""
+    """Type, message and traceback of what ended it; bytes asked and free for an out-of-memory
+    error."""
 
     device: dict[str, JsonValue] = Field(default_factory=dict)
     """The device that this rank really used: type, name, uuid."""
@@ -171,7 +177,8 @@ class PluginVersion(Frozen):
     """Distribution that brought it."""
 
     version: str
-    """That distribution's version; with commit and dirty hash when it is installed from a checkout."""
+    """That distribution's version; with commit and dirty hash when it is installed from a checkout.
+    """
 
 
 class Result(Frozen):

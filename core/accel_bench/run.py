@@ -62,7 +62,8 @@ class Trace:
 
 @dataclass
 class Run:
-    """One rank's run. Core sets `dataset`, `model`, `optimizer` and `batches` from what hooks return."""
+    """One rank's run. Core sets `dataset`, `model`, `optimizer` and `batches` from what hooks
+    return."""
 
     experiment: Experiment
     """What is run."""
@@ -89,7 +90,8 @@ class Run:
     """Whether a model may bring code of its own."""
 
     rehearsal: bool = False
-    """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill."""
+    """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill.
+    """
 
     dataset: Any = None
     """What `load_data` returned."""
@@ -130,10 +132,11 @@ class Run:
         return self.rank == 0
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
-        """Return the folder with the content of `key`, calling `fill(folder)` when it is not there yet.
+        """Return the folder with the content of `key`, calling `fill(folder)` when it is not there
+        yet.
 
-        `key` is everything that the content depends on, as JSON. One process fills while others wait;
-        a fill that fails leaves nothing behind. Raises what `fill` raises.
+        `key` is everything that the content depends on, as JSON. One process fills while others
+        wait; a fill that fails leaves nothing behind. Raises what `fill` raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
         with _locked(target.with_suffix(".lock")):

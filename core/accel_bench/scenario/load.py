@@ -1,9 +1,11 @@
-"""Read YAML and TOML safely: limits, no tags, no aliases, no duplicate keys, and a line for every key."""
+"""Read YAML and TOML safely: limits, no tags, no aliases, no duplicate keys, and a line for every
+key."""
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -217,9 +219,9 @@ class _Builder:
 
 def _load_toml(text: str, source: str) -> Document:
     """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:
+    else:
         import tomli as tomllib
     try:
         data = tomllib.loads(text)
@@ -237,7 +239,8 @@ def _load_toml(text: str, source: str) -> Document:
 
 
 def _toml_marks(text: str) -> dict[Location, tuple[int, int]]:
-    """Find where each `[table]` and `key =` stands; inline tables and array tables are not looked into."""
+    """Find where each `[table]` and `key =` stands; inline tables and array tables are not looked
+    into."""
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,8 +1,9 @@
-"""The scenario as the user writes it and as it is resolved: pydantic models, every field documented."""
+"""The scenario as the user writes it and as it is resolved: pydantic models, every field
+documented."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_serializer, model_validator
 from pydantic_core import CoreSchema
@@ -18,9 +19,9 @@ STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 class Use(Frozen):
     """One use of a plugin: its name and its options.
 
-    Written as a bare name, or as a mapping with `use` and the plugin's options beside it. Keys that the
-    slot does not own are the plugin's, and are validated by the plugin's own `Options` on activation.
-    YAML's `use: null` means the plugin that is called `null`.
+    Written as a bare name, or as a mapping with `use` and the plugin's options beside it. Keys that
+    the slot does not own are the plugin's, and are validated by the plugin's own `Options` on
+    activation. YAML's `use: null` means the plugin that is called `null`.
     """
 
     use: str = Field(min_length=1, max_length=64)
@@ -78,7 +79,8 @@ class ModelUse(Use):
     """A name of the catalogue (`accel-bench models list`), a local directory, or a hub id."""
 
     weights: Literal["random", "pretrained"] = "random"
-    """`random`: created on the device from the configuration with one seed; nothing is downloaded."""
+    """`random`: created on the device from the configuration with one seed; nothing is downloaded.
+    """
 
     dtype: DType = "float32"
     """How base weights are stored; `train.precision` says how they are computed with."""
@@ -131,7 +133,8 @@ class ParallelUse(Use):
     """How several devices share the work."""
 
     use: str = "none"
-    """Plugin that parallelizes: `none`, or `ddp` (the default when there is more than one device)."""
+    """Plugin that parallelizes: `none`, or `ddp` (the default when there is more than one device).
+    """
 
 
 class LauncherUse(Use):
@@ -192,7 +195,8 @@ class Measure(Frozen):
     """How a run is measured."""
 
     warmup: PositiveInt | Literal["auto"] = "auto"
-    """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count."""
+    """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count.
+    """
 
     steps: PositiveInt = 20
     """Steps of the measured window."""
@@ -211,7 +215,8 @@ class Measure(Frozen):
 
 
 class Stack(Frozen):
-    """An ordered, named list of plugin uses; what it sets is already part of the scenario beside it."""
+    """An ordered, named list of plugin uses; what it sets is already part of the scenario beside
+    it."""
 
     name: str = Field(pattern=STACK_NAME)
     """Name in tables and folders."""
@@ -259,7 +264,7 @@ class Work(Frozen):
     launcher: LauncherUse = LauncherUse()
     """What starts the processes."""
 
-    metrics: tuple[Use, ...] = (Use(use="memory"),)
+    metrics: Annotated[tuple[Use, ...], Field(strict=False)] = (Use(use="memory"),)
     """What is measured beside time, tokens and loss."""
 
     train: Train = Train()
@@ -286,7 +291,8 @@ class Work(Frozen):
 
 
 class Scenario(Work):
-    """A resolved work: sweep values and a stack's settings folded in, sizes and defaults worked out."""
+    """A resolved work: sweep values and a stack's settings folded in, sizes and defaults worked
+    out."""
 
     @property
     def world_size(self) -> int:
@@ -316,7 +322,8 @@ class Exclusion(Frozen):
     """Points of the sweep that are not to be run, with the reason that the plan prints."""
 
     when: dict[str, JsonValue] = Field(min_length=1)
-    """Dotted keys and the value, or list of values, that all of them must have; `stack` is a key too."""
+    """Dotted keys and the value, or list of values, that all of them must have; `stack` is a key
+    too."""
 
     because: str = Field(min_length=1)
     """Why, in a sentence."""
@@ -345,7 +352,8 @@ class ScenarioFile(Work):
     """Stacks by name: a list of uses, `{set: ..., use: [...]}`, or the name of a named stack."""
 
     baseline: str | None = None
-    """The stack that the others are compared with; else the one called `baseline`, else the first."""
+    """The stack that the others are compared with; else the one called `baseline`, else the first.
+    """
 
     sweep: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted keys and the values that each takes; all combinations are run."""
@@ -371,11 +379,28 @@ class ScenarioFile(Work):
         return "baseline" if "baseline" in self.stacks else next(iter(self.stacks))
 
 
+def file_schema() -> dict[str, Any]:
+    """JSON schema of what a scenario file may hold, with what is spelt out only on reading."""
+    schema = ScenarioFile.model_json_schema()
+    properties = schema["properties"]
+    file = {"type": "string"}
+    properties["extends"] = {
+        "description": "Files, or shipped scenarios, that this one changes.",
+        "anyOf": [file, {"type": "array", "items": file}],
+    }
+    use = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["use"]}]}
+    spelt_out = properties["stacks"]["additionalProperties"]
+    properties["stacks"]["additionalProperties"] = {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 def complete_batch(train: Any, world_size: int) -> Any:
     """Give the missing one of micro batch, accumulation and global batch.
 
-    global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none given
-    the missing ones of the first two are 1. Raises ValueError when the numbers do not fit.
+    global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none
+    given the missing ones of the first two are 1. Raises ValueError when the numbers do not fit.
     """
     keys = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
     if not isinstance(train, dict):

@@ -8,7 +8,8 @@ from pathlib import Path
 from accel_bench.errors import ScenarioError, did_you_mean
 
 SAMPLES_GROUP = "accel_bench.samples"
-"""Entry points whose value names a package with a folder `sample_configurations`; read, never imported."""
+"""Entry points whose value names a package with a folder `sample_configurations`; read, never
+imported."""
 
 
 def samples_root() -> Path:

@@ -1,0 +1,129 @@
+"""The numbers of one experiment: its completed runs brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from accel_bench.analysis.comparison import PairKey
+from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
+from accel_bench.analysis.statistics import Interval, geometric_interval, quantile
+from accel_bench.analysis.status import Ending, counted_runs, ending
+from accel_bench.analysis.throughput import RunThroughput, run_throughput
+from accel_bench.result import Metric, RankResult, Result, Status
+
+PEAK_MEMORY = "peak_memory_bytes"
+"""Name of the metric that stands in every table."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An experiment with the runs that count."""
+
+    planned: PlannedSummary
+    """What was planned."""
+
+    ending: Ending
+    """How it ended."""
+
+    counted: Mapping[PairKey, Result]
+    """Runs that count, however they ended."""
+
+    completed: Mapping[PairKey, Result]
+    """Those of them whose numbers may be used: none when any run is invalid."""
+
+    speeds: Mapping[PairKey, RunThroughput]
+    """What the completed ones measured."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be compared with others."""
+        return self.ending.status.completed and bool(self.speeds)
+
+    @property
+    def tokens_per_second(self) -> Interval | None:
+        """Real tokens per second, global, over runs."""
+        return geometric_interval([speed.tokens_per_second for speed in self.speeds.values()])
+
+    @property
+    def last(self) -> Result | None:
+        """The last completed run."""
+        return list(self.completed.values())[-1] if self.completed else None
+
+
+def measure(planned: PlannedSummary, results: Sequence[Result], repeats: int) -> Measured:
+    """Pick the experiment's runs out of all results and say how it ended.
+
+    Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
+    experiment has no runs, whatever an earlier sitting left.
+    """
+    experiment = planned.experiment
+    own = [
+        result
+        for result in results
+        if not planned.skipped
+        and result.experiment.id == experiment.id
+        and result.experiment.stack.name == experiment.stack.name
+    ]
+    counted = counted_runs(own)
+    end = ending(planned, list(counted.values()), repeats)
+    valid = end.status is not Status.INVALID
+    completed = {key: run for key, run in counted.items() if valid and run.status.completed}
+    speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
+    return Measured(planned, end, counted, completed, speeds)
+
+
+def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
+    """Quantiles of each run, then the median over runs: steps of runs are never pooled."""
+    if not speeds:
+        return None
+    p50, p95 = (
+        median(quantile(speed.step_seconds, share) for speed in speeds.values())
+        for share in (0.50, 0.95)
+    )
+    return StepSeconds(p50=p50, p95=p95)
+
+
+def loss_ends(speeds: Mapping[PairKey, RunThroughput]) -> LossEnds | None:
+    """First and last loss of the first completed run."""
+    first = next(iter(speeds.values()), None)
+    return LossEnds(first=first.losses[0], last=first.losses[-1]) if first else None
+
+
+def peak_memory(runs: Mapping[PairKey, Result]) -> tuple[int | None, str | None]:
+    """Bytes of the rank that needed most, as a median over runs, and how they were measured."""
+    metrics = [_peak_metrics(run) for run in runs.values()]
+    known = [metric for run in metrics for metric in run]
+    if not known:
+        return None, None
+    kind = known[0].kind
+    peaks = [_peak([metric for metric in run if metric.kind == kind]) for run in metrics]
+    bytes_used = [peak for peak in peaks if peak is not None]
+    return (round(median(bytes_used)) if bytes_used else None), kind or None
+
+
+def devices_used(run: Result | None) -> int | None:
+    """Count distinct devices; ranks on a CPU each count, since they share it by threads."""
+    if run is None or not all(rank.device for rank in run.ranks):
+        return None
+    return len({_device(rank) for rank in run.ranks})
+
+
+def _peak_metrics(run: Result) -> list[Metric]:
+    """The metric of every rank that reports it."""
+    return [m for rank in run.ranks for m in rank.metrics if m.name == PEAK_MEMORY]
+
+
+def _peak(metrics: Sequence[Metric]) -> float | None:
+    """The largest; unknown as soon as one is, since that may have been the largest."""
+    values = [metric.value for metric in metrics if metric.value is not None]
+    return max(values) if values and len(values) == len(metrics) else None
+
+
+def _device(rank: RankResult) -> tuple[object, ...]:
+    """What tells one rank's device from another's."""
+    device = rank.device
+    if device.get("type") == "cpu":
+        return ("cpu", rank.rank)
+    return (device.get("uuid") or (device.get("name"), device.get("index")),)

@@ -1,0 +1,39 @@
+"""The order of stacks within rounds: a seeded Williams design."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+
+def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
+    """Return that many rounds, each of which holds every stack once.
+
+    Over a full design (n rounds for an even number n of stacks, 2 n for an odd one) every stack
+    stands equally often in every place, and equally often right after every other one. Two stacks
+    alternate: AB, BA, AB ... The seed deals the names to the design's letters and picks the row
+    that begins.
+
+    Source: Williams (1949), "Experimental designs balanced for the estimation of residual effects
+    of treatments".
+    """
+    if not stacks:
+        return [[] for _ in range(rounds)]
+    generator = random.Random(seed)
+    names = list(stacks)
+    generator.shuffle(names)
+    rows = _design(len(names))
+    first = generator.randrange(len(rows))
+    return [[names[letter] for letter in rows[(first + r) % len(rows)]] for r in range(rounds)]
+
+
+def _design(size: int) -> list[list[int]]:
+    """Rows of the design: each is the zigzag moved on by one; odd sizes need the reversed rows too.
+
+    A reversed row follows its own, so that places already balance after every two rounds.
+    """
+    zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) % size for place in range(size)]
+    rows = [[(letter + shift) % size for letter in zigzag] for shift in range(size)]
+    if size % 2 == 0 or size == 1:
+        return rows
+    return [row for forward in rows for row in (forward, forward[::-1])]

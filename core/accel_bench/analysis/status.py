@@ -1,0 +1,95 @@
+"""From attempts to one status for each experiment, and from those to the program's exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.comparison import PairKey
+from accel_bench.analysis.document import PlannedSummary, Summary
+from accel_bench.result import Result, Status
+
+
+class Ending(NamedTuple):
+    """How an experiment ended."""
+
+    status: Status
+    """Exactly one."""
+
+    reasons: tuple[str, ...] = ()
+    """Why it is not `ok`; each once."""
+
+
+def counted_runs(results: Iterable[Result]) -> dict[PairKey, Result]:
+    """Runs of one experiment that count, by sitting and round, oldest sitting first.
+
+    Of the attempts of a run only the last counts. A run that failed does not count either when a
+    later sitting ran its round again, since that is how a run is resumed.
+    """
+    last: dict[PairKey, Result] = {}
+    for result in sorted(results, key=lambda result: (result.started_at, result.attempt)):
+        key = (result.sitting, result.round)
+        if key not in last or result.attempt >= last[key].attempt:
+            last[key] = result
+    sittings = list(dict.fromkeys(sitting for sitting, _ in last))
+    latest = {key[1]: max(sittings.index(s) for s, r in last if r == key[1]) for key in last}
+    kept = {
+        key: result
+        for key, result in last.items()
+        if result.status.completed or sittings.index(key[0]) == latest[key[1]]
+    }
+    return dict(sorted(kept.items(), key=lambda item: (sittings.index(item[0][0]), item[0][1])))
+
+
+def ending(planned: PlannedSummary, counted: Sequence[Result], repeats: int) -> Ending:
+    """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all."""
+    if not counted:
+        return _not_run(planned)
+    statuses = [result.status for result in counted]
+    completed = sum(status.completed for status in statuses)
+    reasons = _reasons(counted)
+    if Status.INVALID in statuses:
+        return Ending(Status.INVALID, reasons)
+    wanted = max(repeats, len(counted))
+    if completed < wanted:
+        reasons = (*reasons, f"{completed} of {wanted} runs completed{_failures(statuses)}")
+    if 2 * completed < wanted:
+        return Ending(_commonest(statuses), reasons)
+    if completed == wanted and set(statuses) == {Status.OK}:
+        return Ending(Status.OK)
+    return Ending(Status.DEGRADED, reasons)
+
+
+def exit_code(summaries: Sequence[Summary]) -> int:
+    """0 when all is ok, degraded or partly skipped; 1 when something failed; 3 when nothing ran."""
+    statuses = [row.status for summary in summaries for row in summary.experiments]
+    ran = [status for status in statuses if status is not Status.SKIPPED]
+    if not ran:
+        return 3
+    return 0 if all(status.completed for status in ran) else 1
+
+
+def _not_run(planned: PlannedSummary) -> Ending:
+    """Skipped by a constraint, or never reached."""
+    if planned.skipped:
+        return Ending(Status.SKIPPED, planned.skipped)
+    return Ending(Status.INTERRUPTED, ("it was planned and never run",))
+
+
+def _reasons(counted: Sequence[Result]) -> tuple[str, ...]:
+    """Reasons of all runs, each once, in the order in which they came up."""
+    return tuple(dict.fromkeys(reason for result in counted for reason in result.reasons))
+
+
+def _failures(statuses: Sequence[Status]) -> str:
+    """`: oom 2, killed 1`."""
+    counts = Counter(status.value for status in statuses if not status.completed)
+    listed = ", ".join(f"{status} {count}" for status, count in counts.most_common())
+    return f": {listed}" if listed else ""
+
+
+def _commonest(statuses: Sequence[Status]) -> Status:
+    """The commonest failure, the first of equals; without any the rounds were cut short."""
+    counts = Counter(status for status in statuses if not status.completed)
+    return counts.most_common(1)[0][0] if counts else Status.INTERRUPTED

@@ -1,0 +1,161 @@
+"""Everything that a comparison of stacks may say about one scenario, as one document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.comparison import Comparison, compare
+from accel_bench.analysis.convergence import LossVerdict, compare_losses
+from accel_bench.analysis.document import (
+    ExperimentSummary,
+    PlannedSummary,
+    Summary,
+)
+from accel_bench.analysis.measured import (
+    Measured,
+    devices_used,
+    loss_ends,
+    measure,
+    peak_memory,
+    step_seconds,
+)
+from accel_bench.analysis.sentence import sentence
+from accel_bench.analysis.statistics import Interval
+from accel_bench.analysis.status import exit_code
+from accel_bench.analysis.wording import plain_value, settings
+from accel_bench.result import Result, Status
+from accel_bench.scenario.models import Stack, Use
+
+__all__ = ["ExperimentSummary", "PlannedSummary", "Summary", "exit_code", "sentence", "summarize"]
+
+
+class _Judgement(NamedTuple):
+    """What a row's comparison with its baseline gave."""
+
+    comparison: Comparison
+    """About speed."""
+
+    loss: LossVerdict
+    """About the loss."""
+
+
+def summarize(
+    scenario: str,
+    baseline: str,
+    planned: Sequence[PlannedSummary],
+    results: Sequence[Result],
+    repeats: int,
+) -> Summary:
+    """Bring the results of a scenario together, one row for each planned experiment.
+
+    `results` may hold several attempts of a run and several sittings; stacks are compared with the
+    stack called `baseline` at the same sweep point. `repeats` is the number of rounds asked for.
+    """
+    measured = [measure(plan, results, repeats) for plan in planned]
+    points = list(dict.fromkeys(row.planned.experiment.point for row in measured))
+    judged: dict[int, _Judgement] = {}
+    for point in points:
+        rows = [row for row in measured if row.planned.experiment.point == point]
+        judged.update(_judge_point(rows, baseline))
+    experiments = tuple(_row(row, judged[id(row)]) for row in measured)
+    return Summary(scenario=scenario, baseline=baseline, experiments=experiments)
+
+
+def differs(stack: Stack) -> str:
+    """What a stack adds and changes, in one line."""
+    uses = [_use_text(use) for use in stack.uses]
+    changed = [f"{key}={plain_value(value)}" for key, value in stack.settings.items()]
+    return ", ".join([*uses, *changed]) or "as the scenario says"
+
+
+def _use_text(use: Use) -> str:
+    """`torch-compile(mode=default)`."""
+    return f"{use.use}({settings(use.options)})" if use.options else use.use
+
+
+def _judge_point(rows: Sequence[Measured], baseline: str) -> dict[int, _Judgement]:
+    """Compare the stacks of one sweep point, all of them together, with their baseline."""
+    base = next((row for row in rows if row.planned.experiment.stack.name == baseline), None)
+    reasons = {id(row): _obstacle(row, base) for row in rows}
+    open_rows = {str(id(row)): row for row in rows if not reasons[id(row)] and row is not base}
+    compared = compare(_times(base), {key: _times(row) for key, row in open_rows.items()})
+    judged = {id(row): _unjudged(reasons[id(row)], row is base and row.usable) for row in rows}
+    for key, row in open_rows.items():
+        assert base is not None
+        loss = compare_losses(base.completed, row.completed)
+        judged[id(row)] = _Judgement(compared[key], loss)
+    return judged
+
+
+def _obstacle(row: Measured, base: Measured | None) -> str:
+    """Why a row has no ratio; empty when it can be compared."""
+    if row is base and row.usable:
+        return "this is the baseline"
+    if not row.usable:
+        return _ended(row)
+    if base is None:
+        return "the baseline was not run"
+    if not base.usable:
+        return f"the baseline {_ended(base)}"
+    shared = set(base.speeds) & set(row.speeds)
+    return "" if shared else "no round in which it and the baseline both completed"
+
+
+def _ended(row: Measured) -> str:
+    """How an experiment without usable numbers ended."""
+    status = row.ending.status
+    return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
+
+
+def _unjudged(reason: str, is_baseline: bool) -> _Judgement:
+    """Nothing compared; the baseline is 1 times as fast as itself, by definition."""
+    ratio = Interval(median=1.0, low=1.0, high=1.0) if is_baseline else None
+    comparison = Comparison(pairs=0, ratio=ratio, verdict="not tested", reason=reason)
+    return _Judgement(comparison, LossVerdict(verdict="not tested", reason=reason))
+
+
+def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
+    """Seconds per real token of every completed run."""
+    speeds = row.speeds if row and row.usable else {}
+    return {key: speed.seconds_per_token for key, speed in speeds.items()}
+
+
+def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
+    """Fill in one row."""
+    experiment, comparison, loss = row.planned.experiment, judged.comparison, judged.loss
+    speed, last = row.tokens_per_second, row.last
+    devices = experiment.scenario.world_size
+    rank = last.ranks[0] if last and last.ranks else None
+    counted = list(row.counted.values())
+    peak, kind = peak_memory(row.completed)
+    return ExperimentSummary(
+        experiment_id=experiment.id,
+        stack=experiment.stack.name,
+        sweep=experiment.sweep,
+        status=row.ending.status,
+        reasons=row.ending.reasons,
+        runs=len(row.completed),
+        tokens_per_second=speed,
+        ratio=comparison.ratio,
+        step_seconds=step_seconds(row.speeds),
+        peak_memory_bytes=peak,
+        loss=loss_ends(row.speeds),
+        loss_verdict=loss.verdict,
+        verdict=comparison.verdict,
+        tokens_per_second_per_device=speed.median / devices if speed else None,
+        peak_memory_kind=kind,
+        differs=differs(experiment.stack),
+        devices_used=devices_used(last),
+        plugins=(last or counted[-1]).plugins if counted else (),
+        evidence=rank.evidence if rank else {},
+        realised=rank.realised if rank else {},
+        ratio_reason="" if comparison.ratio else comparison.reason,
+        verdict_reason=comparison.reason,
+        pairs=comparison.pairs,
+        smallest_visible_effect=comparison.smallest_visible_effect,
+        pairs_needed=comparison.pairs_needed,
+        loss_difference=loss.largest_difference,
+        loss_tolerance=loss.tolerance,
+        loss_reason=loss.reason,
+    )

@@ -1,0 +1,222 @@
+"""Tokenized samples, and the endless, sharded, seeded order in which they become batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.errors import ScenarioError
+
+IGNORED_LABEL = -100
+"""What torch's cross-entropy leaves out of the loss."""
+
+Padding = Literal["none", "max_length", "longest"]
+"""`none`: samples have one length; else to the sequence length, or to the micro-batch's longest."""
+
+Tokens: TypeAlias = npt.NDArray[np.uint32]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenDataset:
+    """Samples of tokens as windows into one flat array, which may be a memory-mapped file."""
+
+    tokens: Tokens
+    """Token ids of everything, shape (tokens,)."""
+
+    starts: Integers
+    """Where each sample begins in `tokens`, shape (samples,)."""
+
+    lengths: Integers
+    """Tokens of each sample, from 1 to `sequence_length`, shape (samples,)."""
+
+    sequence_length: int
+    """Longest length that a sample may have: what `max_length` pads to."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+    """Token that stands where there is no text; never supervised."""
+
+    fingerprint: str
+    """Hexadecimal digest: equal for equal content."""
+
+    more_samples: str = "bring more data"
+    """How a user gets more samples, as part of a sentence."""
+
+    tokenizer_path: Path | None = None
+    """`tokenizer.json` that made the tokens; None where they were made up."""
+
+    @classmethod
+    def of_rows(
+        cls, rows: Tokens, *, vocab_size: int, fingerprint: str, more_samples: str
+    ) -> TokenDataset:
+        """Build a dataset of constant length from rows of shape (samples, sequence_length)."""
+        samples, length = rows.shape
+        return cls(
+            tokens=rows.reshape(-1),
+            starts=np.arange(samples, dtype=np.int64) * length,
+            lengths=np.full(samples, length, dtype=np.int64),
+            sequence_length=length,
+            vocab_size=vocab_size,
+            pad_token_id=0,
+            fingerprint=fingerprint,
+            more_samples=more_samples,
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def sample(self, index: int) -> Tokens:
+        """Token ids of one sample, shape (its length,)."""
+        start = self.starts[index]
+        return self.tokens[start : start + self.lengths[index]]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How samples are shared out into micro-batches of one rank."""
+
+    micro_batch_size: int
+    """Samples in one forward pass of one rank."""
+
+    gradient_accumulation: int = 1
+    """Micro-batches of one rank in one optimizer step."""
+
+    rank: int = 0
+    """This rank."""
+
+    world_size: int = 1
+    """Ranks in all."""
+
+    seed: int = 0
+    """Seed of the order of samples."""
+
+    padding: Padding = "none"
+    """How samples of different lengths are made one tensor."""
+
+    pin: bool = False
+    """Put tensors into page-locked memory, from where copies to a GPU need not wait."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one optimizer step over all ranks."""
+        return self.micro_batch_size * self.gradient_accumulation * self.world_size
+
+
+def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
+    """Endless micro-batches of `run.dataset` for the run's rank, as its scenario wants them."""
+    train = run.scenario.train
+    plan = BatchPlan(
+        micro_batch_size=train.micro_batch_size,
+        gradient_accumulation=train.gradient_accumulation,
+        rank=run.rank,
+        world_size=run.world_size,
+        seed=run.scenario.data.seed,
+        padding=padding,
+        pin=run.device.type == "cuda" and torch.cuda.is_available(),
+    )
+    check_vocabulary(run)
+    return batches(run.dataset, plan)
+
+
+def check_vocabulary(run: Run) -> None:
+    """Raise ScenarioError when the data has token ids that the model has no embedding for.
+
+    Out of range, an id is an unreadable assertion on a GPU, and the model is only known by now.
+    """
+    model = run.unwrapped_model if run.unwrapped_model is not None else run.model
+    known = getattr(getattr(model, "config", None), "vocab_size", None)
+    if isinstance(known, int) and run.dataset.vocab_size > known:
+        raise ScenarioError(
+            f"the data of {run.scenario.data.use!r} has a vocabulary of {run.dataset.vocab_size} "
+            f"tokens, but the model {run.scenario.model.id!r} knows {known}: set data.vocab_size "
+            f"to {known} or less, or take another tokenizer or model"
+        )
+
+
+def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
+    """Yield this rank's micro-batches without end.
+
+    The samples of one step are consecutive in the order of `sample_order`; rank r of w takes every
+    w-th of them, beginning with the r-th. All ranks together see what one process with the same
+    global batch size sees. Raises ScenarioError at once when the samples do not fill one step.
+    """
+    if len(dataset) < plan.global_batch_size:
+        raise ScenarioError(
+            f"the data holds {len(dataset)} samples of {dataset.sequence_length} tokens, but one "
+            f"optimizer step takes {plan.global_batch_size} (train.micro_batch_size "
+            f"{plan.micro_batch_size} x gradient_accumulation {plan.gradient_accumulation} x "
+            f"{plan.world_size} devices): {dataset.more_samples}, or make the batch smaller"
+        )
+    if int(dataset.lengths.max()) < 2:
+        raise ScenarioError(
+            "a causal model learns from the second token on, so that samples of one token teach "
+            "nothing: set data.sequence_length to 2 or more"
+        )
+    return _endless(dataset, plan)
+
+
+def sample_order(samples: int, seed: int, epoch: int) -> Integers:
+    """The order of samples in an epoch: a permutation that seed and epoch alone decide."""
+    return np.random.default_rng((seed, epoch)).permutation(samples)
+
+
+def _endless(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
+    """Walk through epoch after epoch; what does not fill a whole step is left for another epoch."""
+    with_mask = _may_pad(dataset, plan)
+    size = plan.global_batch_size
+    epoch = 0
+    while True:
+        order = sample_order(len(dataset), plan.seed, epoch)
+        for first in range(0, len(order) - size + 1, size):
+            step = order[first : first + size]
+            supervised = int((dataset.lengths[step] - 1).sum())
+            mine = step[plan.rank :: plan.world_size]
+            for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
+                yield _collate(dataset, micro, plan, with_mask, supervised)
+        epoch += 1
+
+
+def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
+    """Whether any batch can hold padding.
+
+    Decided once, so that the model's arguments do not change from step to step, which would have it
+    compiled twice. Without a mask attention can take its causal path, which is the faster one.
+    """
+    shortest, longest = int(dataset.lengths.min()), int(dataset.lengths.max())
+    if plan.padding == "max_length":
+        return shortest < dataset.sequence_length
+    return plan.micro_batch_size > 1 and shortest < longest
+
+
+def _collate(
+    dataset: TokenDataset, samples: Integers, plan: BatchPlan, with_mask: bool, supervised: int
+) -> Batch:
+    """Make one micro-batch of shape (samples, length), and count its tokens on the host."""
+    lengths = dataset.lengths[samples]
+    width = dataset.sequence_length if plan.padding == "max_length" else int(lengths.max())
+    ids = np.full((len(samples), width), dataset.pad_token_id, dtype=np.int64)
+    for row, index in zip(ids, samples, strict=True):
+        row[: dataset.lengths[index]] = dataset.sample(index)
+    real = np.arange(width) < lengths[:, None]
+    arrays = {"input_ids": ids, "labels": np.where(real, ids, IGNORED_LABEL)}
+    if with_mask:
+        arrays["attention_mask"] = real.astype(np.int64)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Batch(
+        inputs={name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors,
+        samples=len(samples),
+        tokens=TokenCounts(
+            processed=ids.size, real=int(lengths.sum()), supervised=int((lengths - 1).sum())
+        ),
+        supervised_in_step=supervised,
+    )

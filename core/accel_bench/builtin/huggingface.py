@@ -1,0 +1,127 @@
+"""The slot plugin `huggingface`: causal language models of transformers, random or pretrained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.catalogue import CONFIG_FILE, model_directory, read_config
+from accel_bench.scenario.models import ModelUse
+from accel_bench.scenario.samples import find_samples
+
+SMALL_BYTES = 1_000_000
+"""A file below this size goes into a fingerprint with its content, a larger one with its size."""
+
+
+class HuggingFace(Plugin[Options]):
+    """Loads `model.id`: a name of the catalogue, a local directory, or a hub id.
+
+    The configuration stays as published, its dropout included, but for `model.overrides` and for
+    the key-value cache, which is off: training has no use for it, and padding-free inputs give a
+    wrong loss with it, without a word.
+    """
+
+    def __init__(self, options: Options, name: str = "") -> None:
+        super().__init__(options, name)
+        self._loaded: dict[str, Any] = {}
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """SHA-256 over the files of the model's local directory; None where it has none."""
+        model = experiment.scenario.model
+        directory = model_directory(model)
+        return None if directory is None else _digest_files(directory, model.weights)
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
+        """Say why this model cannot be loaded here, as far as files and metadata tell."""
+        scenario = experiment.scenario
+        asked = scenario.resources.device
+        device = machine.device if asked == "auto" else asked
+        return [*_source_reasons(scenario.model), *_attention_reasons(scenario.model, device)]
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import what loading needs, so that core can read the memory level in between."""
+        from accel_bench.builtin import huggingface_impl
+
+        huggingface_impl.import_model_class(run.scenario.model)
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return the model on the run's device, in train mode."""
+        from accel_bench.builtin import huggingface_impl
+
+        model = huggingface_impl.load_model(run)
+        self._loaded = huggingface_impl.describe(model)
+        return model
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What was loaded, and what of it trains; nothing where another plugin loaded the model."""
+        if not self._loaded:
+            return {}
+        from accel_bench.builtin import huggingface_impl
+
+        model = run.model if run.unwrapped_model is None else run.unwrapped_model
+        return {
+            **self._loaded,
+            "trainable_parameters": huggingface_impl.count_parameters(model, trainable=True),
+        }
+
+
+def _source_reasons(model: ModelUse) -> Iterator[str]:
+    """Reasons that lie in the id, the weights and the files of a directory."""
+    catalogue = find_samples("models")
+    directory = model_directory(model)
+    if model.id in catalogue:
+        if model.weights == "pretrained":
+            yield (
+                f"model.id {model.id!r} is a name of the catalogue, which holds no weights; for "
+                "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
+            )
+    elif directory is not None:
+        yield from _directory_reasons(directory, model)
+    elif model.id.startswith((".", "/", "~")):
+        yield f"model.id {model.id!r}: there is no such directory"
+    elif "/" not in model.id:
+        yield (
+            f"no model of the catalogue is called {model.id!r}{did_you_mean(model.id, catalogue)} "
+            "(a hub id has the form 'org/name')"
+        )
+
+
+def _directory_reasons(directory: Path, model: ModelUse) -> Iterator[str]:
+    """Reasons that lie in what a directory holds: a configuration, and weights in a safe format."""
+    try:
+        read_config(directory)
+    except ScenarioError as error:
+        yield str(error)
+    if model.weights == "pretrained" and not any(directory.glob("*.safetensors")):
+        yield (
+            f"model.id {model.id!r} holds no *.safetensors file, and other formats are not read; "
+            "convert the weights with `save_pretrained`"
+        )
+
+
+def _attention_reasons(model: ModelUse, device: str) -> Iterator[str]:
+    """Reasons that lie in the attention implementation."""
+    if device == "cpu" and model.attention in ("flash_attention_2", "flex_attention"):
+        yield f"model.attention {model.attention!r} cannot train on a CPU; use 'sdpa' or 'eager'"
+    elif model.attention == "flash_attention_2" and find_spec("flash_attn") is None:
+        yield "model.attention 'flash_attention_2' needs the package flash-attn; use 'sdpa'"
+
+
+def _digest_files(directory: Path, weights: str) -> str:
+    """Digest a directory's configuration and code, and its weights where they are used."""
+    patterns = [CONFIG_FILE, "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
+    found = hashlib.sha256()
+    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
+        size = path.stat().st_size
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if size < SMALL_BYTES else ""
+        found.update(f"{path.name}\0{size}\0{content}\n".encode())
+    return found.hexdigest()

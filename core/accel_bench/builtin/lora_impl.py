@@ -1,0 +1,86 @@
+"""Low-rank adapters by PEFT: the same for every stack, on modules that are sure to exist."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import peft
+import torch
+
+from accel_bench.errors import ScenarioError, did_you_mean
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.lora import LoraOptions
+
+
+def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
+    """Wrap a model in PEFT with adapters that depend on the seed alone.
+
+    The global random state is left as it was. Raises ScenarioError when a target matches nothing,
+    or when PEFT knows no default targets for the architecture.
+    """
+    _check_targets(model, options.target_modules)
+    targets = options.target_modules
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=options.r,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=list(targets) if isinstance(targets, tuple) else targets,
+        bias="none",
+        fan_in_fan_out=_has_transposed_layers(model),
+    )
+    places = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    devices = sorted(place.index for place in places)
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        # PEFT asks transformers by a name that is being replaced; nobody here can act on that.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
+        try:
+            adapted = peft.get_peft_model(
+                model, config, autocast_adapter_dtype=options.autocast_adapter_dtype
+            )
+        except ValueError as error:
+            raise ScenarioError(
+                f"adapter: PEFT cannot adapt {type(model).__name__}: {error} The model's linear "
+                f"modules are {', '.join(linear_names(model))}; name some in adapter.target_modules"
+            ) from error
+    return adapted.train()
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """Evidence of what was adapted, taken before anything changes it."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "adapted_modules": len(model.base_model.targeted_module_names),
+        "trainable_parameters": sum(parameter.numel() for parameter in trained),
+        "adapter_dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in trained}),
+    }
+
+
+def linear_names(model: Any) -> list[str]:
+    """Last parts of the names of a model's linear modules, quantized and transposed ones too."""
+    kinds = ((name, type(module).__name__) for name, module in model.named_modules())
+    return sorted(
+        {n.rpartition(".")[2] for n, kind in kinds if "Linear" in kind or kind == "Conv1D"}
+    )
+
+
+def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
+    """Refuse each target that no module answers to: PEFT is content when one of several does."""
+    if not isinstance(targets, tuple):
+        return
+    modules = [name for name, _ in model.named_modules()]
+    for target in targets or ("",):
+        if not any(name == target or name.endswith(f".{target}") for name in modules if target):
+            names = linear_names(model)
+            raise ScenarioError(
+                f"adapter.target_modules: {type(model).__name__} has no module {target!r}"
+                f"{did_you_mean(target, names)}. Its linear modules: {', '.join(names)}"
+            )
+
+
+def _has_transposed_layers(model: Any) -> bool:
+    """Whether weights are stored as (in, out), as GPT-2's are."""
+    return any(type(module).__name__ == "Conv1D" for module in model.modules())

@@ -1,0 +1,83 @@
+"""`null`: a model, data and an engine that do nothing, to test and to measure the harness. No
+torch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench import Batch, Engine, Options, Plugin, Run, Stopwatch, TokenCounts, hookimpl
+
+
+class NullOptions(Options):
+    """Options of `null`; each slot uses what concerns it."""
+
+    step_seconds: float = Field(0.0, ge=0)
+    """Engine: seconds that a step sleeps."""
+
+
+class NullModel:
+    """A model without parameters."""
+
+
+class NullEngine:
+    """Takes steps that sleep; the loss falls as 1 / (1 + step), whatever the data."""
+
+    def __init__(self, run: Run, step_seconds: float) -> None:
+        self._run = run
+        self._step_seconds = step_seconds
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """Lap until the window is full."""
+        accumulation = self._run.scenario.train.gradient_accumulation
+        for step in itertools.count():
+            if not stopwatch.running:
+                return
+            if self._step_seconds:
+                time.sleep(self._step_seconds)
+            batches = list(itertools.islice(self._run.batches, accumulation))
+            stopwatch.lap(batches, 1 / (1 + step) / self._run.world_size)
+
+
+class Null(Plugin[NullOptions]):
+    """Stands in for a model, data, an optimizer and an engine, without torch."""
+
+    Options = NullOptions
+
+    @hookimpl
+    def load_data(self, run: Run) -> Any:
+        """Return an empty dataset."""
+        return ()
+
+    @hookimpl
+    def load_model(self, run: Run) -> NullModel:
+        """Return a model that is none."""
+        return NullModel()
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> NullModel:
+        """Return an optimizer that has nothing to do."""
+        return NullModel()
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield the same batch for ever: counted as if it had been made."""
+        train, length = run.scenario.train, run.scenario.data.sequence_length
+        tokens = train.micro_batch_size * length
+        supervised = train.global_batch_size * (length - 1)
+        counts = TokenCounts(tokens, tokens, train.micro_batch_size * (length - 1))
+        return itertools.repeat(Batch({}, train.micro_batch_size, counts, supervised))
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        """Return the engine that sleeps."""
+        return NullEngine(run, self.options.step_seconds)
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """Say that nothing was trained."""
+        return {"trains": False}

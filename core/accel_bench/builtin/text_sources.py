@@ -1,0 +1,249 @@
+"""Find text on this machine and read its documents one by one, with the standard library.
+
+What is found is decided by names and sizes alone, so that the same selection can be hashed for the
+identity of an experiment and read later by a worker.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accel_bench.errors import ScenarioError
+
+PLAIN_SUFFIXES = (".md", ".py", ".txt")
+"""Files that hold one document."""
+
+SUFFIXES = (".jsonl", *PLAIN_SUFFIXES, ".parquet")
+"""Files that can be read."""
+
+NOT_TEXT = frozenset({"__pycache__", "dist-packages", "idlelib", "site-packages", "test", "tests"})
+"""Folders of the standard library that are left out: installed packages, and tests of odd bytes."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of the selection."""
+
+    path: Path
+    """Where it lies."""
+
+    name: str
+    """Its path relative to the root of the source, with slashes: the same on every machine."""
+
+    size: int
+    """Bytes that are used of it, from its beginning; parquet files are used whole."""
+
+    cut: bool
+    """Whether the file goes on behind them."""
+
+
+def stdlib_files(limit_bytes: int) -> list[TextFile]:
+    """Sources of Python's standard library, two levels deep, by name, up to the limit."""
+    root = Path(sysconfig.get_path("stdlib"))
+    inside = [entry for entry in os.scandir(root) if entry.is_dir()] if root.is_dir() else []
+    folders = [root, *(Path(entry) for entry in inside if entry.name not in NOT_TEXT)]
+    return _limit(root, [path for folder in folders for path in folder.glob("*.py")], limit_bytes)
+
+
+def path_files(root: Path, limit_bytes: int) -> list[TextFile]:
+    """The file `root`, or every readable kind of file below the folder `root`, by name.
+
+    Hidden files and folders are left out. Returns an empty list when there is nothing to read.
+    """
+    if root.is_dir():
+        return _limit(root, [path for path in _walk(root) if path.suffix in SUFFIXES], limit_bytes)
+    found = [root] if root.is_file() and root.suffix in SUFFIXES else []
+    return _limit(root.parent, found, limit_bytes)
+
+
+def whole_file(path: Path) -> TextFile:
+    """One file by itself, whatever it holds."""
+    return TextFile(path, path.name, path.stat().st_size, cut=False)
+
+
+def content_digest(files: list[TextFile]) -> str:
+    """SHA-256 over the names and the used content of the files, in hexadecimal.
+
+    Raises ScenarioError for a file that cannot be read.
+    """
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{len(file.name)}:{file.name}:{file.size}:".encode())
+        for block in _blocks(file):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def unusable(path: Path) -> str | None:
+    """Why nothing can be read from `path`, as a sentence; None when it looks fine."""
+    if not path.exists():
+        return f"data.path {str(path)!r} does not exist"
+    files = path_files(path, limit_bytes=1 << 62)
+    if not files:
+        known = ", ".join(SUFFIXES)
+        return f"data.path {str(path)!r} holds nothing that can be read; known are {known}"
+    if hidden := next((file for file in files if not os.access(file.path, os.R_OK)), None):
+        return f"data.path: {str(hidden.path)!r} may not be read by this user"
+    if any(file.path.suffix == ".parquet" for file in files) and find_spec("pyarrow") is None:
+        return "reading .parquet needs pyarrow: pip install 'accel-bench[parquet]'"
+    return None
+
+
+def read_documents(
+    files: list[TextFile], *, field: str, limit_bytes: int, skip_undecodable: bool = False
+) -> Iterator[str]:
+    """Yield the documents of the files in order without blank ones, `limit_bytes` of UTF-8 in all.
+
+    The document that reaches the limit is cut there. Raises ScenarioError with file and line for
+    what is not UTF-8 (unless it is to be skipped), not JSON, or lacks the field.
+    """
+    left = limit_bytes
+    for file in files:
+        for text in _documents(file, field, skip_undecodable):
+            raw = text.encode()
+            if len(raw) >= left:
+                # What is left may end within a character, whose first bytes are then dropped.
+                if last := raw[:left].decode(errors="ignore"):
+                    yield last
+                return
+            left -= len(raw)
+            yield text
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Regular files below a folder that are not hidden."""
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and (path := Path(folder, name)).is_file():
+                yield path
+
+
+def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
+    """Sort by relative name, and take files until their sizes reach the limit."""
+    named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
+    taken, left = [], limit_bytes
+    for name, path in named:
+        if left <= 0:
+            break
+        size = path.stat().st_size
+        # A parquet file has its table of contents at the end, so a part of it is no use.
+        used = size if path.suffix == ".parquet" else min(size, left)
+        taken.append(TextFile(path, name, used, cut=used < size))
+        left -= used
+    return taken
+
+
+def _blocks(file: TextFile) -> Iterator[bytes]:
+    """The used part of a file, a megabyte at a time."""
+    left = file.size
+    try:
+        with file.path.open("rb") as handle:
+            while block := handle.read(min(left, 1 << 20)):
+                left -= len(block)
+                yield block
+    except OSError as error:
+        raise ScenarioError(f"{file.path}: cannot be read: {error.strerror}") from error
+
+
+def _documents(file: TextFile, field: str, skip_undecodable: bool) -> Iterator[str]:
+    """All documents of a file that are not blank."""
+    if file.path.suffix == ".parquet":
+        texts = _parquet_documents(file, field)
+    elif file.path.suffix == ".jsonl":
+        texts = _json_documents(file, field)
+    else:
+        texts = _plain_document(file, skip_undecodable)
+    return (text for text in texts if text.strip())
+
+
+def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
+    """The file as one document."""
+    try:
+        yield _decode(file)
+    except ScenarioError:
+        if not skip_undecodable:
+            raise
+
+
+def _decode(file: TextFile) -> str:
+    """Decode as UTF-8; a character that the limit cut in two is dropped."""
+    raw = b"".join(_blocks(file))
+    try:
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=not file.cut)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ScenarioError(
+            f"{file.path}:{line}: not UTF-8 text (byte {error.start}); save it as UTF-8, or "
+            "take it out of the folder"
+        ) from error
+
+
+def _json_documents(file: TextFile, field: str) -> Iterator[str]:
+    """One document from each line; a line that the limit cut in two is dropped."""
+    lines = _decode(file).split("\n")
+    if file.cut:
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _json_document(line, field, f"{file.path}:{number}")
+
+
+def _json_document(line: str, field: str, where: str) -> str:
+    """The text of one line; empty where it is null."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: not a JSON object: {error}") from error
+    if not isinstance(row, dict):
+        raise ScenarioError(f'{where}: not a JSON object; a line looks like {{"{field}": "..."}}')
+    if field not in row:
+        known = ", ".join(sorted(row)[:20]) or "none"
+        raise ScenarioError(f"{where}: no key {field!r}; keys: {known}; set data.field")
+    return _checked_text(row[field], field, where)
+
+
+def _checked_text(value: Any, field: str, where: str) -> str:
+    """Refuse what is not text, and text that no UTF-8 file could hold; null is no text."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ScenarioError(f"{where}: {field!r} is {type(value).__name__}, expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ScenarioError(f"{where}: {field!r} holds half of a surrogate pair") from error
+    return value
+
+
+def _parquet_documents(file: TextFile, field: str) -> Iterator[str]:
+    """One document from each row of a column, a thousand rows in memory at a time."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = 0
+    try:
+        with parquet.ParquetFile(file.path) as table:
+            _check_column(table.schema_arrow.names, field, file.path)
+            for batch in table.iter_batches(batch_size=1000, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    rows += 1
+                    yield _checked_text(value, field, f"{file.path}: row {rows}")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ScenarioError(f"{file.path}: not a readable parquet file: {error}") from error
+
+
+def _check_column(columns: list[str], field: str, path: Path) -> None:
+    if field not in columns:
+        raise ScenarioError(
+            f"{path}: no column {field!r}; columns: {', '.join(columns[:20])}; set data.field"
+        )

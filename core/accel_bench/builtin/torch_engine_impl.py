@@ -1,0 +1,91 @@
+"""The training loop itself. What is not the work stays out of it: no logging, no metric, no sync."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+from accel_bench import Batch, Run, Stopwatch
+from accel_bench.errors import ScenarioError
+
+
+class TorchEngine:
+    """Takes optimizer steps on `run.model`.
+
+    The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
+    over micro-batches and ranks; so accumulated losses add up, and the losses of ranks too. Where
+    gradients are averaged over ranks, the loss is multiplied by their number to make that a sum.
+    """
+
+    def __init__(self, run: Run) -> None:
+        train = run.scenario.train
+        self._model = run.model
+        self._optimizer = run.optimizer
+        self._batches: Iterator[Batch] = run.batches
+        self._accumulation = train.gradient_accumulation
+        self._device = str(run.device)
+        self._max_grad_norm = train.max_grad_norm
+        self._parameters = [p for p in run.model.parameters() if p.requires_grad]
+        self._gradient_scale = float(run.world_size)
+        self._autocast = _autocast(train.precision, run.device.type)
+        self._scaler = _scaler(train.precision, run.device.type)
+        self._no_sync = getattr(run.model, "no_sync", contextlib.nullcontext)
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """While the stopwatch runs: one optimizer step, one lap."""
+        while stopwatch.running:
+            batches = list(islice(self._batches, self._accumulation))
+            loss = self._forward_backward(batches)
+            self._step()
+            stopwatch.lap(batches, loss)
+
+    def _forward_backward(self, batches: list[Batch]) -> torch.Tensor:
+        """Accumulate the gradients of a step; return this rank's share of its loss, of shape ()."""
+        total = torch.zeros((), device=self._device)
+        for number, batch in enumerate(batches, start=1):
+            with contextlib.nullcontext() if number == len(batches) else self._no_sync():
+                loss = self._loss(batch)
+                self._scaler.scale(loss * self._gradient_scale).backward()
+            total += loss.detach()
+        return total
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        """The model's own loss: never made from logits, which a fused loss does not compute."""
+        inputs = {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
+        with self._autocast:
+            loss: torch.Tensor = self._model(
+                **inputs, num_items_in_batch=batch.supervised_in_step
+            ).loss
+        return loss
+
+    def _step(self) -> None:
+        """Clip if asked, update, and let the gradients go."""
+        if self._max_grad_norm is not None:
+            self._scaler.unscale_(self._optimizer)
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _autocast(precision: str, device_type: str) -> Any:
+    """The context in which the forward pass computes."""
+    dtypes = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
+    if precision not in dtypes:
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, dtypes[precision])
+
+
+def _scaler(precision: str, device_type: str) -> torch.amp.GradScaler:
+    """Scales losses for float16 gradients; a disabled one passes everything through.
+
+    Raises ScenarioError on a CPU, where a scaled float16 step takes many times that of float32.
+    """
+    wanted = precision == "fp16-autocast"
+    if wanted and device_type != "cuda":
+        raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")
+    return torch.amp.GradScaler(device_type, enabled=wanted)

@@ -1,0 +1,73 @@
+"""The program `accel-bench`: its commands, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli import models, plugins, results, run, scenarios, stacks
+from accel_bench.errors import AccelBenchError
+
+app = typer.Typer(
+    name="accel-bench",
+    help="Find out which acceleration trains your language model fastest, with the same loss.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("run")(run.run)
+app.add_typer(plugins.app, name="plugins")
+app.add_typer(scenarios.app, name="scenarios")
+app.add_typer(stacks.app, name="stacks")
+app.add_typer(models.app, name="models")
+app.add_typer(results.app, name="results")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from accel_bench import __version__
+
+        typer.echo(f"accel-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+def main() -> None:
+    """Run the program; an error of ours is a message and an exit code, not a traceback."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        app()
+    except AccelBenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except TerminatedError:
+        sys.exit(143)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; what was measured is stored.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: treated like Ctrl-C, with an exit code of its own."""
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    raise TerminatedError

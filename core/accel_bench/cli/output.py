@@ -1,0 +1,48 @@
+"""How lists and documents are printed: tables for people, JSON for programs, with the same names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+
+Format = Annotated[
+    Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
+]
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; square brackets in cells are text, not markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    Console(soft_wrap=False, highlight=False).print(table)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], output: str) -> None:
+    """Print a list of objects in the wanted format."""
+    if output == "json":
+        print_json([{column: row[column] for column in columns} for row in rows])
+    else:
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return "; ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,142 @@
+"""Live progress on stderr: which stack, which round, step, tokens/s, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from accel_bench.analysis.throughput import run_throughput
+from accel_bench.launch.watch import Beat
+from accel_bench.plan import Plan, Planned
+from accel_bench.result import Result
+
+
+class QuietReporter:
+    """Says nothing."""
+
+    def on_plan(self, plan: Plan, runs: int) -> None:
+        """Nothing to say."""
+
+    def on_start(self, planned: Planned, what: str) -> None:
+        """Nothing to say."""
+
+    def on_beat(self, planned: Planned, beat: Beat) -> None:
+        """Nothing to say."""
+
+    def on_result(self, planned: Planned, result: Result) -> None:
+        """Nothing to say."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class LineReporter(QuietReporter):
+    """One line for each run that has ended: for logs and for programs that read stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._runs = 0
+        self._ended = 0
+        self._seconds = 0.0
+        self._what = ""
+
+    def on_plan(self, plan: Plan, runs: int) -> None:
+        """Say what is about to happen."""
+        for notice in plan.notices:
+            self._say(f"notice: {notice}")
+        for planned in plan.planned:
+            if planned.skipped:
+                self._say(f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}")
+        self._say(f"{plan.file.name}: {runs} runs")
+        self._runs, self._ended, self._seconds = runs, 0, 0.0
+
+    def on_start(self, planned: Planned, what: str) -> None:
+        """Remember which round it is."""
+        self._what = what
+
+    def on_result(self, planned: Planned, result: Result) -> None:
+        """Say how it ended, how fast it was and how long the rest may take."""
+        if self._what != "prepare":
+            self._ended += 1
+            self._seconds += result.seconds
+        speed = run_throughput(result)
+        rate = f"  {speed.tokens_per_second:,.0f} tokens/s" if speed else ""
+        self._say(
+            f"{self._what}  {planned.experiment.stack.name}  {result.status.value}"
+            f"{rate}  {result.seconds:.1f} s  {self._left()}"
+        )
+        if not result.status.completed:
+            self._say("  " + "; ".join(result.reasons))
+
+    def _left(self) -> str:
+        """Time left, from the runs so far."""
+        if not self._ended:
+            return ""
+        left = self._seconds / self._ended * max(0, self._runs - self._ended)
+        return f"({duration(left)} left)"
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line))
+
+
+class LiveReporter(LineReporter):
+    """A line that moves, above which the runs that have ended stay."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+        self._first: tuple[int, float] | None = None
+
+    def on_start(self, planned: Planned, what: str) -> None:
+        """Show that a process group starts."""
+        super().on_start(planned, what)
+        self._first = None
+        self._live.update(Text(f"{what}  {planned.experiment.stack.name}  starting"))
+
+    def on_beat(self, planned: Planned, beat: Beat) -> None:
+        """Show where it is and how fast it goes."""
+        parts = [self._what, planned.experiment.stack.name, beat.phase, f"step {beat.step}"]
+        rate = self._rate(planned, beat)
+        parts += [f"{rate:,.0f} tokens/s"] if rate else []
+        self._live.update(Text("  ".join([*parts, self._left()])))
+
+    def close(self) -> None:
+        """Take the moving line away."""
+        self._live.stop()
+
+    def _rate(self, planned: Planned, beat: Beat) -> float | None:
+        """Tokens per second since the first step that was seen, padding included."""
+        now = time.monotonic()
+        if beat.step == 0:
+            return None
+        if self._first is None:
+            self._first = (beat.step, now)
+        step, since = self._first
+        scenario = planned.experiment.scenario
+        tokens = scenario.train.global_batch_size * scenario.data.sequence_length
+        return (beat.step - step) * tokens / (now - since) if now > since else None
+
+
+def make_reporter(quiet: bool) -> QuietReporter:
+    """A moving line on a terminal, lines elsewhere, nothing when it is to be quiet."""
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        return QuietReporter()
+    if console.is_terminal and sys.stderr.isatty():
+        return LiveReporter(console)
+    return LineReporter(console)
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,196 @@
+"""One `accel-bench run` from its options to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from accel_bench.analysis.document import PlannedSummary, Summary
+from accel_bench.analysis.status import exit_code
+from accel_bench.analysis.summary import summarize
+from accel_bench.cli.dry_run import print_plan
+from accel_bench.cli.progress import make_reporter
+from accel_bench.errors import NothingToRunError, ScenarioError, did_you_mean
+from accel_bench.machine import read_machine
+from accel_bench.plan import Plan, Wishes, make_plan
+from accel_bench.report.formats import render
+from accel_bench.rounds import Session, new_id
+from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.scenario.load import parse_value
+from accel_bench.scenario.samples import find_samples
+from accel_bench.store.database import Store, open_store
+
+LOG_LINES = 15
+"""Lines of a failed run's log that stand under the table."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user has asked for."""
+
+    files: tuple[str, ...]
+    """Files, folders, or names of shipped scenarios."""
+
+    wishes: Wishes
+    """Changes to what the files say."""
+
+    results: Path
+    """The results folder."""
+
+    resume: bool
+    """Count complete rounds of earlier sittings."""
+
+    retries: int
+    """Tries after a run that was lost."""
+
+    dry_run: bool
+    """Print the plan only."""
+
+    output: str
+    """`table`, `json`, `csv` or `markdown`."""
+
+    quiet: bool
+    """Show no progress."""
+
+    def carry_out(self) -> int:
+        """Plan everything before anything starts, run it, print the comparison; return the exit
+        code."""
+        machine = read_machine()
+        plans, empty = [], []
+        for draft in find_drafts(self.files):
+            try:
+                plans.append(make_plan(draft, machine, self.wishes))
+            except NothingToRunError as error:
+                empty.append(error)
+        if self.dry_run:
+            print_plan(plans, self.results, self.output)
+        if not plans:
+            raise empty[0]
+        if self.dry_run:
+            return 0
+        with open_store(self.results, write=True) as store:
+            reporter = make_reporter(self.quiet)
+            sitting = new_id()
+            sessions = [
+                Session(
+                    store,
+                    machine,
+                    reporter,
+                    self.retries,
+                    self.resume,
+                    tuple(sys.argv),
+                    f"{sitting}{_nth(n)}",
+                )
+                for n in range(len(plans))
+            ]
+            try:
+                for session, plan in zip(sessions, plans, strict=True):
+                    session.carry_out(plan)
+            finally:
+                reporter.close()
+                summaries = _summaries(sessions, plans)
+                self._print(summaries, store, sessions, plans)
+        return exit_code(summaries)
+
+    def _print(
+        self, summaries: list[Summary], store: Store, sessions: list[Session], plans: list[Plan]
+    ) -> None:
+        """Print the comparison on stdout, and for people what else they want to know."""
+        typer.echo(render(summaries, self.output).rstrip("\n"))
+        if self.output == "table":
+            _print_failures(store, sessions, plans)
+            typer.echo(
+                f"\nResults: {store.folder} (accel-bench results list --results {self.results})"
+            )
+
+
+def find_drafts(files: Sequence[str]) -> list[Draft]:
+    """Read the files; of a folder all scenarios but the slow ones. Raises ScenarioError."""
+    return [draft for file in files for draft in _drafts_of(file)]
+
+
+def parse_overrides(
+    assignments: Sequence[str], short: Mapping[str, Any]
+) -> tuple[tuple[str, Any], ...]:
+    """Parse `key=value` texts; the short forms come after them. Raises ScenarioError."""
+    parsed = []
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(f"--set {assignment}: expected KEY=VALUE, such as measure.steps=50")
+        parsed.append((key.strip(), parse_value(text, f"--set {key.strip()}")))
+    return (*parsed, *((key, value) for key, value in short.items() if value is not None))
+
+
+def _drafts_of(file: str) -> list[Draft]:
+    path = Path(file)
+    try:
+        is_folder, is_file = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{file!r} cannot be read: {error}") from error
+    if is_folder:
+        return _suite(path)
+    if is_file:
+        return [read_draft(path)]
+    known = find_samples("scenarios")
+    if file in known:
+        return [read_draft(known[file])]
+    raise ScenarioError(
+        f"{file!r} is neither a file nor a shipped scenario{did_you_mean(file, known)}"
+    )
+
+
+def _suite(folder: Path) -> list[Draft]:
+    """The scenarios of a folder that are not slow."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".toml"))
+    drafts = [draft for path in paths if draft_is_wanted(draft := read_draft(path))]
+    if not drafts:
+        raise ScenarioError(f"{folder} holds no scenario that is not slow")
+    return drafts
+
+
+def draft_is_wanted(draft: Draft) -> bool:
+    """Whether a suite runs it: a slow scenario is only run when it is named."""
+    return draft.get("slow") is not True
+
+
+def _nth(number: int) -> str:
+    """Sittings of one command share their id but for the number of the scenario."""
+    return f".{number + 1}" if number else ""
+
+
+def _summaries(sessions: Sequence[Session], plans: Sequence[Plan]) -> list[Summary]:
+    """What the stored results of each plan say."""
+    return [
+        summarize(
+            scenario=plan.file.name,
+            baseline=plan.baseline,
+            planned=[
+                PlannedSummary(experiment=one.experiment, skipped=one.skipped)
+                for one in plan.planned
+            ],
+            results=session.results(plan),
+            repeats=plan.file.measure.repeats,
+        )
+        for session, plan in zip(sessions, plans, strict=True)
+    ]
+
+
+def _print_failures(store: Store, sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
+    """Under a run that ended badly: the last lines of its log, and where the log lies."""
+    shown: set[str] = set()
+    for session, plan in zip(sessions, plans, strict=True):
+        for result in store.results(sitting=session.id):
+            if result.status.completed or result.experiment.id in shown:
+                continue
+            shown.add(result.experiment.id)
+            lines = result.log_tail.rstrip().splitlines()[-LOG_LINES:]
+            typer.echo(f"\n{result.experiment.stack.name}: {result.status.value}; log in")
+            typer.echo(f"  {store.folder / result.folder}")
+            for line in lines:
+                typer.echo(f"  | {line}")

@@ -1,0 +1,77 @@
+"""`accel-bench scenarios`: the shipped ones, and help with writing one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli.output import Format
+
+app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
+
+COLUMNS = ("name", "slow", "stacks", "description")
+
+
+@app.command("list")
+def list_scenarios(output: Format = "table") -> None:
+    """List the scenarios that `accel-bench run NAME` knows."""
+    from accel_bench.cli.output import print_rows
+    from accel_bench.scenario.draft import read_draft
+    from accel_bench.scenario.expand import check_file
+    from accel_bench.scenario.samples import find_samples
+
+    rows = []
+    for name, path in sorted(find_samples("scenarios").items()):
+        file = check_file(read_draft(path))
+        rows.append(
+            {
+                "name": name,
+                "slow": file.slow,
+                "stacks": list(file.stacks),
+                "description": file.description,
+            }
+        )
+    print_rows(COLUMNS, rows, output)
+
+
+@app.command("show")
+def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` prints.")]) -> None:
+    """Print the file of a shipped scenario, ready to be copied and changed."""
+    from accel_bench.scenario.samples import sample_path
+
+    typer.echo(sample_path("scenarios", name).read_text(encoding="utf8").rstrip())
+
+
+@app.command("validate")
+def validate(
+    files: Annotated[list[str], typer.Argument(help="Scenario files, folders, or names.")],
+) -> None:
+    """Check files, their plugins' options included, without running anything; exit 2 if one is
+    wrong."""
+    from accel_bench.cli.request import find_drafts
+    from accel_bench.errors import AccelBenchError, NothingToRunError
+    from accel_bench.machine import read_machine
+    from accel_bench.plan import Wishes, make_plan
+
+    machine, wrong = read_machine(), 0
+    for name in files:
+        try:
+            for draft in find_drafts([name]):
+                plan = make_plan(draft, machine, Wishes(allow_environment=True))
+                typer.echo(f"{draft.source}: ok, {plan.runs} runs here")
+        except NothingToRunError as error:
+            typer.echo(f"{name}: ok, but {error}")
+        except AccelBenchError as error:
+            wrong += 1
+            typer.echo(str(error), err=True)
+    raise typer.Exit(2 if wrong else 0)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    from accel_bench.cli.output import print_json
+    from accel_bench.scenario.models import file_schema
+
+    print_json(file_schema())

@@ -1,0 +1,71 @@
+"""What plugins declare that they need, held against an experiment and a machine. No plugin is
+asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accel_bench.machine import Machine
+from accel_bench.plugins import Active, Member, unmet_requirement
+from accel_bench.scenario.catalogue import architecture_of
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
+
+
+def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) -> tuple[str, ...]:
+    """Reasons why this experiment cannot run here, from declarations and from `check_scenario`."""
+    reasons = list(_resources(experiment.scenario, machine))
+    for member in active.members:
+        found = _declared(experiment.scenario, member, machine)
+        reasons += [f"{member.name}: {reason}" for reason in found]
+    for member, answers in active.call_all(
+        "check_scenario", experiment=experiment, machine=machine
+    ):
+        prefix = "" if member.name in str(answers) else f"{member.name}: "
+        reasons += [f"{prefix}{reason}" for reason in answers or ()]
+    return tuple(dict.fromkeys(reasons))
+
+
+def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
+    """Devices and nodes that are not here."""
+    wanted = scenario.resources
+    if wanted.device == "cuda" and len(machine.gpus) < wanted.devices:
+        yield f"{wanted.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    if wanted.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
+        yield "the installed torch is built for CPUs only"
+    if wanted.nodes > 1 and scenario.launcher.use == "local":
+        yield f"the launcher starts processes on one node, {wanted.nodes} are asked for"
+    if wanted.device == "cpu" and scenario.train.precision == "fp16-autocast":
+        yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
+
+
+def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[str]:
+    """What the plugin's class declares."""
+    plugin = member.instance
+    yield from filter(None, map(unmet_requirement, plugin.requires))
+    architecture = architecture_of(scenario.model)
+    known = plugin.restricted_model_archs
+    if known is not None and architecture is not None and architecture not in known:
+        yield f"does not support {architecture}; it supports {_listing(known)}"
+    for what, value, allowed in (
+        ("device", scenario.resources.device, plugin.devices),
+        ("model.dtype", scenario.model.dtype, plugin.dtypes),
+        ("task", scenario.task, plugin.tasks),
+        ("mode", scenario.mode, plugin.modes),
+    ):
+        if allowed is not None and value not in allowed:
+            yield f"does not work with {what} {value}; it works with {_listing(allowed)}"
+    if plugin.needs_adapter and scenario.adapter.use == "none":
+        yield "needs an adapter, and the scenario has none"
+    oldest = plugin.minimum_compute_capability
+    if oldest is not None and scenario.resources.device == "cuda":
+        yield from (
+            f"needs compute capability {oldest[0]}.{oldest[1]}, {gpu.name} has "
+            f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
+            for gpu in machine.gpus[: scenario.resources.devices]
+            if gpu.compute_capability < oldest
+        )
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,141 @@
+"""One attempt of one run: start its ranks, watch them, and come back with one Result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from accel_bench.errors import AccelBenchError
+from accel_bench.job import Job
+from accel_bench.launch.endings import Verdict, describe_exit, judge, read_ranks
+from accel_bench.launch.watch import Beat, Ending, Watch
+from accel_bench.plugins import Active
+from accel_bench.redaction import Redactor
+from accel_bench.result import RankResult, Result, Status
+
+LOG_TAIL_BYTES = 64 * 1024
+"""How much of a failed rank's log goes into the result."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is the same for all attempts of a run, and where this one lies."""
+
+    job: Job
+    """What the ranks are told."""
+
+    sitting: str
+    """The sitting that it belongs to."""
+
+    position: int
+    """Place within the round."""
+
+    command: tuple[str, ...]
+    """Arguments that repeat this run."""
+
+    machine: dict[str, object]
+    """The machine, for the record."""
+
+    root: Path
+    """The results folder."""
+
+
+def carry_out(attempt: Attempt, active: Active, on_beat: Callable[[Beat], None]) -> Result:
+    """Run the attempt to its end, whatever that is.
+
+    Ctrl-C ends the ranks and is raised again as `InterruptedAttempt`, which carries the result.
+    """
+    job = attempt.job
+    started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    began = time.monotonic()
+    job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
+    ending, verdict, interrupted = Ending(), None, False
+    try:
+        ranks = active.call_one("launch_ranks", job=job)
+        watch = Watch(job, ranks, on_beat)
+        ending = watch.ending
+        watch.run(job.experiment.scenario.measure.timeout_seconds)
+    except KeyboardInterrupt:
+        interrupted = True
+        verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
+    except (OSError, AccelBenchError) as error:
+        verdict = Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+    found = read_ranks(job)
+    verdict = verdict or judge(job, ending, found)
+    redactor = Redactor.from_environment(os.environ)
+    _redact_logs(job, redactor)
+    seconds = time.monotonic() - began
+    result = _result(attempt, active, verdict, ending, found, started_at, seconds)
+    result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
+    if interrupted:
+        raise InterruptedAttempt(result)
+    return result
+
+
+class InterruptedAttempt(KeyboardInterrupt):
+    """Ctrl-C during an attempt; `result` says so and is still to be stored."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("stopped by the user")
+        self.result = result
+
+
+def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
+    attempt: Attempt,
+    active: Active,
+    verdict: Verdict,
+    ending: Ending,
+    found: dict[int, RankResult],
+    started_at: str,
+    seconds: float,
+) -> Result:
+    job = attempt.job
+    status, reasons = verdict.status, verdict.reasons
+    return Result(
+        run_id=job.run_id,
+        sitting=attempt.sitting,
+        experiment=job.experiment,
+        round=job.round,
+        position=attempt.position,
+        attempt=job.attempt,
+        status=status,
+        reasons=reasons,
+        phase=verdict.phase,
+        started_at=started_at,
+        seconds=seconds,
+        ranks=tuple(found[rank] for rank in sorted(found)),
+        exits=tuple(describe_exit(ending.exits.get(rank)) for rank in range(job.world_size)),
+        plugins=active.versions(),
+        loss_tolerance=active.loss_tolerance(),
+        machine=attempt.machine,
+        command=attempt.command,
+        folder=str(Path(job.folder).relative_to(attempt.root)),
+        log_tail="" if status.completed else log_tail(job, verdict.guilty_rank),
+    )
+
+
+def log_tail(job: Job, rank: int) -> str:
+    """The last of a rank's log, as text."""
+    try:
+        with job.log_path(rank).open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            return log.read().decode("utf8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _redact_logs(job: Job, redactor: Redactor) -> None:
+    """Take secrets out of the logs, in place, once nobody writes to them any more."""
+    for rank in range(job.world_size):
+        path = job.log_path(rank)
+        if not path.is_file():
+            continue
+        text = path.read_text(encoding="utf8", errors="replace")
+        clean = redactor.redact(text)
+        if clean != text:
+            path.write_text(clean, encoding="utf8")

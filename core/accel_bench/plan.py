@@ -1,0 +1,238 @@
+"""The plan: every experiment with its id, and every one that is not run with its reason."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from accel_bench.constraints import unmet_constraints
+from accel_bench.errors import NothingToRunError, PluginError, ScenarioError, did_you_mean
+from accel_bench.machine import Machine
+from accel_bench.plugins import Active, activate, load_class
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.expand import Point, check_file, count_points, expand
+from accel_bench.scenario.experiment import Experiment, digest, identity_of
+from accel_bench.scenario.models import Scenario, ScenarioFile
+
+ADAPTER_WHEN_NEEDED = "lora"
+"""The adapter that is added to the work when a plugin needs one and the scenario has none."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks for beyond the file."""
+
+    plugins: tuple[str, ...] = ()
+    """Stacks to add: a plugin's name, or several joined by `+`."""
+
+    only: tuple[str, ...] = ()
+    """Stacks to run, beside the baseline; empty runs all."""
+
+    overrides: tuple[tuple[str, Any], ...] = ()
+    """Dotted keys and their values."""
+
+    no_baseline: bool = False
+    """Leave the baseline out."""
+
+    allow_environment: bool = False
+    """Let the scenario set any environment variable."""
+
+    trust_remote_code: bool = False
+    """Let models bring code of their own."""
+
+    max_runs: int = 1000
+    """Refuse more runs than this before anything is made."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One experiment of the plan."""
+
+    experiment: Experiment
+    """What would be run."""
+
+    active: Active
+    """Its plugins."""
+
+    skipped: tuple[str, ...] = ()
+    """Why it is not run; empty when it is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All experiments of one scenario, in order."""
+
+    file: ScenarioFile
+    """The scenario as it was written, with the command line's changes."""
+
+    baseline: str
+    """The stack that the others are compared with."""
+
+    planned: tuple[Planned, ...]
+    """Sweep points outermost, within each the stacks in written order."""
+
+    wishes: Wishes
+    """What the command line asked for."""
+
+    notices: tuple[str, ...] = field(default=())
+    """What was added to the work because a plugin needs it."""
+
+    @property
+    def runnable(self) -> list[Planned]:
+        """Those that are not skipped."""
+        return [planned for planned in self.planned if not planned.skipped]
+
+    @property
+    def runs(self) -> int:
+        """Runs that all rounds need."""
+        return len(self.runnable) * self.file.measure.repeats
+
+
+def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
+    """Work out what to run. Nothing is started, and nothing heavy is imported.
+
+    Raises ScenarioError or PluginError for what the user must mend, NothingToRunError when
+    constraints leave nothing. A skipped stack that was asked for by name is an error too.
+    """
+    draft = copy.deepcopy(draft)
+    for key, value in wishes.overrides:
+        draft.set(key, value, f"--set {key}")
+    for wish in wishes.plugins:
+        draft.set(f"stacks.{wish}", {"use": wish.split("+")}, f"--plugin {wish}")
+        draft.data["stacks"] = _with_baseline(draft.data["stacks"])
+    notices = _add_what_plugins_need(draft)
+    file = check_file(draft, wishes.allow_environment)
+    chosen = _choose(file, wishes)
+    file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
+    _refuse_too_many(file, wishes.max_runs)
+    planned = tuple(_plan_point(point, machine, notices) for point in expand(draft, file))
+    plan = Plan(file, file.baseline_name(), planned, wishes, notices)
+    _refuse_nothing(plan)
+    return plan
+
+
+def _with_baseline(stacks: dict[str, Any]) -> dict[str, Any]:
+    """A plugin's stack is compared with the plain work when the file has no stack of its own."""
+    return stacks if len(stacks) > 1 else {"baseline": {"use": []}, **stacks}
+
+
+def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
+    """Stacks to run: those of `--only`, and the baseline unless it is not wanted."""
+    for name in wishes.only:
+        if name not in file.stacks:
+            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
+    baseline = file.baseline_name()
+    chosen = [name for name in file.stacks if not wishes.only or name in {*wishes.only, baseline}]
+    if wishes.no_baseline and baseline not in wishes.only:
+        chosen = [name for name in chosen if name != baseline]
+    if not chosen:
+        raise ScenarioError("--no-baseline leaves no stack to run")
+    return chosen
+
+
+def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
+    """Count before anything is allocated."""
+    runs = count_points(file) * file.measure.repeats
+    if runs > max_runs:
+        raise ScenarioError(
+            f"scenario {file.name!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
+            "sweep over less, or raise the limit"
+        )
+
+
+def _refuse_nothing(plan: Plan) -> None:
+    """A stack asked for by name must run; a plan must hold something."""
+    asked = {*plan.wishes.plugins, *plan.wishes.only}
+    for planned in plan.planned:
+        stack = planned.experiment.stack.name
+        if planned.skipped and stack in asked and not _excluded_by_file(planned):
+            raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
+    if not plan.runnable:
+        reasons = {reason for planned in plan.planned for reason in planned.skipped}
+        raise NothingToRunError(f"nothing can run here: {'; '.join(sorted(reasons))}")
+
+
+def _excluded_by_file(planned: Planned) -> bool:
+    return all(reason.startswith("excluded: ") for reason in planned.skipped)
+
+
+def _add_what_plugins_need(draft: Draft) -> tuple[str, ...]:
+    """Add an adapter or a dtype that a stack's plugin needs to the work of every stack alike.
+
+    A comparison changes one thing: so the baseline gets them too.
+    """
+    notices: list[str] = []
+    for name in _plugin_names(draft):
+        kind = load_class(name)
+        if kind.needs_adapter and draft.get("adapter") is None:
+            draft.set("adapter", ADAPTER_WHEN_NEEDED, f"added for {name}")
+            notices.append(f"adapter: {ADAPTER_WHEN_NEEDED} added to every stack: {name} needs one")
+        if kind.dtypes and draft.get("model.dtype") is None:
+            if "float32" in kind.dtypes:
+                continue
+            dtype = sorted(kind.dtypes)[0]
+            draft.set("model.dtype", dtype, f"added for {name}")
+            notices.append(f"model.dtype: {dtype} set for every stack: {name} needs it")
+    return tuple(notices)
+
+
+def _plugin_names(draft: Draft) -> list[str]:
+    """Plugins that the stacks use, each once; what is not well formed is reported later."""
+    stacks = draft.data.get("stacks")
+    entries = stacks.values() if isinstance(stacks, dict) else ()
+    uses = [use for entry in entries if isinstance(entry, dict) for use in entry.get("use") or ()]
+    names = [use.get("use") if isinstance(use, dict) else use for use in uses]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _plan_point(point: Point, machine: Machine, notices: tuple[str, ...]) -> Planned:
+    """Settle the device, activate the plugins, check constraints and work out the id."""
+    scenario = _on_device(point.scenario, machine)
+    active = activate(scenario, point.stack)
+    draft = Experiment(
+        id="", scenario=scenario, stack=point.stack, sweep=point.sweep, identity={}, notices=notices
+    )
+    identity = identity_of(scenario, point.stack, _environment(draft, active, machine))
+    experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
+    reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
+    return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
+
+
+def _on_device(scenario: Scenario, machine: Machine) -> Scenario:
+    """Write down what `auto` means here."""
+    if scenario.resources.device != "auto":
+        return scenario
+    resources = scenario.resources.model_copy(update={"device": machine.device})
+    return scenario.model_copy(update={"resources": resources})
+
+
+def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:
+    """Versions, devices and the content of files: what can change a result and is in no scenario."""
+    on_gpu = experiment.scenario.resources.device == "cuda"
+    count = experiment.scenario.resources.devices
+    devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
+    measured = [member for member in active.members if member.slot != "launcher"]
+    fingerprints = {
+        member.name: found
+        for member in measured
+        if (found := member.instance.fingerprint(experiment)) is not None
+    }
+    return {
+        "python": machine.python,
+        "versions": machine.versions,
+        "plugins": [member.version.model_dump() for member in measured],
+        "cuda": machine.cuda if on_gpu else None,
+        "driver": machine.driver if on_gpu else None,
+        "devices": devices,
+        "cores": machine.cores,
+        "fingerprints": fingerprints,
+    }
+
+
+def scenario_of(planned: Planned) -> dict[str, Any]:
+    """A scenario file that holds this one experiment: running it gives the same id."""
+    experiment = planned.experiment
+    work = experiment.scenario.model_dump(mode="json", exclude_none=True)
+    uses = [use.model_dump(mode="json") for use in experiment.stack.uses]
+    return {**work, "stacks": {experiment.stack.name: {"use": uses}}}

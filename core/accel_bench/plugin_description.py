@@ -1,0 +1,112 @@
+"""What a plugin says of itself once it is imported: hooks, options, constraints, and whether it
+fits."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pluggy
+
+from accel_bench import hookspecs
+from accel_bench.errors import AccelBenchError, did_you_mean
+from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins import find, hooks, load_class, unmet_requirement
+
+CONSTRAINTS = (
+    "requires",
+    "restricted_model_archs",
+    "devices",
+    "dtypes",
+    "tasks",
+    "modes",
+    "minimum_compute_capability",
+    "needs_adapter",
+    "conflicts",
+    "after",
+    "before",
+    "loss_tolerance",
+)
+"""Class attributes that a plugin declares, in the order of `Plugin`."""
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Import a plugin and describe it as JSON. Raises PluginError for a broken one."""
+    plugin = find(name)
+    kind = load_class(name)
+    return {
+        "name": name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
+        "hooks": implemented(kind),
+        **{key: _plain(getattr(kind, key)) for key in CONSTRAINTS},
+        "unmet": [*plugin.unmet, *filter(None, map(unmet_requirement, kind.requires))],
+        "options": options_of(kind),
+    }
+
+
+def check(name: str) -> dict[str, Any]:
+    """Whether a plugin can be used here, with the reasons why not. Never raises for a broken one."""
+    try:
+        described = describe(name)
+        problems = [*described["unmet"], *_misfits(load_class(name))]
+    except AccelBenchError as error:
+        return {"name": name, "usable": False, "reasons": [str(error)]}
+    return {"name": name, "usable": not problems, "reasons": problems}
+
+
+def implemented(kind: type[Plugin[Any]]) -> list[str]:
+    """Hooks that a class implements, in call order."""
+    marked = {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
+    return [name for name in hooks() if name in marked]
+
+
+def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
+    """Name, type, default and description of each option."""
+    return [
+        {
+            "name": name,
+            "type": _type_name(field.annotation),
+            "default": "required"
+            if field.is_required()
+            else _plain(field.get_default(call_default_factory=True)),
+            "description": field.description or "",
+        }
+        for name, field in kind.Options.model_fields.items()
+    ]
+
+
+def _misfits(kind: type[Plugin[Any]]) -> list[str]:
+    """What pluggy has against the names and arguments of the hooks, and what has no documentation."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    problems = [
+        f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
+    ]
+    try:
+        manager.register(kind, kind.__name__)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        unknown = str(error).rpartition("hook ")[2].strip("'\"")
+        problems.append(f"{error}{did_you_mean(unknown, hooks())}")
+    if not implemented(kind):
+        problems.append("implements no hook")
+    return problems
+
+
+def _type_name(annotation: Any) -> str:
+    """A type as a person writes it."""
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def _plain(value: Any) -> Any:
+    """Sets and tuples as sorted or ordered lists; models as JSON."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return json.loads(
+        json.dumps(value, default=lambda item: getattr(item, "model_dump", lambda: str(item))())
+    )

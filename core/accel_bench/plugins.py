@@ -1,0 +1,323 @@
+"""Plugins: listed from metadata alone, and activated only when a scenario names them.
+
+`installed` imports nothing. `activate` imports the named ones, validates their options and returns
+the `Active` plugins of one run, which call hooks in written order and know whom to blame.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+import pluggy
+
+from accel_bench import hookspecs
+from accel_bench.errors import AccelBenchError, HookError, PluginError, did_you_mean
+from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugin_import import import_plugin
+from accel_bench.provenance import distribution_version
+from accel_bench.result import PluginVersion
+from accel_bench.scenario.load import load_file
+from accel_bench.scenario.models import Scenario, Stack, Use, Work
+from accel_bench.scenario.samples import samples_root
+from accel_bench.scenario.validate import validate
+
+NO_PLUGIN = "none"
+"""The name that leaves a slot empty."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A plugin that is installed, as its distribution's metadata describe it."""
+
+    name: str
+    """What `use` calls it."""
+
+    entry: metadata.EntryPoint
+    """Where its class is."""
+
+    distribution: str
+    """The distribution that brings it."""
+
+    version: str
+    """That distribution's version."""
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Requirements of the distribution that are not met here."""
+        requires = metadata.requires(self.distribution) or ()
+        return tuple(filter(None, map(unmet_requirement, requires)))
+
+
+@dataclass(frozen=True)
+class Member:
+    """One active use: an instance, and where it came from."""
+
+    instance: Plugin[Any]
+    """The plugin with its options."""
+
+    name: str
+    """What `use` calls it."""
+
+    slot: str | None
+    """The slot that it fills; None for a plugin of the stack."""
+
+    distribution: str
+    """The distribution that brought it."""
+
+    @property
+    def version(self) -> PluginVersion:
+        """Name, distribution and version, for the record."""
+        version = distribution_version(self.distribution)
+        return PluginVersion(name=self.name, distribution=self.distribution, version=version)
+
+
+class Active:
+    """The plugins of one run, in the order in which their hooks are called."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = tuple(members)
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for number, member in enumerate(self.members):
+            self._register(member, f"{number}:{member.name}")
+        self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
+
+    def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, Any]]:
+        """Call a hook of every plugin that implements it, in order; yield who returned what.
+
+        Raises HookError that names the plugin when it raises anything that is not ours.
+        """
+        functions = self._functions(hook)
+        for member in self.members:
+            if member.instance in functions:
+                yield member, self._call(member, functions[member.instance], arguments)
+
+    def call_member(self, member: Member, hook: str, **arguments: Any) -> Any:
+        """Call a hook of one plugin; None when it does not implement it."""
+        found = self._functions(hook).get(member.instance)
+        return None if found is None else self._call(member, found, arguments)
+
+    def call_one(self, hook: str, **arguments: Any) -> Any:
+        """Call a one-answer hook of the plugin that answers it; None when there is none."""
+        member = self._answers[hook]
+        if member is None:
+            return None
+        return self._call(member, self._functions(hook)[member.instance], arguments)
+
+    def answers(self, hook: str) -> Member | None:
+        """Who answers a one-answer hook."""
+        return self._answers[hook]
+
+    def implements(self, hook: str) -> bool:
+        """Whether any active plugin implements the hook."""
+        return bool(self._functions(hook))
+
+    def versions(self) -> tuple[PluginVersion, ...]:
+        """Name, distribution and version of each plugin, once, in order."""
+        return tuple(dict.fromkeys(member.version for member in self.members))
+
+    def loss_tolerance(self) -> float | None:
+        """The largest tolerance that a plugin of the stack declares."""
+        of_stack = [member.instance.loss_tolerance for member in self.members if not member.slot]
+        return max((value for value in of_stack if value is not None), default=None)
+
+    def _register(self, member: Member, name: str) -> None:
+        """Let pluggy check names and arguments of the plugin's hooks."""
+        try:
+            self._manager.register(member.instance, name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            known = did_you_mean(str(error).rpartition("hook ")[2], hooks())
+            raise PluginError(
+                f"plugin {member.name!r} ({member.distribution}) does not fit the hooks: {error}{known}"
+            ) from error
+
+    def _functions(self, hook: str) -> dict[Any, pluggy.HookImpl]:
+        """Implementations of a hook by plugin."""
+        caller = getattr(self._manager.hook, hook)
+        return {found.plugin: found for found in caller.get_hookimpls()}
+
+    def _call(self, member: Member, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
+        """Call one implementation with the arguments that it takes, and blame it for what it
+        raises."""
+        try:
+            return found.function(*(arguments[name] for name in found.argnames))
+        except (AccelBenchError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise HookError(
+                member.name, member.distribution, found.function.__name__, problem
+            ) from error
+
+    def _one_answer(self, hook: str) -> Member | None:
+        """The stack's plugin that claims a hook, else the slot's. Two claims are an error."""
+        implementing = [m for m in self.members if m.instance in self._functions(hook)]
+        claiming = [m for m in implementing if m.slot is None and _claims(m, hook)]
+        if len(claiming) > 1:
+            names = " and ".join(repr(member.name) for member in claiming)
+            raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
+        slot = ONE_ANSWER[hook]
+        of_slot = [m for m in implementing if slot is not None and m.slot == slot]
+        return next(iter([*claiming, *of_slot]), None)
+
+
+def hooks() -> list[str]:
+    """Names of all hooks, in call order."""
+    return [name for name, value in vars(hookspecs).items() if hasattr(value, f"{PROJECT}_spec")]
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Installed, ...]:
+    """All installed plugins by name, from metadata alone: nothing is imported."""
+    entries = metadata.entry_points(group=PROJECT)
+    found = [
+        Installed(entry.name, entry, entry.dist.name, entry.dist.version)
+        for entry in entries
+        if entry.dist is not None
+    ]
+    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
+
+
+def duplicates() -> dict[str, tuple[str, ...]]:
+    """Names that more than one distribution brings, with those distributions."""
+    by_name: dict[str, list[str]] = {}
+    for plugin in installed():
+        by_name.setdefault(plugin.name, []).append(plugin.distribution)
+    return {name: tuple(brings) for name, brings in by_name.items() if len(brings) > 1}
+
+
+def find(name: str) -> Installed:
+    """The installed plugin of that name. Raises PluginError when there is none, or more than one."""
+    found = [plugin for plugin in installed() if plugin.name == name]
+    if len(found) > 1:
+        brings = " and ".join(plugin.distribution for plugin in found)
+        raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
+    if not found:
+        raise PluginError(_not_installed(name))
+    return found[0]
+
+
+def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
+    """Import a plugin's class. Raises PluginError that names it, its distribution and the reason."""
+    plugin = find(name)
+    label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
+    return import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
+
+
+def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> Active:
+    """Import, configure and register what a scenario and a stack name, and nothing else.
+
+    Raises PluginError for an unknown, broken or doubled plugin, bad options, two claims, a conflict
+    or a wrong order. In the parent, a plugin whose import brings torch along is refused.
+    """
+    members = [_member(use, None, allow_torch) for use in stack.uses]
+    _check_stack(stack, members)
+    for slot in Work.SLOTS:
+        use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            members.append(_member(use, slot, allow_torch))
+    members += [_member(use, "metrics", allow_torch) for use in scenario.metrics]
+    active = Active(members)
+    _check_slots(scenario, active)
+    return active
+
+
+def unmet_requirement(requirement: str) -> str | None:
+    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(requirement)
+    except InvalidRequirement as error:
+        return f"{requirement!r} is no requirement: {error}"
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        return None
+    try:
+        have = metadata.version(wanted.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement} is not installed"
+    if wanted.specifier.contains(have, prereleases=True):
+        return None
+    return f"{requirement} is needed, {have} is installed"
+
+
+def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
+    """Import the plugin of one use and give it its validated options."""
+    plugin = find(use.use)
+    kind = load_class(use.use, allow_torch)
+    clash = type(use).owned_keys() & set(kind.Options.model_fields)
+    if clash:
+        raise PluginError(
+            f"plugin {use.use!r} ({plugin.distribution}) has options that belong to "
+            f"the slot {slot or 'stack'!r}: {', '.join(sorted(clash))}"
+        )
+    place = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
+    options = validate(kind.Options, use.options, lambda _: place, PluginError)
+    return Member(kind(options, use.use), use.use, slot, plugin.distribution)
+
+
+def _check_stack(stack: Stack, members: Sequence[Member]) -> None:
+    """Refuse a plugin used twice, conflicts, and an order that a plugin rules out."""
+    names = [member.name for member in members]
+    for member in members:
+        if names.count(member.name) > 1:
+            raise PluginError(f"stack {stack.name!r} uses {member.name!r} twice; once is enough")
+        for other in member.instance.conflicts.intersection(names):
+            raise PluginError(f"stack {stack.name!r}: {member.name!r} conflicts with {other!r}")
+    ordered = _ordered(members)
+    if ordered != names:
+        raise PluginError(
+            f"stack {stack.name!r}: the order {names} does not work; write {ordered} instead"
+        )
+
+
+def _ordered(members: Sequence[Member]) -> list[str]:
+    """The nearest order that `after` and `before` allow; the given one when it is allowed."""
+    names = [member.name for member in members]
+    earlier: dict[str, set[str]] = {name: set() for name in names}
+    for member in members:
+        earlier[member.name].update(set(member.instance.after) & set(names))
+        for later in set(member.instance.before) & set(names):
+            earlier[later].add(member.name)
+    ordered: list[str] = []
+    while len(ordered) < len(names):
+        free = [n for n in names if n not in ordered and earlier[n] <= set(ordered)]
+        if not free:
+            stuck = ", ".join(name for name in names if name not in ordered)
+            raise PluginError(f"the plugins {stuck} each want to stand before the other")
+        ordered.append(free[0])
+    return ordered
+
+
+def _check_slots(scenario: Scenario, active: Active) -> None:
+    """Refuse a slot whose hooks nobody answers, such as `data: lora`."""
+    for hook, slot in ONE_ANSWER.items():
+        if slot is None or active.answers(hook) is not None:
+            continue
+        use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            raise PluginError(f"plugin {use.use!r} cannot be used as {slot}: it has no {hook}")
+        if slot not in ("adapter", "parallel"):
+            raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
+
+
+def _claims(member: Member, hook: str) -> bool:
+    """Whether a plugin of the stack answers a one-answer hook that it implements."""
+    claims = member.instance.claims()
+    return claims is None or hook in claims
+
+
+def _not_installed(name: str) -> str:
+    """What to do about a plugin that is not there: install an extra, or spell it right."""
+    extras = load_file(samples_root() / "extras.yaml").data
+    if name in extras:
+        return f"the plugin {name!r} is not installed; pip install 'accel-bench[{extras[name]}]'"
+    known = [*(plugin.name for plugin in installed()), *extras]
+    return f"no plugin is called {name!r}{did_you_mean(name, known)}"

@@ -1,0 +1,68 @@
+"""Which code a distribution really is: its version, with the commit when it is a checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+
+@lru_cache(maxsize=None)
+def distribution_version(name: str) -> str:
+    """Version of an installed distribution; `0.1.0+commit[.dirty-hash]` when it is editable.
+
+    Returns an empty string for one that is not installed.
+    """
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return ""
+    folder = _editable_folder(found)
+    commit = git_state(folder) if folder else ""
+    return f"{found.version}+{commit}" if commit else found.version
+
+
+@lru_cache(maxsize=None)
+def git_state(folder: Path) -> str:
+    """Commit of a folder in a git checkout, with a hash of what differs from it; empty without git."""
+    commit = _git(folder, "rev-parse", "--short=10", "HEAD").strip()
+    if not commit:
+        return ""
+    changes = _git(folder, "status", "--porcelain", "--", ".") and _git(
+        folder, "diff", "HEAD", "--", "."
+    )
+    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".")
+    if not changes and not untracked:
+        return commit
+    dirty = hashlib.sha256((changes + untracked).encode()).hexdigest()[:8]
+    return f"{commit}.dirty-{dirty}"
+
+
+def _editable_folder(found: metadata.Distribution) -> Path | None:
+    """Folder of an editable install, from the record that the installer left."""
+    try:
+        record = json.loads(found.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return None
+    if not record.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlparse(record.get("url", "")).path))
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Output of a git command that only reads; empty when it fails or git is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

@@ -1,0 +1,166 @@
+"""Take secrets out of everything that is written down, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+REDACTED = "[redacted]"
+"""What stands in place of a secret."""
+
+MINIMUM_LENGTH = 8
+"""Characters of the shortest value taken for a secret; shorter ones are words such as `true`."""
+
+MINIMUM_LINE_LENGTH = 16
+"""Characters of the shortest line of a many-lined secret that is looked for on its own."""
+
+_SECRET_WORDS = re.compile(
+    r"passw(or)?ds?$|(^|_)(\w*secrets?|credentials?)(_|$)|(api|access|private|secret)_?keys?(_id)?$"
+)
+_TOKEN_WORD = re.compile(r"(?:^|_)(?:(?P<before>[a-z0-9]+)_)?[a-z0-9]*token(?:_\d+)?$")
+_NAMES_A_PLACE = re.compile(r"_(path|file|dir|directory|folder)$")
+
+_TOKENS_OF_TEXT = frozenset(
+    "add additional audio boi bos cls cost decoder each end eoi eos eot extra first forced image "
+    "last mask max min new next pad per prefix sep skip soft special start stop suffix unk use "
+    "video".split()
+)
+"""Words before `token` that speak of a tokenizer's or a model's tokens."""
+
+_URL_USER = re.compile(
+    r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)"
+    r"(?:[^\s/?#\"'<>@:]{0,256}:[^\s/?#\"'<>]{1,1024}|[^\s/?#\"'<>@:]{20,1024})@"
+)
+_URL_QUERY = re.compile(
+    r"([?&](?:(?:access_|auth_|id_)?token|api_?key|key|password|secret|sig|signature"
+    r"|x-amz-(?:signature|security-token|credential))=)[^\s&#\"'<>]+",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/\-]{16,}=*", re.IGNORECASE)
+_FLAG = re.compile(r"(?<![\w\-])(--?[A-Za-z][\w.\-]*)(=|[ \t]+)(?!-)([^\s\"']+)")
+_VARIABLE = re.compile(r"(?<![\w.\-])([A-Z][A-Z0-9_]*)(=)([^\s\"']+)")
+_OPTION = re.compile(r"(-{0,2}[A-Za-z][\w.\-]*)=(.*)", re.DOTALL)
+_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[.\-\s]+")
+
+_SHAPES = re.compile(
+    r"(?<![\w\-])(?:"
+    r"hf_(?:(?=[A-Za-z]*\d)[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})"
+    r"|sk-(?=[\w\-]{0,200}\d)[\w\-]{20,}"
+    r"|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{20,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|xox[abeprs]-[A-Za-z0-9\-]{10,}|nvapi-[\w\-]{20,}"
+    r"|eyJ[\w\-]{10,}\.eyJ[\w\-]{10,}\.[\w\-]*"
+    r")"
+)
+"""Tokens that are known by their shape: hubs, clouds, forges, JSON web tokens."""
+
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable, key or flag of that name holds a secret.
+
+    `HF_TOKEN`, `--api-key` and `accessToken` do; `pad_token`, `tokens_per_second` and `TOKEN_FILE`
+    do not.
+    """
+    words = _WORD_BORDER.sub("_", name.strip("-.")).lower()
+    if _NAMES_A_PLACE.search(words):
+        return False
+    if _SECRET_WORDS.search(words):
+        return True
+    found = _TOKEN_WORD.search(words)
+    return found is not None and found["before"] not in _TOKENS_OF_TEXT
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Replaces secrets by `[redacted]`: known values, and what is known by its shape."""
+
+    secrets: tuple[str, ...] = ()
+    """Every spelling of the known values, the longest first."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
+        """Know the values of the variables whose names look secret."""
+        values = (value for name, value in environ.items() if looks_secret(name))
+        return cls(_spellings(value.strip() for value in values))
+
+    def redact(self, text: str) -> str:
+        """Return the text without secrets; a text without any is returned unchanged."""
+        for secret in self.secrets:
+            text = text.replace(secret, REDACTED)
+        text = _PRIVATE_KEY.sub(REDACTED, text)
+        text = _URL_USER.sub(rf"\1{REDACTED}@", text)
+        text = _URL_QUERY.sub(rf"\1{REDACTED}", text)
+        text = _BEARER.sub(rf"\1{REDACTED}", text)
+        text = _SHAPES.sub(REDACTED, text)
+        text = _FLAG.sub(_without_value, text)
+        return _VARIABLE.sub(_without_value, text)
+
+    def redact_value(self, value: Any) -> Any:
+        """Return a JSON value with the texts in it redacted, keys included; the rest as it is."""
+        if isinstance(value, str):
+            redacted = self.redact(value)
+            return value if redacted == value else redacted
+        if isinstance(value, dict):
+            return {self.redact(str(key)): self._entry(str(key), value[key]) for key in value}
+        if isinstance(value, list | tuple):
+            items = (self.redact_value(item) for item in value)
+            return tuple(items) if isinstance(value, tuple) else list(items)
+        return value
+
+    def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
+        """Return a command's arguments with the values of secret flags redacted too."""
+        done: list[str] = []
+        follows_secret_flag = False
+        for argument in arguments:
+            if follows_secret_flag and not argument.startswith("--"):
+                done.append(REDACTED)
+            else:
+                done.append(self._argument(argument))
+            follows_secret_flag = argument.startswith("-") and looks_secret(argument)
+        return done
+
+    def _argument(self, argument: str) -> str:
+        """Redact `--token=VALUE`, `plugin.token=VALUE`, or whatever else is in one argument."""
+        found = _OPTION.fullmatch(argument)
+        if found and _is_secret(found[1].rpartition(".")[2], found[2], minimum=1):
+            return f"{found[1]}={REDACTED}"
+        return self.redact(argument)
+
+    def _entry(self, key: str, value: Any) -> Any:
+        """Redact a mapping's value, for its key's sake or its own."""
+        if isinstance(value, str) and _is_secret(key, value):
+            return REDACTED
+        return self.redact_value(value)
+
+
+def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
+    """Whether a named text is a secret; `<pad>` and `[PAD]` are a tokenizer's in any case."""
+    return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """Keep a flag or variable as it stands, less its value when that is a secret."""
+    name, between, value = found.groups()
+    return f"{name}{between}{REDACTED}" if _is_secret(name, value) else found[0]
+
+
+def _spellings(values: Iterable[str]) -> tuple[str, ...]:
+    """The values as they are, as they stand in URLs and in JSON, and long single lines of them."""
+    found: set[str] = set()
+    for value in values:
+        if len(value) < MINIMUM_LENGTH:
+            continue
+        lines = [line.strip() for line in value.splitlines()]
+        for text in (value, *(line for line in lines if len(line) >= MINIMUM_LINE_LENGTH)):
+            plain = json.dumps(text, ensure_ascii=False)[1:-1]
+            found |= {text, quote(text), quote(text, safe=""), json.dumps(text)[1:-1], plain}
+    return tuple(sorted(found, key=lambda text: (-len(text), text)))

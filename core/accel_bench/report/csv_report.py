@@ -1,0 +1,79 @@
+"""The summaries as CSV: one flat row for each experiment, units in the names of columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from accel_bench.analysis.document import ExperimentSummary, Summary
+from accel_bench.analysis.statistics import Interval
+from accel_bench.scenario.experiment import canonical_json
+
+FORMULA_STARTS = ("=", "+", "-", "@")
+"""How a text begins that spreadsheets would run."""
+
+
+def render_csv(summaries: Sequence[Summary]) -> str:
+    """Return a header and one row for each experiment; null is an empty cell."""
+    rows = [_row(summary, row) for summary in summaries for row in summary.experiments]
+    output = StringIO()
+    header = list(rows[0]) if rows else []
+    writer = csv.DictWriter(output, fieldnames=header, lineterminator="\n")
+    if rows:
+        writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return output.getvalue()
+
+
+def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | None]:
+    """One experiment, flat."""
+    step, loss = row.step_seconds, row.loss
+    return {
+        "schema_version": summary.schema_version,
+        "scenario": summary.scenario,
+        "baseline": summary.baseline,
+        "experiment_id": row.experiment_id,
+        "stack": row.stack,
+        "sweep": canonical_json(row.sweep),
+        "status": row.status.value,
+        "reasons": "; ".join(row.reasons),
+        "runs": row.runs,
+        **_interval("tokens_per_second", row.tokens_per_second),
+        "tokens_per_second_per_device": row.tokens_per_second_per_device,
+        **_interval("ratio", row.ratio),
+        "ratio_reason": row.ratio_reason,
+        "pairs": row.pairs,
+        "verdict": row.verdict,
+        "verdict_reason": row.verdict_reason,
+        "smallest_visible_effect": row.smallest_visible_effect,
+        "pairs_needed": row.pairs_needed,
+        "step_seconds_p50": step.p50 if step else None,
+        "step_seconds_p95": step.p95 if step else None,
+        "peak_memory_bytes": row.peak_memory_bytes,
+        "peak_memory_kind": row.peak_memory_kind,
+        "loss_first": loss.first if loss else None,
+        "loss_last": loss.last if loss else None,
+        "loss_verdict": row.loss_verdict,
+        "loss_difference": row.loss_difference,
+        "loss_tolerance": row.loss_tolerance,
+        "loss_reason": row.loss_reason,
+        "devices_used": row.devices_used,
+        "differs": row.differs,
+        "plugins": "; ".join(f"{p.name} {p.distribution} {p.version}" for p in row.plugins),
+    }
+
+
+def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Three columns; null where there is nothing."""
+    return {
+        f"{name}_{end}": getattr(interval, end) if interval else None
+        for end in ("median", "low", "high")
+    }
+
+
+def _cell(value: str | float | None) -> str | float | None:
+    """Mark text that a spreadsheet would take for a formula, also behind white space."""
+    if isinstance(value, str) and value.lstrip().startswith(FORMULA_STARTS):
+        return "'" + value
+    return value

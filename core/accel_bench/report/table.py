@@ -1,0 +1,106 @@
+"""A table for the terminal, with what it means in one sentence under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+from textwrap import fill
+
+from rich import box
+from rich.console import Console
+from rich.segment import Segments
+from rich.table import Table
+from rich.text import Text
+
+from accel_bench.analysis.document import ExperimentSummary, Summary
+from accel_bench.analysis.sentence import sentence
+from accel_bench.report import cells
+from accel_bench.report.notes import memory_note, reason_notes, stack_notes
+
+WIDTH = 110
+"""Columns of a table that is not printed on a terminal."""
+
+NAME_WIDTH = 20
+"""Columns after which a long name goes on in the next line."""
+
+HEADER_WIDTH = 11
+"""Columns after which the header of a swept key goes on in the next line."""
+
+NUMBERS = (
+    "tokens/s\n±95 %",
+    "ratio\n[95 %]",
+    "step ms\np50/p95",
+    "peak\nMiB",
+    "loss\nat end",
+    "\nloss",
+    "\nverdict",
+    "\nstatus",
+)
+"""Headers after those of the stack and the sweep."""
+
+STYLES = {"faster": "green", "slower": "red", "different": "red", "inconclusive": "yellow"}
+"""Colours of verdicts."""
+
+
+def render_table(summaries: Sequence[Summary]) -> str:
+    """Return the tables as plain text without colours."""
+    output = StringIO()
+    print_table(summaries, Console(file=output, width=WIDTH, color_system=None))
+    return "".join(line.rstrip() + "\n" for line in output.getvalue().splitlines())
+
+
+def print_table(summaries: Sequence[Summary], console: Console) -> None:
+    """Print one table for each scenario, as wide as its numbers need on a narrow console."""
+    for summary in summaries:
+        table = _table(summary)
+        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+        options = console.options.update(width=max(console.width, needed))
+        console.print(Segments(console.render(table, options)), crop=False, end="")
+        for line in _lines(summary):
+            console.print(line)
+        console.print()
+
+
+def _table(summary: Summary) -> Table:
+    """Rows and headers. All text is `Text`, so that nothing in a name is taken for markup."""
+    keys = cells.sweep_keys(summary)
+    title = Text(cells.plain(summary.scenario), style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    table.padding = (0, 0)
+    for header in ("stack", *cells.sweep_headers(keys)):
+        words = fill(header.replace("_", " "), HEADER_WIDTH)
+        text = Text(words if "\n" in words else "\n" + words)
+        table.add_column(text, overflow="fold", max_width=NAME_WIDTH)
+    for header in NUMBERS:
+        right = header in NUMBERS[:5]
+        table.add_column(Text(header), justify="right" if right else "left", no_wrap=True)
+    for row in summary.experiments:
+        table.add_row(*_cells(row, keys, summary.baseline))
+    return table
+
+
+def _cells(row: ExperimentSummary, keys: Sequence[str], baseline: str) -> list[Text]:
+    """One row, in the order of the headers."""
+    texts = [
+        cells.plain(row.stack),
+        *cells.sweep_values(row, keys),
+        cells.tokens_per_second(row),
+        cells.speed_up(row, baseline),
+        cells.step_milliseconds(row),
+        cells.peak_mebibytes(row),
+        cells.last_loss(row),
+        cells.loss_verdict(row, baseline),
+        cells.verdict(row, baseline),
+    ]
+    status = Text(row.status.value, style="" if row.status.completed else "red")
+    return [*(Text(text, style=STYLES.get(text, "")) for text in texts), status]
+
+
+def _lines(summary: Summary) -> list[Text]:
+    """Stacks, reasons and the sentence."""
+    stacks = stack_notes(summary)
+    width = max((len(name) for name in stacks), default=0)
+    lines = [f"{name:{width}}  {differs}" for name, differs in stacks.items()]
+    lines += [*reason_notes(summary), memory_note(summary)]
+    said = Text(cells.plain(sentence(summary)), style="bold")
+    return [*(Text(line, style="dim") for line in lines if line), said]

@@ -1,0 +1,193 @@
+"""A scenario before validation: merged files, named stacks, overrides, each with its place."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.load import Document, Location, load_file
+from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.samples import find_samples
+from accel_bench.scenario.validate import validate
+
+MAXIMUM_EXTENDS = 16
+"""Files in one chain of `extends`."""
+
+
+@dataclass
+class Draft:
+    """Plain data of one scenario, and the place in a file that each value came from."""
+
+    source: str
+    """The file it came from."""
+
+    data: dict[str, Any]
+    """What was written, merged and normalised."""
+
+    places: dict[Location, str] = field(default_factory=dict)
+    """`file:line:column`, or the override, by path."""
+
+    folder: Path | None = None
+    """Folder of the file: named stacks and `extends` are looked up in it first."""
+
+    def where(self, location: Location) -> str:
+        """Place of a value, or of the nearest enclosing one that is known."""
+        for length in range(len(location), 0, -1):
+            if place := self.places.get(tuple(location[:length])):
+                return place
+        return self.source
+
+    def get(self, key: str) -> Any:
+        """Value of a dotted key, or None when it was not written."""
+        value: Any = self.data
+        for part in key.split("."):
+            if not isinstance(value, dict):
+                return None
+            value = value.get(part)
+        return value
+
+    def set(self, key: str, value: Any, place: str) -> None:
+        """Change a dotted key; `stacks.NAME.PLUGIN.OPTION` reaches a plugin's option."""
+        parts = key.split(".")
+        if parts[0] == "stacks" and len(parts) >= 4:
+            _set_option(self, parts[1], parts[2], ".".join(parts[3:]), value)
+        elif parts[0] == "stacks" and len(parts) == 2:
+            self.data.setdefault("stacks", {})[parts[1]] = value
+            normalise_stacks(self)
+        else:
+            set_path(self.data, key, value)
+        self.places[tuple(parts)] = place
+
+
+def read_draft(path: Path) -> Draft:
+    """Read a file and what it extends, and spell out its stacks. Raises ScenarioError."""
+    draft = _read_merged(path, ())
+    normalise_stacks(draft)
+    return draft
+
+
+def read_stack(path: Path) -> StackEntry:
+    """Read the file of a named stack. Raises ScenarioError."""
+    document = load_file(path)
+    return validate(StackEntry, document.data, document.where, ScenarioError)
+
+
+def set_path(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested mappings; a slot written as a bare name becomes a mapping first."""
+    *parents, last = key.split(".")
+    if not last or not all(parents):
+        raise ScenarioError(f"{key!r} is not a dotted key like train.micro_batch_size")
+    here = data
+    for depth, part in enumerate(parents):
+        inner = here.setdefault(part, {})
+        if isinstance(inner, str) and depth == 0 and part in Work.SLOTS:
+            inner = here[part] = {"use": inner}
+        if not isinstance(inner, dict):
+            raise ScenarioError(f"{key!r} cannot be set: {part!r} holds a value, not keys")
+        here = inner
+    here[last] = value
+
+
+def normalise_stacks(draft: Draft) -> None:
+    """Spell every stack out as `{set: ..., use: [...]}`; names of named stacks are looked up."""
+    stacks = draft.data.get("stacks")
+    if not isinstance(stacks, dict):
+        return
+    for name, entry in stacks.items():
+        if isinstance(entry, str):
+            stacks[name] = _named_stack(draft, name, entry)
+        elif entry is None:
+            stacks[name] = {"use": []}
+        elif isinstance(entry, list):
+            stacks[name] = {"use": entry}
+            _move_places(draft, name)
+
+
+def _move_places(draft: Draft, stack: str) -> None:
+    """A bare list of uses has moved under `use`: so have the places of its items."""
+    prefix = ("stacks", stack)
+    for location in [key for key in draft.places if key[:2] == prefix and len(key) > 2]:
+        draft.places[(*prefix, "use", *location[2:])] = draft.places[location]
+
+
+def _named_stack(draft: Draft, name: str, wanted: str) -> dict[str, Any]:
+    """Read a named stack: beside the file, then from the samples."""
+    known = find_samples("stacks")
+    if draft.folder is not None:
+        beside = [*draft.folder.glob("*.yaml"), *(draft.folder / "stacks").glob("*.yaml")]
+        known = {**known, **{path.stem: path for path in beside}}
+    if wanted not in known:
+        where = draft.where(("stacks", name))
+        hint = did_you_mean(wanted, known)
+        raise ScenarioError(f"{where}: no stack is called {wanted!r}{hint}")
+    return read_stack(known[wanted]).model_dump(mode="json")
+
+
+def _set_option(draft: Draft, stack: str, plugin: str, option: str, value: Any) -> None:
+    """Set an option of one plugin in one stack."""
+    stacks = draft.data.get("stacks", {})
+    if stack not in stacks:
+        raise ScenarioError(f"no stack is called {stack!r}{did_you_mean(stack, stacks)}")
+    uses = stacks[stack].get("use", [])
+    names = [use if isinstance(use, str) else use.get("use") for use in uses]
+    if plugin not in names:
+        known = did_you_mean(plugin, filter(None, names))
+        raise ScenarioError(f"stack {stack!r} does not use the plugin {plugin!r}{known}")
+    index = names.index(plugin)
+    use = {"use": plugin} if isinstance(uses[index], str) else dict(uses[index])
+    set_path(use, option, value)
+    uses[index] = use
+
+
+def _read_merged(path: Path, chain: tuple[Path, ...]) -> Draft:
+    """Read a file over the files that it extends, which are read first."""
+    resolved = path.resolve()
+    if resolved in chain:
+        circle = " -> ".join(str(link) for link in (*chain, resolved))
+        raise ScenarioError(f"{path}: `extends` goes in a circle: {circle}")
+    if len(chain) >= MAXIMUM_EXTENDS:
+        raise ScenarioError(f"{path}: more than {MAXIMUM_EXTENDS} files extend one another")
+    document = load_file(path)
+    bases = document.data.pop("extends", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ScenarioError(
+            f"{document.where(('extends',))}: `extends` is a file, or a list of them"
+        )
+    merged = Draft(str(path), {}, {}, path.parent)
+    for base in bases:
+        below = _read_merged(_base_path(document, path.parent, base), (*chain, resolved))
+        _merge(merged, below.data, below.places)
+    places = {location: document.where(location) for location in document.marks}
+    _merge(merged, document.data, places)
+    return merged
+
+
+def _base_path(document: Document, folder: Path, base: str) -> Path:
+    """A file beside the one that names it, or a shipped scenario."""
+    beside = folder / base
+    if beside.is_file():
+        return beside
+    known = find_samples("scenarios")
+    if base in known:
+        return known[base]
+    where = document.where(("extends",))
+    raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
+
+
+def _merge(draft: Draft, data: dict[str, Any], places: dict[Location, str]) -> None:
+    """Merge mappings key by key; anything else, lists included, is replaced."""
+    draft.data = _merged(draft.data, data)
+    draft.places.update(places)
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return copy.deepcopy(above)
+    result = dict(below)
+    for key, value in above.items():
+        result[key] = _merged(below[key], value) if key in below else copy.deepcopy(value)
+    return result

@@ -1,0 +1,159 @@
+"""From a draft to points: every combination of sweep values and stacks, resolved and validated."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.draft import Draft, set_path
+from accel_bench.scenario.environment import check_environment
+from accel_bench.scenario.load import Location
+from accel_bench.scenario.models import Scenario, ScenarioFile, Stack, StackEntry, Work
+from accel_bench.scenario.validate import validate
+
+
+class Point(Frozen):
+    """One stack at one point of the sweep, before plugins have had their say."""
+
+    scenario: Scenario
+    """The resolved work."""
+
+    stack: Stack
+    """The stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    excluded: tuple[str, ...] = ()
+    """Why the file does not want this point run."""
+
+
+def check_file(draft: Draft, allow_environment: bool = False) -> ScenarioFile:
+    """Validate the file as a whole. Raises ScenarioError with file, line and column."""
+    file = validate(ScenarioFile, draft.data, draft.where, ScenarioError)
+    if file.baseline is not None and file.baseline not in file.stacks:
+        hint = did_you_mean(file.baseline, file.stacks)
+        raise ScenarioError(
+            f"{draft.where(('baseline',))}: no stack is called {file.baseline!r}{hint}"
+        )
+    lengths = {len(values) for values in file.zip.values()}
+    if len(lengths) > 1:
+        raise ScenarioError(
+            f"{draft.where(('zip',))}: keys that move together need equally many values"
+        )
+    for kind, key in [*(("sweep", key) for key in file.sweep), *(("zip", key) for key in file.zip)]:
+        _check_axis(draft, file, kind, key)
+    check_environment(file.environment, draft.where, allow_environment)
+    return file
+
+
+def count_points(file: ScenarioFile) -> int:
+    """Number of points times stacks, without making them."""
+    axes = [len(values) for values in file.sweep.values()]
+    axes += [len(next(iter(file.zip.values())))] if file.zip else []
+    return math.prod(axes) * len(file.stacks)
+
+
+def expand(draft: Draft, file: ScenarioFile) -> Iterator[Point]:
+    """Yield the points in written order: sweep points outermost, within each the stacks."""
+    for sweep in _sweep_points(file):
+        for name in file.stacks:
+            yield _point(draft, file, name, sweep)
+
+
+def _check_axis(draft: Draft, file: ScenarioFile, kind: str, key: str) -> None:
+    """Refuse an axis without values, and one that is also set."""
+    where = draft.where((kind, key))
+    if not getattr(file, kind)[key]:
+        raise ScenarioError(f"{where}: {key!r} has no values to sweep over")
+    if kind == "zip" and key in file.sweep:
+        raise ScenarioError(f"{where}: {key!r} is in `sweep` and in `zip`; one of them is enough")
+    if draft.get(key) is not None:
+        set_at = draft.where(tuple(key.split(".")))
+        raise ScenarioError(
+            f"{where}: {key!r} is swept, and also set at {set_at}; remove one of them"
+        )
+
+
+def _sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
+    """All combinations of the axes; the keys of `zip` are one axis."""
+    axes = [[{key: value} for value in values] for key, values in file.sweep.items()]
+    if file.zip:
+        rows = zip(*file.zip.values(), strict=True)
+        axes.append([dict(zip(file.zip, row, strict=True)) for row in rows])
+    for parts in itertools.product(*axes):
+        yield {key: value for part in parts for key, value in part.items()}
+
+
+def _point(draft: Draft, file: ScenarioFile, name: str, sweep: dict[str, Any]) -> Point:
+    """Fold sweep values and the stack's settings into the work, and validate what comes out."""
+    here = Draft(draft.source, copy.deepcopy(draft.data), dict(draft.places), draft.folder)
+    for key, value in sweep.items():
+        here.set(key, value, draft.where(("sweep", key)))
+    context = f" (stack {name!r}{_at(sweep)})"
+    entry = validate(
+        StackEntry, here.data.get("stacks", {}).get(name, {}), here.where, ScenarioError
+    )
+    work = {key: value for key, value in here.data.items() if key in Work.model_fields}
+    for key, value in entry.set.items():
+        _check_stack_key(here, name, key)
+        set_path(work, key, value)
+    scenario = validate(Scenario, work, _in_stack(here, name, entry), ScenarioError, context)
+    stack = Stack(name=_checked_name(here, name), uses=entry.use, settings=entry.set)
+    return Point(
+        scenario=scenario, stack=stack, sweep=sweep, excluded=_exclusions(file, scenario, name)
+    )
+
+
+def _in_stack(draft: Draft, name: str, entry: StackEntry) -> Any:
+    """Look a place up among what the stack sets first."""
+
+    def where(location: Location) -> str:
+        key = ".".join(str(part) for part in location)
+        if key in entry.set:
+            return draft.where(("stacks", name, "set", key))
+        return draft.where(location)
+
+    return where
+
+
+def _at(sweep: dict[str, Any]) -> str:
+    """` at key=value, ...`, or nothing."""
+    return " at " + ", ".join(f"{key}={value}" for key, value in sweep.items()) if sweep else ""
+
+
+def _checked_name(draft: Draft, name: str) -> str:
+    """Refuse a name that cannot be a folder's."""
+    where = draft.where(("stacks", name))
+    return validate(Stack, {"name": name}, lambda _: where, ScenarioError).name
+
+
+def _check_stack_key(draft: Draft, name: str, key: str) -> None:
+    """A stack may change the work, but neither the measurement nor the resources of the comparison."""
+    if key.split(".")[0] in ("measure", "name", "stacks", "sweep"):
+        where = draft.where(("stacks", name))
+        raise ScenarioError(
+            f"{where}: a stack cannot set {key!r}; that belongs to the whole comparison"
+        )
+
+
+def _exclusions(file: ScenarioFile, scenario: Scenario, stack: str) -> tuple[str, ...]:
+    """Reasons of the exclusions that this point meets."""
+    facts = {**scenario.model_dump(mode="json"), "stack": stack}
+    return tuple(rule.because for rule in file.exclude if _meets(facts, rule.when))
+
+
+def _meets(facts: dict[str, Any], when: dict[str, Any]) -> bool:
+    """Whether every key has the value, or one of the values, of the rule."""
+    for key, wanted in when.items():
+        value: Any = facts
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value not in (wanted if isinstance(wanted, list) else [wanted]):
+            return False
+    return True

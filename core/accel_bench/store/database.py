@@ -1,0 +1,287 @@
+"""The results database: add results, read them back, and never overwrite or lose one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_, select
+from typing_extensions import Self
+
+from accel_bench import __version__
+from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.redaction import Redactor
+from accel_bench.result import Result
+from accel_bench.store import sqlite
+from accel_bench.store.records import (
+    Columns,
+    Row,
+    Sitting,
+    chronological_key,
+    intact,
+    run_columns,
+    sitting_columns,
+    to_result,
+    to_row,
+    to_sitting,
+)
+from accel_bench.store.schema import (
+    CHRONOLOGICAL,
+    META,
+    METADATA,
+    RUNS,
+    SITTINGS,
+    STORE_VERSION,
+)
+
+__all__ = ["Row", "Sitting", "Store", "open_store"]
+
+TIMEOUT_SECONDS = 30.0
+"""How long another writer is waited for."""
+
+ROWS_AT_ONCE = 100
+"""Rows fetched together: payloads are large, and a listing needs none of them twice."""
+
+
+class Store:
+    """An open results folder, made by `open_store`; a context manager. Methods raise StoreError."""
+
+    def __init__(self, folder: Path, engine: Engine, redactor: Redactor) -> None:
+        self.folder = folder
+        """The resolved results folder."""
+        self._path = folder / sqlite.FILE_NAME
+        self._engine = engine
+        self._writing = sqlite.writing(engine)
+        self._redactor = redactor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def add_sitting(self, sitting: Sitting) -> None:
+        """Store a sitting; its runs can be added from now on."""
+        columns = sitting_columns(sitting, self._redactor)
+        with sqlite.named_faults(self._path), self._writing.begin() as connection:
+            same = select(SITTINGS.c.id).where(SITTINGS.c.id == sitting.id)
+            if connection.scalar(same) is not None:
+                raise StoreError(f"the sitting {sitting.id!r} is already in {self._path}")
+            connection.execute(insert(SITTINGS), columns)
+
+    def add(self, result: Result) -> None:
+        """Store one result in one transaction: when this returns, the row is on the disk.
+
+        Secrets of this process's environment are redacted. A run id that is already there and a
+        sitting that is not are errors; nothing is ever overwritten.
+        """
+        columns = run_columns(result, self._redactor)
+        with sqlite.named_faults(self._path), self._writing.begin() as connection:
+            same = select(RUNS.c.run_id).where(RUNS.c.run_id == columns["run_id"])
+            if connection.scalar(same) is not None:
+                raise StoreError(
+                    f"run {result.run_id!r} is already in {self._path}, and nothing is overwritten"
+                )
+            its_sitting = select(SITTINGS.c.id).where(SITTINGS.c.id == columns["sitting"])
+            if connection.scalar(its_sitting) is None:
+                raise StoreError(
+                    f"run {result.run_id!r} belongs to the sitting {result.sitting!r}, which is "
+                    f"not in {self._path}; add the sitting first"
+                )
+            connection.execute(insert(RUNS), columns)
+
+    def results(
+        self,
+        *,
+        sitting: str | None = None,
+        experiment_ids: Collection[str] | None = None,
+        scenario: str | None = None,
+    ) -> list[Result]:
+        """Sound results by start, round, position, attempt; `rows` has the others too."""
+        conditions: list[ColumnElement[bool]] = []
+        if sitting is not None:
+            conditions.append(RUNS.c.sitting == sitting)
+        if experiment_ids is not None:
+            conditions.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
+        if scenario is not None:
+            conditions.append(RUNS.c.scenario == scenario)
+        return [to_result(columns) for columns in self._runs(*conditions) if intact(columns)]
+
+    def rows(self) -> list[Row]:
+        """A light listing of all runs in the same order, corrupt ones included and marked."""
+        return [to_row(columns) for columns in self._runs()]
+
+    def find(self, prefix: str) -> list[Result]:
+        """Results whose run id, experiment id or sitting id is `prefix`, or else begins with it."""
+        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.sitting)
+        found = list(self._runs(or_(*(name == prefix for name in names))))
+        if not found and prefix:
+            begins = (func.substr(name, 1, len(prefix)) == prefix for name in names)
+            found = list(self._runs(or_(*begins)))
+        if not found:
+            raise StoreError(self._unknown(prefix))
+        sound = [to_result(columns) for columns in found if intact(columns)]
+        if not sound:
+            ids = ", ".join(to_row(columns).run_id for columns in found)
+            raise StoreError(
+                f"{ids}: corrupt, the content does not fit its checksum; run the experiment again"
+            )
+        return sound
+
+    def sittings(self) -> list[Sitting]:
+        """All intact sittings in order of their start."""
+        query = select(SITTINGS).order_by(SITTINGS.c.started_at, SITTINGS.c.id)
+        return [to_sitting(columns) for columns in self._fetch(query) if intact(columns)]
+
+    def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
+        """Columns of the runs that meet all conditions."""
+        try:
+            yield from self._fetch(select(RUNS).where(*conditions).order_by(*CHRONOLOGICAL))
+        except sqlite.BrokenDatabaseError:
+            # Sorting reads every row before it gives the first, so none was given yet.
+            yield from sorted(self._salvage(*conditions), key=chronological_key)
+
+    def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
+        """Read run by run where a damaged page stops a common query; what cannot be read is empty.
+
+        The ids come from the primary key's index, which lies on pages of its own.
+        """
+        ids = dict.fromkeys(found["run_id"] for found in self._fetch(select(RUNS.c.run_id)))
+        for run_id in ids:
+            this = RUNS.c.run_id == run_id
+            try:
+                yield from self._fetch(select(RUNS).where(this, *conditions))
+            except sqlite.BrokenDatabaseError:
+                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
+
+    def _fetch(self, query: Select[Any]) -> Iterator[Columns]:
+        """Rows of a query, a few at a time."""
+        with sqlite.named_faults(self._path), self._engine.connect() as connection:
+            reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
+            for row in reading.execute(query).mappings():
+                yield dict(row)
+
+    def _unknown(self, prefix: str) -> str:
+        """Say which ids are near the unknown one; the newest ones when none is."""
+        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.sitting)
+        query = select(*names).order_by(RUNS.c.started_at.desc()).limit(1000)
+        rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
+        near = did_you_mean(prefix, {name for row in rows for name in row})
+        if "did you mean" not in near:
+            newest = list(dict.fromkeys(name for row in rows for name in row))[:6]
+            near = f"; the newest are {', '.join(newest)}" if newest else "; there are none yet"
+        return (
+            f"no run, experiment or sitting in {self.folder} begins with {prefix!r}{near} "
+            "(`accel-bench results list` shows all)"
+        )
+
+
+def open_store(folder: Path, *, write: bool, timeout_seconds: float = TIMEOUT_SECONDS) -> Store:
+    """Open a results folder; with `write` it is made when it is not there.
+
+    Raises StoreError: no results, not a database, newer schema, locked, disk full, read-only. With
+    `write`, a file that is no readable database is set aside under another name, never deleted.
+    """
+    root = _resolved(folder)
+    path = root / sqlite.FILE_NAME
+    with sqlite.named_faults(path):
+        if write:
+            root.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise StoreError(_no_results(root))
+    try:
+        return _open(root, write, timeout_seconds)
+    except sqlite.BrokenDatabaseError as error:
+        raise _after_breakage(path, write, error) from error
+
+
+def _open(root: Path, write: bool, timeout_seconds: float) -> Store:
+    """Open the database of a resolved folder, after all checks."""
+    path = root / sqlite.FILE_NAME
+    engine = sqlite.connect(path, write=write, timeout_seconds=timeout_seconds)
+    try:
+        with sqlite.named_faults(path):
+            sqlite.check_file(path)
+            is_new = not _has_tables(engine, path)
+            if is_new and not write:
+                raise StoreError(_no_results(root))
+            if write:
+                sqlite.enable_wal(engine, timeout_seconds)
+                _make_tables(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return Store(root, engine, Redactor.from_environment(os.environ))
+
+
+def _has_tables(engine: Engine, path: Path) -> bool:
+    """False for an empty database. Refuses newer and other programs' ones without a change."""
+    with engine.connect() as connection:
+        tables = inspect(connection).get_table_names()
+        if not tables:
+            return False
+        if META.name not in tables:
+            raise StoreError(
+                f"{path} is a database of another program; choose another results folder"
+            )
+        found = connection.execute(select(META)).one_or_none()
+    if found is None or not isinstance(found.schema_version, int):
+        raise sqlite.BrokenDatabaseError(f"{path} does not say its schema version")
+    if found.schema_version > STORE_VERSION:
+        raise StoreError(
+            f"{path} has schema version {found.schema_version} and was written by accel-bench "
+            f"{found.written_by}; this is accel-bench {__version__}, which reads up to version "
+            f"{STORE_VERSION}. Upgrade to {found.written_by} or newer; nothing was changed"
+        )
+    return True
+
+
+def _make_tables(engine: Engine) -> None:
+    """Make what is not there, under the write lock: processes that start together do it once.
+
+    Taking the lock also finds a read-only or full disk before anything is measured.
+    """
+    with sqlite.writing(engine).begin() as connection:
+        METADATA.create_all(connection)
+        if connection.execute(select(META)).first() is None:
+            connection.execute(
+                insert(META), {"schema_version": STORE_VERSION, "written_by": __version__}
+            )
+
+
+def _after_breakage(path: Path, write: bool, error: StoreError) -> StoreError:
+    """Set a broken database aside when a new one is wanted, and say what to do."""
+    if not write:
+        return StoreError(
+            f"{error}. It is left as it is; `accel-bench run` sets it aside and starts a new one"
+        )
+    with sqlite.named_faults(path):
+        kept = sqlite.set_aside(path)
+    return StoreError(f"{error}. It is kept as {kept.name}; run again to start a new one")
+
+
+def _no_results(root: Path) -> str:
+    return (
+        f"there are no results in {root}; `accel-bench run SCENARIO --results {root}` makes some, "
+        "and --results DIR names another folder"
+    )
+
+
+def _resolved(folder: Path) -> Path:
+    """Follow links once, so that everything later stays inside what they led to."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error

@@ -1,0 +1,215 @@
+"""What the store keeps, and how it becomes columns and comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench.errors import StoreError
+from accel_bench.redaction import Redactor
+from accel_bench.result import Result
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.experiment import canonical_json
+
+Columns = dict[str, Any]
+"""A row of a table by column name."""
+
+CORRUPT = "corrupt"
+"""Status of a row whose content does not fit its checksum."""
+
+
+class Sitting(Frozen):
+    """One `accel-bench run`: only runs of one sitting are paired."""
+
+    id: str
+    """Unique name."""
+
+    started_at: str
+    """UTC time, ISO 8601."""
+
+    scenario: str
+    """Name of the scenario, or of the folder of scenarios."""
+
+    command: tuple[str, ...] = ()
+    """Arguments that the sitting was started with."""
+
+    document: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the plan was: the text of the resolved scenario file, the order of the rounds."""
+
+
+class Row(Frozen):
+    """What a listing shows of a run. Of a corrupt row it holds what can still be read, unproved."""
+
+    run_id: str
+    """Unique name of the attempt."""
+
+    sitting: str
+    """Id of the sitting that it belongs to."""
+
+    experiment_id: str
+    """Id of what was run."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """The sweep point."""
+
+    round: int
+    """Round, from 0."""
+
+    position: int
+    """Place within the round, from 0."""
+
+    attempt: int
+    """Retry, from 0."""
+
+    status: str
+    """How it ended, or `corrupt`."""
+
+    started_at: str
+    """UTC time, ISO 8601."""
+
+    corrupt: bool = False
+    """Whether the row's content does not fit its checksum."""
+
+
+def run_columns(result: Result, redactor: Redactor) -> Columns:
+    """Columns of a result, without secrets and with their checksum. Raises StoreError.
+
+    What is stored must be readable again: a secret variable whose value is a word of the schema
+    would spoil that, so it is found here and not when the row is read.
+    """
+    payload = redactor.redact_value(result.model_dump(mode="json"))
+    payload["command"] = redactor.redact_arguments(result.command)
+    try:
+        stored = _read(canonical_json(payload))
+    except ValueError as error:
+        raise StoreError(
+            f"run {result.run_id!r} cannot be stored, since its text holds the value of a secret "
+            "environment variable where a name or a number must stand; unset variables such as "
+            f"PASSWORD=float32 and run again: {error}"
+        ) from error
+    return with_checksum(
+        {
+            "run_id": stored.run_id,
+            "sitting": stored.sitting,
+            "experiment_id": stored.experiment.id,
+            "scenario": stored.experiment.scenario.name,
+            "stack": stored.experiment.stack.name,
+            "sweep": canonical_json(stored.experiment.sweep),
+            "round": stored.round,
+            "position": stored.position,
+            "attempt": stored.attempt,
+            "status": stored.status.value,
+            "started_at": stored.started_at,
+            "payload": canonical_json(payload),
+            "schema_version": stored.schema_version,
+        }
+    )
+
+
+def sitting_columns(sitting: Sitting, redactor: Redactor) -> Columns:
+    """Columns of a sitting, without secrets and with their checksum."""
+    return with_checksum(
+        {
+            "id": sitting.id,
+            "started_at": sitting.started_at,
+            "scenario": redactor.redact(sitting.scenario),
+            "command": canonical_json(redactor.redact_arguments(sitting.command)),
+            "document": canonical_json(redactor.redact_value(sitting.document)),
+        }
+    )
+
+
+def with_checksum(columns: Columns) -> Columns:
+    """Add the SHA-256 over all columns as canonical JSON."""
+    return {**columns, "checksum": _checksum(columns)}
+
+
+def intact(columns: Mapping[str, Any]) -> bool:
+    """Whether the columns are what was once stored."""
+    content = {name: value for name, value in columns.items() if name != "checksum"}
+    try:
+        return bool(_checksum(content) == columns["checksum"])
+    except (TypeError, ValueError):
+        # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
+        return False
+
+
+def to_row(columns: Mapping[str, Any]) -> Row:
+    """Listing of a run. The columns of a corrupt one may hold anything."""
+    corrupt = not intact(columns)
+    fields: Columns = {name: _text(columns[name]) for name in _TEXTS}
+    fields |= {name: _number(columns[name]) for name in ("round", "position", "attempt")}
+    fields |= {"sweep": _mapping(columns["sweep"]), "corrupt": corrupt}
+    return Row(**{**fields, "status": CORRUPT} if corrupt else fields)
+
+
+def to_result(columns: Mapping[str, Any]) -> Result:
+    """The stored result of an intact row. Raises StoreError when this version cannot read it."""
+    try:
+        return _read(columns["payload"])
+    except ValueError as error:
+        raise StoreError(
+            f"run {columns['run_id']!r} is intact, but this version of accel-bench cannot read it "
+            f"(schema version {columns['schema_version']}): {error}"
+        ) from error
+
+
+def to_sitting(columns: Mapping[str, Any]) -> Sitting:
+    """The stored sitting of an intact row."""
+    return Sitting(
+        id=columns["id"],
+        started_at=columns["started_at"],
+        scenario=columns["scenario"],
+        command=tuple(json.loads(columns["command"])),
+        document=json.loads(columns["document"]),
+    )
+
+
+def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
+    """What runs are sorted by when the database does not do it."""
+    round_, position, attempt = (_number(columns[n]) for n in ("round", "position", "attempt"))
+    return (_text(columns["started_at"]), round_, position, attempt, _text(columns["run_id"]))
+
+
+_TEXTS = ("run_id", "sitting", "experiment_id", "scenario", "stack", "status", "started_at")
+
+
+def _read(payload: str) -> Result:
+    """Parse a stored result. Raises ValueError.
+
+    Not strictly: a model with a validator in front hands JSON's arrays on as lists, which strict
+    tuples refuse. The checksum vouches for the content.
+    """
+    return Result.model_validate_json(payload, strict=False)
+
+
+def _checksum(columns: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(dict(columns)).encode()).hexdigest()
+
+
+def _text(value: Any) -> str:
+    """Readable text of whatever a damaged column holds."""
+    return str(value).encode("utf8", "replace").decode()
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A JSON mapping, or an empty one where damage left none."""
+    try:
+        found = json.loads(value)
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,184 @@
+"""What is true of SQLite only: connections, locks, and faults of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from accel_bench.errors import StoreError
+
+FILE_NAME = "results.sqlite"
+"""Name of the database in a results folder."""
+
+_BROKEN = (
+    "not a database",
+    "malformed",
+    "file is encrypted",
+    "unsupported file format",
+    "no such table",
+    "no such column",
+)
+_LOCKED = ("locked", "busy")
+
+
+class StoreUnavailableError(StoreError):
+    """The disk or another process is in the way: nothing in the user's input is wrong."""
+
+    exit_code = 1
+
+
+class BrokenDatabaseError(StoreError):
+    """The file is there and is not a database that can be read."""
+
+
+def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
+    """Make an engine; nothing is opened yet. Without `write` nothing is created or changed."""
+    uri = f"{path.as_uri()}?mode={'rwc' if write else 'rw'}"
+    if not write and _in_unwritable_folder(path):
+        # Readers of a WAL database must create its shared memory, unless told that nobody writes.
+        uri += "&immutable=1"
+
+    def open_file() -> sqlite3.Connection:
+        """isolation_level=None: transactions begin where `_begin` says, and nowhere else."""
+        opened = sqlite3.connect(
+            uri, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
+        )
+        opened.text_factory = _decode
+        return opened
+
+    engine = create_engine("sqlite://", creator=open_file, poolclass=QueuePool)
+    event.listen(engine, "connect", _configure)
+    if not write:
+        event.listen(engine, "connect", _refuse_changes)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def writing(engine: Engine) -> Engine:
+    """The same engine, with transactions that take the write lock at once.
+
+    A transaction that begins as a reader and then writes cannot wait for the lock, but fails.
+    """
+    return engine.execution_options(immediate=True)
+
+
+def enable_wal(engine: Engine, timeout_seconds: float) -> None:
+    """Let readers and a writer work side by side; stored in the file, so done once.
+
+    SQLite does not wait for the lock that this takes, so processes that meet try again.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            with contextlib.closing(engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if not _is(error, _LOCKED) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def named_faults(path: Path) -> Iterator[None]:
+    """Turn what the database or the disk raises into a StoreError with the file and the reason."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise _named(path, reason or error) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error
+
+
+def check_file(path: Path) -> None:
+    """Refuse a link, a folder, and an emptied database whose log is there. Raises StoreError."""
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; results are only kept inside their folder")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is not a file; move it away or choose another results folder")
+    # The log is looked at first: SQLite gives the database its first page before it makes the log.
+    log = _beside(path, "-wal")
+    if log.exists() and log.stat().st_size > 0 and path.exists() and path.stat().st_size == 0:
+        raise BrokenDatabaseError(f"{path} is empty, but its write-ahead log is not")
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a broken database and its log; nothing is deleted, no other file overwritten."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    target = path.with_name(f"{path.name}.broken-{stamp}")
+    endings = ("", "-wal", "-shm")
+    number = 0
+    while any(_beside(target, ending).exists() for ending in endings):
+        number += 1
+        target = path.with_name(f"{path.name}.broken-{stamp}-{number}")
+    for ending in endings:
+        if _beside(path, ending).exists():
+            _beside(path, ending).rename(_beside(target, ending))
+    return target
+
+
+def _configure(connection: sqlite3.Connection, record: Any) -> None:
+    """Settings that SQLite forgets with each connection."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys=ON")
+    # FULL: in WAL mode the default would lose acknowledged rows when the machine loses power.
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _refuse_changes(connection: sqlite3.Connection, record: Any) -> None:
+    """Readers open the file like writers, or they would leave the log's index behind."""
+    connection.execute("PRAGMA query_only=ON").close()
+
+
+def _begin(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.execute(text("BEGIN IMMEDIATE" if immediate else "BEGIN"))
+
+
+def _decode(raw: bytes) -> str:
+    """Keep bytes that are not UTF-8 apart, so that a damaged row is read and fails its checksum."""
+    return raw.decode("utf8", "surrogateescape")
+
+
+def _named(path: Path, reason: BaseException) -> StoreError:
+    """The error that says what is wrong with the database and what to do."""
+    problem = str(reason)
+    if _is(reason, _BROKEN):
+        return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")
+    if _is(reason, _LOCKED):
+        return StoreUnavailableError(
+            f"{path} is locked by another process ({problem}); wait until it has finished, or "
+            "choose another results folder"
+        )
+    return StoreUnavailableError(
+        f"{path} cannot be used: {problem}; check free space and permissions of the folder. What "
+        "was stored before is kept"
+    )
+
+
+def _is(reason: BaseException, words: tuple[str, ...]) -> bool:
+    """Error codes have names only since Python 3.11, so the message is looked at."""
+    return any(word in str(reason) for word in words)
+
+
+def _in_unwritable_folder(path: Path) -> bool:
+    """Whether the folder cannot be written and no log of a writer lies in it."""
+    log = _beside(path, "-wal")
+    return not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """SQLite's companion files: the write-ahead log and its index."""
+    return path.with_name(path.name + ending)

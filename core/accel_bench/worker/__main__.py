@@ -1,0 +1,88 @@
+"""Start of a worker: `python -m accel_bench.worker JOB.json RANK LOCAL_RANK`."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from accel_bench.errors import AccelBenchError, WorkerError
+from accel_bench.job import Job
+from accel_bench.plugins import activate
+from accel_bench.result import RankResult, Status
+from accel_bench.worker import failure
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import measure
+
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal that a process gets when its parent dies."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank of a job; its result file says how it ended, the exit code only whether it is
+    there."""
+    job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
+    )
+    job = Job.model_validate_json(job_file.read_bytes())
+    heartbeat = Heartbeat(job.heartbeat_path(rank))
+    try:
+        active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
+    except AccelBenchError as error:
+        result = _not_activated(rank, error)
+    else:
+        result = measure(job, rank, local_rank, active, heartbeat)
+    write(job.result_path(rank), result)
+    return 0
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, on Linux; leave at once if it has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:
+        raise WorkerError("the process that started this worker has gone")
+
+
+def write(path: Path, result: RankResult) -> None:
+    """Write aside, then rename: a reader sees the whole result or none."""
+    aside = path.with_suffix(".json.part")
+    with aside.open("w", encoding="utf8") as handle:
+        handle.write(result.model_dump_json())
+        handle.flush()
+        os.fsync(handle.fileno())
+    aside.rename(path)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Let SIGTERM unwind the stack, so that plugins get their `close_run`."""
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+def _not_activated(rank: int, error: AccelBenchError) -> RankResult:
+    """A plugin that worked in the parent and does not here: its environment differs, or it changed."""
+    return RankResult(
+        rank=rank,
+        status=Status.PLUGIN_ERROR,
+        reasons=failure.reasons_of(error),
+        phase="activation",
+        error=failure.describe(error),
+    )
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # A library's threads or atexit handlers may crash or hang a finished process: the result is
+    # written.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

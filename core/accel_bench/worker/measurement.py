@@ -1,0 +1,296 @@
+"""One rank's run from top to bottom: prepare, build, warm up, measure, show evidence, close.
+
+This file is longer than others because it is read once, in the order in which things happen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
+from accel_bench.job import Job
+from accel_bench.plugins import Active, Member
+from accel_bench.result import Metric, RankResult, Status, Window
+from accel_bench.run import Device, Run
+from accel_bench.worker import failure, settings
+from accel_bench.worker.clocks import Clock, CudaClock, HostClock
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.stopwatch import WindowStopwatch
+
+REHEARSAL_STEPS = 2
+"""Untimed steps of a prepare process whose plugin asked for a rehearsal."""
+
+
+@dataclass
+class Findings:
+    """What a run has found so far; whatever happens, this much is written down."""
+
+    window: Window | None = None
+    metrics: list[Metric] = field(default_factory=list)
+    realised: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    degraded: list[str] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+
+
+def measure(
+    job: Job, rank: int, local_rank: int, active: Active, heartbeat: Heartbeat
+) -> RankResult:
+    """Do what the job asks for and return what this rank found. Never raises, short of SystemExit."""
+    run = make_run(job, rank, local_rank)
+    findings = Findings()
+    error: BaseException | None = None
+    phase = ""
+    try:
+        if job.purpose == "prepare":
+            prepare(active, run, heartbeat)
+        else:
+            carry_out(job, active, run, heartbeat, findings)
+    except BaseException as caught:
+        error, phase = caught, heartbeat.phase
+        run.logger.exception("ended in %s", phase)
+    closing = close(active, run, heartbeat)
+    if error is None and closing is not None:
+        error, phase = closing, "close_run"
+    return rank_result(run, findings, error, phase)
+
+
+def make_run(job: Job, rank: int, local_rank: int) -> Run:
+    """The object that this rank's hooks share."""
+    kind = job.experiment.scenario.resources.device
+    return Run(
+        experiment=job.experiment,
+        device=Device(kind, local_rank if kind != "cpu" else 0),
+        folder=Path(job.folder),
+        cache_folder=Path(job.cache_folder),
+        rank=rank,
+        local_rank=local_rank,
+        world_size=job.world_size,
+        trust_remote_code=job.trust_remote_code,
+        logger=logging.getLogger("accel_bench"),
+    )
+
+
+def prepare(active: Active, run: Run, heartbeat: Heartbeat) -> None:
+    """Fill caches; when a plugin asks for it, take a few steps so that compile caches fill too."""
+    heartbeat.phase = "prepare_experiment"
+    for _ in active.call_all("prepare_experiment", run=run):
+        pass
+    if run.rehearsal:
+        build(active, run, heartbeat)
+        engine = build_engine(active, run, heartbeat)
+        stopwatch = WindowStopwatch(clock_of(run), heartbeat, warmup=REHEARSAL_STEPS, steps=1)
+        stopwatch.start()
+        engine.run(stopwatch)
+
+
+def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings: Findings) -> None:
+    """Build, warm up, measure, and collect what plugins have to say."""
+    build(active, run, heartbeat)
+    engine = build_engine(active, run, heartbeat)
+    probe = first_step_probe(run)
+
+    def before_window() -> None:
+        run.trace.mark("warm-up")
+        check_first_step(run, probe, findings)
+        for _ in active.call_all("start_metrics", run=run):
+            pass
+        run.barrier()
+
+    stopwatch = make_stopwatch(job, run, heartbeat, before_window)
+    stopwatch.start()
+    engine.run(stopwatch)
+    if stopwatch.running:
+        raise InvalidRunError(["the engine returned before the window was full"])
+    findings.window = stopwatch.window()
+    run.trace.mark("window")
+    heartbeat.phase = "finish_metrics"
+    collect_metrics(active, run, findings)
+    check_window(findings.window)
+    heartbeat.phase = "report_evidence"
+    collect_evidence(active, run, findings)
+
+
+def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
+    """Call the hooks from `prepare_process` to `build_batches`, in the order of the contract."""
+    heartbeat.phase = "prepare_process"
+    for _ in active.call_all("prepare_process", run=run):
+        pass
+    settings.apply_settings(run)
+    run.trace.mark("imports")
+    heartbeat.phase = "load_data"
+    run.dataset = answer(active, "load_data", run)
+    run.trace.mark("load_data")
+    heartbeat.phase = "load_model"
+    run.model = answer(active, "load_model", run)
+    run.trace.mark("load_model")
+    heartbeat.phase = "add_adapter"
+    if active.answers("add_adapter"):
+        run.model = answer(active, "add_adapter", run)
+    if run.scenario.train.gradient_checkpointing:
+        settings.enable_gradient_checkpointing(run.model)
+    heartbeat.phase = "accelerate_model"
+    for _, changed in active.call_all("accelerate_model", run=run):
+        run.model = run.model if changed is None else changed
+    run.trace.mark("accelerate_model")
+    heartbeat.phase = "compile_model"
+    active.call_one("compile_model", run=run)
+    heartbeat.phase = "parallelize_model"
+    run.unwrapped_model = run.model
+    if active.answers("parallelize_model"):
+        run.model = answer(active, "parallelize_model", run)
+    heartbeat.phase = "build_optimizer"
+    run.optimizer = answer(active, "build_optimizer", run)
+    heartbeat.phase = "build_batches"
+    run.batches = answer(active, "build_batches", run)
+    run.trace.mark("build")
+
+
+def build_engine(active: Active, run: Run, heartbeat: Heartbeat) -> Any:
+    """The engine, which must have a `run`."""
+    heartbeat.phase = "build_engine"
+    engine = answer(active, "build_engine", run)
+    if not callable(getattr(engine, "run", None)):
+        raise blame(active.answers("build_engine"), "build_engine", "an Engine", engine)
+    return engine
+
+
+def answer(active: Active, hook: str, run: Run) -> Any:
+    """What the plugin answers that is responsible for the hook; nothing is not an answer."""
+    value = active.call_one(hook, run=run)
+    if value is None:
+        raise blame(active.answers(hook), hook, "something", value)
+    return value
+
+
+def blame(member: Member | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
+    """The error for a hook that returned the wrong thing."""
+    assert member is not None
+    problem = f"returned {type(got).__name__} where {wanted} is expected"
+    return HookError(member.name, member.distribution, hook, problem)
+
+
+def clock_of(run: Run) -> Clock:
+    """Events where the device has them, else the host's clock."""
+    return CudaClock() if run.device.type == "cuda" else HostClock()
+
+
+def make_stopwatch(job: Job, run: Run, heartbeat: Heartbeat, before_window: Any) -> WindowStopwatch:
+    """The stopwatch, with the warm-up that the scenario, or round 1, has settled on."""
+    asked = run.scenario.measure
+    return WindowStopwatch(
+        clock_of(run),
+        heartbeat,
+        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
+        steps=asked.steps,
+        before_window=before_window,
+        agree=lambda ready: settings.agree(run, ready),
+        synchronize_each=asked.sync == "each",
+    )
+
+
+def first_step_probe(run: Run) -> Any:
+    """Watch the first optimizer step where torch trains; the null engine has nothing to watch."""
+    if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
+        return None
+    from accel_bench.worker.realised import FirstStepProbe
+
+    return FirstStepProbe(run)
+
+
+def check_first_step(run: Run, probe: Any, findings: Findings) -> None:
+    """Before the clock starts: read back what really holds, and refuse what would mean nothing."""
+    if probe is None:
+        findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}
+        return
+    from accel_bench.worker.realised import device_facts, differences, read_realised
+
+    probe.remove()
+    findings.device = device_facts(run)
+    findings.realised = {
+        **read_realised(run),
+        "matmul_dtype": probe.matmul_dtype,
+        "gradient_flow": probe.findings,
+    }
+    degraded, invalid = differences(run, findings.realised)
+    findings.degraded += degraded
+    if invalid:
+        raise InvalidRunError(invalid)
+    probe.check()
+
+
+def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
+    """Let the metrics plugins say what they measured around the window."""
+    for member, metrics in active.call_all("finish_metrics", run=run, window=findings.window):
+        found = [] if metrics is None else list(metrics)
+        for metric in found:
+            if not isinstance(metric, Metric):
+                raise blame(member, "finish_metrics", "Metric objects", metric)
+        findings.metrics += found
+
+
+def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
+    """Let every plugin show that it acted; what it shows must be JSON."""
+    for member, shown in active.call_all("report_evidence", run=run):
+        if shown is None:
+            continue
+        if not isinstance(shown, dict):
+            raise blame(member, "report_evidence", "a dict", shown)
+        try:
+            json.dumps(shown, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            problem = f"returned what is not JSON: {error}"
+            raise HookError(member.name, member.distribution, "report_evidence", problem) from error
+        findings.evidence[member.name] = shown
+
+
+def check_window(window: Window) -> None:
+    """Refuse a window in which nothing was trained."""
+    steps = (*window.warmup, *window.samples)
+    reasons = []
+    if any(sample.loss is None for sample in steps):
+        first = next(sample.step for sample in steps if sample.loss is None)
+        reasons.append(f"the loss of step {first} is not finite")
+    if not any(sample.supervised_tokens for sample in steps):
+        reasons.append("no token was supervised, so there was nothing to learn from")
+    if reasons:
+        raise InvalidRunError(reasons)
+
+
+def close(active: Active, run: Run, heartbeat: Heartbeat) -> BaseException | None:
+    """Give every plugin its `close_run`, whatever the others do; return the first error."""
+    heartbeat.phase = "close_run"
+    first: BaseException | None = None
+    for member in active.members:
+        try:
+            active.call_member(member, "close_run", run=run)
+        except BaseException as error:
+            run.logger.exception("close_run of %s", member.name)
+            first = first or error
+    settings.leave_process_group()
+    return first
+
+
+def rank_result(
+    run: Run, findings: Findings, error: BaseException | None, phase: str
+) -> RankResult:
+    """Write down what was found and how it ended."""
+    ended = Status.DEGRADED if findings.degraded else Status.OK
+    return RankResult(
+        rank=run.rank,
+        status=ended if error is None else failure.status_of(error),
+        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error),
+        phase=phase,
+        error={} if error is None else failure.describe(error),
+        device=findings.device,
+        window=findings.window,
+        metrics=tuple(findings.metrics),
+        realised=findings.realised,
+        evidence=findings.evidence,
+        stages=tuple(run.trace.stages),
+    )

@@ -1,0 +1,87 @@
+"""What core sets in the worker for every stack alike: threads, seeds, the process group,
+checkpointing."""
+
+from __future__ import annotations
+
+import random
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from accel_bench.errors import ScenarioError
+from accel_bench.run import Run
+
+
+def apply_settings(run: Run) -> None:
+    """Seed everything, and set torch up where something has imported it. Called after
+    `prepare_process`."""
+    random.seed(run.scenario.train.seed)
+    if "numpy" in sys.modules:
+        import numpy
+
+        numpy.random.seed(run.scenario.train.seed % 2**32)
+    if "torch" in sys.modules:
+        _set_up_torch(run)
+
+
+def agree(run: Run, ready: bool) -> bool:
+    """True when all ranks are ready; with one rank, or without torch, what this rank says."""
+    if run.world_size == 1 or not _has_process_group():
+        return ready
+    import torch
+
+    flag = torch.tensor([int(ready)], device=str(run.device))
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+def leave_process_group() -> None:
+    """Destroy the process group, so that no rank dies of it at exit."""
+    if _has_process_group():
+        sys.modules["torch"].distributed.destroy_process_group()
+
+
+def enable_gradient_checkpointing(model: Any) -> None:
+    """Have the model recompute its activations, non-reentrant. Raises ScenarioError when it cannot."""
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise ScenarioError(
+            f"train.gradient_checkpointing: {type(model).__name__} does not offer it"
+        )
+    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _set_up_torch(run: Run) -> None:
+    """Threads, precision of matmuls, seeds, device and process group."""
+    import torch
+
+    train = run.scenario.train
+    if run.scenario.resources.threads is not None:
+        torch.set_num_threads(run.scenario.resources.threads)
+    torch.set_float32_matmul_precision(train.matmul_precision)
+    torch.manual_seed(train.seed)
+    if run.device.type == "cuda":
+        torch.cuda.set_device(run.device.index)
+    if run.world_size > 1:
+        _join_process_group(run)
+
+
+def _join_process_group(run: Run) -> None:
+    """Meet the other ranks through a file in the run's folder: no port that could be taken."""
+    import torch
+
+    meeting = Path(run.folder) / "rendezvous"
+    torch.distributed.init_process_group(
+        "nccl" if run.device.type == "cuda" else "gloo",
+        init_method=f"file://{meeting}",
+        rank=run.rank,
+        world_size=run.world_size,
+        timeout=timedelta(seconds=run.scenario.measure.timeout_seconds),
+    )
+    run.barrier = torch.distributed.barrier
+
+
+def _has_process_group() -> bool:
+    torch = sys.modules.get("torch")
+    return bool(torch and torch.distributed.is_available() and torch.distributed.is_initialized())

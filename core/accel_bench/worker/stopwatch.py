@@ -1,0 +1,180 @@
+"""The stopwatch: counts warm-up, opens the window, and does nothing in it but mark the end of
+steps."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from accel_bench.engine import Batch, TokenCounts
+from accel_bench.result import Sample, Window
+from accel_bench.worker.clocks import Clock
+from accel_bench.worker.heartbeat import Heartbeat
+
+SHORTEST_WARMUP = 5
+"""Steps that `auto` takes at least."""
+
+LONGEST_WARMUP = 30
+"""Steps after which `auto` stops looking for a plateau: on a noisy machine there is none to find.
+"""
+
+PLATEAU_STEPS = 5
+"""Steps on each side whose medians are compared."""
+
+PLATEAU_TOLERANCE = 0.01
+"""Relative difference of those medians that counts as a plateau."""
+
+
+class WindowStopwatch:
+    """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
+
+    `warmup` is a number of steps, or None to look for a plateau. `before_window` is called once,
+    after the warm-up, while the clock stands; `agree` makes ranks take the same decision about it.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a part that tests exchange
+        self,
+        clock: Clock,
+        heartbeat: Heartbeat,
+        *,
+        warmup: int | None,
+        steps: int,
+        before_window: Callable[[], None] = lambda: None,
+        agree: Callable[[bool], bool] = lambda ready: ready,
+        synchronize_each: bool = False,
+    ) -> None:
+        self.running = True
+        self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
+        self._clock = clock
+        self._page = heartbeat.page
+        self._heartbeat = heartbeat
+        self._warmup = warmup
+        self._steps = steps
+        self._before_window = before_window
+        self._agree = agree
+        self._synchronize_each = synchronize_each
+        self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
+        self._done = 0
+        self._warmup_samples: list[Sample] = []
+        self._window_samples: list[Sample] = []
+        self._started = self._ended = 0.0
+
+    def start(self) -> None:
+        """Start the clock of the first warm-up step; called just before the engine runs."""
+        self._heartbeat.phase = "warm-up"
+        self._clock.reserve(2)
+        self._clock.synchronize()
+        self._clock.mark()
+
+    def window(self) -> Window:
+        """What was measured. Only after `running` has become False."""
+        return Window(
+            started=self._started,
+            ended=self._ended,
+            samples=tuple(self._window_samples),
+            warmup=tuple(self._warmup_samples),
+        )
+
+    def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a warm-up step: here the device may be waited for."""
+        self._clock.synchronize()
+        self._clock.mark()
+        self._laps.append((_counted(batches), loss))
+        self._done += 1
+        self._page[0] = self._done
+        self._warmup_samples += self._read_samples(first=self._done - 1)
+        if self._agree(self._is_warm()):
+            self._open_window()
+        else:
+            self._clock.reserve(2)
+            self._clock.mark()
+
+    def _open_window(self) -> None:
+        """Do everything that disturbs, then start the clock of the window."""
+        self._before_window()
+        self._heartbeat.phase = "window"
+        self._clock.reserve(self._steps + 1)
+        self.lap = self._synchronized_lap if self._synchronize_each else self._window_lap
+        gc.collect()
+        gc.freeze()
+        self._clock.synchronize()
+        self._started = time.monotonic()
+        self._clock.mark()
+
+    def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a measured step. Nothing here waits, prints or calls anybody."""
+        self._clock.mark()
+        self._laps.append((_counted(batches), loss))
+        self._done += 1
+        self._page[0] = self._done
+        if len(self._laps) == self._steps:
+            self._close_window()
+
+    def _synchronized_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a measured step as tools do that read the loss of every step: `measure.sync: each`."""
+        self._clock.synchronize()
+        self._window_lap(batches, loss)
+
+    def _close_window(self) -> None:
+        """Wait for the device once, and turn marks and device values into samples."""
+        self._clock.synchronize()
+        self._ended = time.monotonic()
+        gc.unfreeze()
+        self.running = False
+        self._window_samples = self._read_samples(first=self._done - self._steps)
+
+    def _is_warm(self) -> bool:
+        """Whether the asked number of steps is done, or the plateau is reached."""
+        if self._warmup is not None:
+            return self._done >= self._warmup
+        return self._done >= LONGEST_WARMUP or is_plateau(
+            [sample.seconds for sample in self._warmup_samples]
+        )
+
+    def _read_samples(self, first: int) -> list[Sample]:
+        """Turn the laps since the last reading into samples, numbered from `first`."""
+        host, device = self._clock.read()
+        laps, self._laps = self._laps, []
+        seconds = device if device is not None else host
+        return [
+            _sample(first + i, seconds[i], device[i] if device is not None else None, *lap)
+            for i, lap in enumerate(laps)
+        ]
+
+
+def is_plateau(seconds: Sequence[float]) -> bool:
+    """Whether the median of the last steps is within the tolerance of the median of those before."""
+    if len(seconds) < max(SHORTEST_WARMUP, 2 * PLATEAU_STEPS):
+        return False
+    before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
+    return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before
+
+
+def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
+    """Keep the counts of the micro-batches and let their tensors go."""
+    return [(batch.samples, batch.tokens) for batch in batches]
+
+
+def _sample(
+    step: int,
+    seconds: float,
+    device_seconds: float | None,
+    counts: list[tuple[int, TokenCounts]],
+    loss: Any,
+) -> Sample:
+    """Sum a step's micro-batches, and fetch its loss."""
+    value = float(loss)
+    return Sample(
+        step=step,
+        seconds=seconds,
+        device_seconds=device_seconds,
+        samples=sum(samples for samples, _ in counts),
+        processed_tokens=sum(tokens.processed for _, tokens in counts),
+        real_tokens=sum(tokens.real for _, tokens in counts),
+        supervised_tokens=sum(tokens.supervised for _, tokens in counts),
+        loss=value if math.isfinite(value) else None,
+    )

@@ -1,0 +1,99 @@
+"""example: only the last blocks are trained, the counts say so, and closing undoes it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench.errors import PluginError
+from accel_bench.scenario.models import Stack
+from accel_bench_example import Example
+from pydantic import ValidationError
+from torch import nn
+
+
+class Model(nn.Module):
+    """An embedding, three blocks and a head, as a language model has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 7)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(hidden)
+
+
+@pytest.fixture
+def run(tmp_path):
+    scenario = Scenario.model_validate_json(json.dumps({"resources": {"device": "cpu"}}))
+    experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
+    return Run(
+        experiment=experiment,
+        device=Device("cpu"),
+        folder=tmp_path,
+        cache_folder=tmp_path / "cache",
+        model=Model(),
+    )
+
+
+def make_plugin(**options: object) -> Example:
+    return Example(Example.Options(**options), "example")
+
+
+def trained(model: nn.Module) -> set[str]:
+    """Names of the tensors that get a gradient in a real backward pass."""
+    model(torch.arange(7)).sum().backward()
+    return {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_only_the_last_block_gets_a_gradient(run):
+    make_plugin().accelerate_model(run)
+    assert trained(run.model) == {"layers.2.weight", "layers.2.bias"}
+
+
+def test_as_many_blocks_are_trained_as_the_option_says(run):
+    make_plugin(trainable_blocks=2).accelerate_model(run)
+    assert {name.rsplit(".", 1)[0] for name in trained(run.model)} == {"layers.1", "layers.2"}
+
+
+def test_the_evidence_counts_every_weight_once(run):
+    plugin = make_plugin()
+    plugin.accelerate_model(run)
+    counts = plugin.report_evidence(run)
+    assert counts == {"frozen_parameters": 7 * 4 + 2 * 20 + 35, "trainable_parameters": 20}
+
+
+def test_closing_makes_trainable_again_what_it_froze_and_nothing_else(run):
+    run.model.head.weight.requires_grad_(False)
+    plugin = make_plugin()
+    plugin.accelerate_model(run)
+    plugin.close_run(run)
+    frozen = [name for name, p in run.model.named_parameters() if not p.requires_grad]
+    assert frozen == ["head.weight"]
+
+
+def test_closing_a_run_that_never_began_does_nothing(run):
+    make_plugin().close_run(run)
+
+
+def test_more_blocks_than_there_are_is_an_error_that_says_how_many(run):
+    with pytest.raises(PluginError, match="has 3 blocks"):
+        make_plugin(trainable_blocks=4).accelerate_model(run)
+
+
+@pytest.mark.parametrize("options", [{"trainable_blocks": 0}, {"trainable_block": 1}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ValidationError):
+        Example.Options(**options)
+
+
+def test_importing_the_plugin_does_not_import_torch():
+    code = "import sys, accel_bench_example; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

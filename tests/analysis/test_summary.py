@@ -1,0 +1,237 @@
+"""The document: its keys, its numbers, and null where there are none."""
+
+from __future__ import annotations
+
+import pytest
+from accel_bench.analysis.summary import differs
+from accel_bench.result import Status
+from accel_bench.scenario.models import Stack, Use
+from analysis_factory import (
+    STEADY,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_rounds,
+    make_summary,
+    scaled,
+)
+
+LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
+
+KEYS = {
+    "experiment_id", "stack", "sweep", "status", "reasons", "runs", "tokens_per_second", "ratio",
+    "step_seconds", "peak_memory_bytes", "loss", "loss_verdict", "verdict",
+    "tokens_per_second_per_device", "peak_memory_kind", "differs", "devices_used", "plugins",
+    "evidence", "realised",
+}  # fmt: skip
+
+
+def two_stacks(**changes):
+    results = [*make_rounds(LORA, STEADY), *make_rounds(FAST, scaled(0.8))]
+    return make_summary([LORA, FAST], results, **changes)
+
+
+def failing(experiment, status, rounds=5, **changes):
+    return [make_result(experiment, round=i, status=status, **changes) for i in range(rounds)]
+
+
+def test_the_document_has_the_promised_keys():
+    document = two_stacks().model_dump(mode="json")
+    assert set(document) == {"schema_version", "scenario", "baseline", "experiments"}
+    row = document["experiments"][1]
+    assert set(row) >= KEYS
+    assert set(row["tokens_per_second"]) == set(row["ratio"]) == {"median", "low", "high"}
+    assert set(row["step_seconds"]) == {"p50", "p95"}
+    assert set(row["loss"]) == {"first", "last"}
+    assert set(row["plugins"][0]) == {"name", "distribution", "version"}
+
+
+def test_rows_stand_in_the_order_of_the_plan():
+    assert [row.stack for row in two_stacks().experiments] == ["lora", "fast"]
+
+
+def test_a_faster_stack_is_called_so_with_its_ratio():
+    row = two_stacks().experiments[1]
+    assert row.verdict == "faster"
+    assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
+    assert row.tokens_per_second.median == pytest.approx(1250, rel=1e-3)
+    assert (row.runs, row.pairs, row.loss_verdict) == (5, 5, "equivalent")
+
+
+def test_the_baseline_is_once_as_fast_as_itself_and_not_tested():
+    row = two_stacks().experiments[0]
+    assert (row.ratio.low, row.ratio.median, row.ratio.high) == (1.0, 1.0, 1.0)
+    assert (row.verdict, row.loss_verdict) == ("not tested", "not tested")
+    assert row.verdict_reason == "this is the baseline"
+
+
+def test_one_round_has_a_ratio_without_an_interval_and_no_verdict():
+    results = [make_result(LORA), make_result(FAST, seconds=0.05)]
+    row = make_summary([LORA, FAST], results, repeats=1).experiments[1]
+    assert row.status is Status.OK
+    assert row.ratio.median == pytest.approx(2.0)
+    assert (row.ratio.low, row.verdict) == (None, "not tested")
+
+
+@pytest.mark.parametrize("status", [Status.OOM, Status.FAILED, Status.TIMEOUT, Status.INVALID])
+def test_a_failed_stack_has_null_for_every_number(status):
+    ranks = [make_rank()] if status is Status.INVALID else None
+    results = [*make_rounds(LORA, STEADY), *failing(FAST, status, reasons=["why"], ranks=ranks)]
+    row = make_summary([LORA, FAST], results).experiments[1]
+    assert row.status is status
+    assert row.reasons[0] == "why"
+    assert row.ratio_reason == f"ended as {status.value}"
+    assert row.runs == 0
+    for number in ("tokens_per_second", "ratio", "step_seconds", "peak_memory_bytes", "loss",
+                   "tokens_per_second_per_device", "devices_used"):  # fmt: skip
+        assert getattr(row, number) is None, number
+
+
+def test_ratios_to_a_failed_baseline_are_null_with_that_reason():
+    results = [*failing(LORA, Status.OOM), *make_rounds(FAST, STEADY)]
+    row = make_summary([LORA, FAST], results).experiments[1]
+    assert (row.ratio, row.ratio_reason) == (None, "the baseline ended as oom")
+    assert row.tokens_per_second is not None
+
+
+def test_ratios_without_a_baseline_are_null_with_that_reason():
+    row = make_summary([FAST], make_rounds(FAST, STEADY)).experiments[0]
+    assert (row.ratio, row.ratio_reason) == (None, "the baseline was not run")
+
+
+def test_a_skipped_stack_keeps_its_reason():
+    summary = make_summary(
+        [LORA, FAST], make_rounds(LORA, STEADY), skipped={"fast": ["needs a GPU"]}
+    )
+    row = summary.experiments[1]
+    assert (row.status, row.reasons) == (Status.SKIPPED, ("needs a GPU",))
+    assert row.ratio_reason == "was skipped"
+
+
+def test_failed_runs_lend_no_numbers_to_a_degraded_experiment():
+    fast = make_rounds(FAST, scaled(0.8))
+    fast[2] = make_result(FAST, round=2, status=Status.CRASHED)
+    row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
+    assert (row.status, row.runs, row.pairs) == (Status.DEGRADED, 4, 4)
+    assert row.verdict_reason == "4 of the 5 pairs that a verdict needs; 1 missing"
+
+
+def test_a_retry_replaces_the_attempt_before():
+    fast = [*make_rounds(FAST, scaled(0.8))]
+    fast[0] = make_result(FAST, round=0, status=Status.CRASHED)
+    fast.append(make_result(FAST, round=0, attempt=1, seconds=0.08))
+    row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
+    assert (row.status, row.runs, row.verdict) == (Status.OK, 5, "faster")
+
+
+def test_runs_of_different_sittings_are_no_pairs():
+    results = [
+        *make_rounds(LORA, STEADY),
+        *make_rounds(FAST, scaled(0.8), sitting="tuesday"),
+    ]
+    row = make_summary([LORA, FAST], results).experiments[1]
+    assert row.ratio is None
+    assert row.ratio_reason == "no round in which it and the baseline both completed"
+
+
+def test_stacks_are_compared_with_the_baseline_of_their_own_sweep_point():
+    points = [
+        (make_experiment(name, sweep={"train.micro_batch_size": size}), 0.1 * size * factor)
+        for size in (1, 2)
+        for name, factor in (("lora", 1.0), ("fast", 0.5 * size))
+    ]
+    results = [run for point, seconds in points for run in make_rounds(point, [seconds] * 5)]
+    rows = make_summary([point for point, _ in points], results).experiments
+    assert [round(row.ratio.median, 6) for row in rows] == [1.0, 2.0, 1.0, 1.0]
+    assert [row.verdict for row in rows] == ["not tested", "faster", "not tested", "same"]
+
+
+def test_two_stacks_of_one_identity_are_told_apart_by_name():
+    twin = FAST.model_copy(update={"id": LORA.id})
+    results = [*make_rounds(LORA, STEADY), *make_rounds(twin, scaled(0.8))]
+    row = make_summary([LORA, twin], results).experiments[1]
+    assert (row.runs, row.verdict) == (5, "faster")
+
+
+def test_a_different_loss_stands_beside_the_speed():
+    fast = [
+        make_result(FAST, round=i, ranks=[make_rank(step_seconds=(s, s), losses=[2.0, 2.1, 2.2])])
+        for i, s in enumerate(scaled(0.8))
+    ]
+    row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
+    assert (row.verdict, row.loss_verdict) == ("faster", "different")
+    assert row.loss_difference == pytest.approx(0.05)
+    assert (row.loss.first, row.loss.last, row.loss_tolerance) == (2.0, 2.2, 1e-3)
+
+
+def test_step_quantiles_are_medians_over_runs_and_never_pooled():
+    runs = [(0.1, 0.2, 0.3), (0.2, 0.3, 0.4), (9.0, 9.0, 9.0)]
+    results = [
+        make_result(LORA, round=i, ranks=[make_rank(step_seconds=steps)])
+        for i, steps in enumerate(runs)
+    ]
+    steps = make_summary([LORA], results, repeats=3).experiments[0].step_seconds
+    assert (steps.p50, steps.p95) == (pytest.approx(0.3), pytest.approx(0.39))
+
+
+TWO_DEVICES = {"resources": {"device": "cpu", "devices": 2}}
+
+
+def on_two_ranks(first=None, second=None, peaks=((100, 300),)):
+    experiment = make_experiment(scenario=TWO_DEVICES)
+    results = [
+        make_result(
+            experiment,
+            round=i,
+            ranks=[
+                make_rank(0, peak=one, device=first),
+                make_rank(1, peak=two, device=second),
+            ],
+        )
+        for i, (one, two) in enumerate(peaks)
+    ]
+    return make_summary([experiment], results, repeats=len(peaks)).experiments[0]
+
+
+def test_peak_memory_is_that_of_the_rank_that_needed_most_and_the_median_over_runs():
+    row = on_two_ranks(peaks=((100, 300), (500, 200), (400, 100)))
+    assert (row.peak_memory_bytes, row.peak_memory_kind) == (400, "host RSS")
+
+
+def test_peak_memory_is_null_when_a_rank_could_not_measure_it():
+    assert on_two_ranks(peaks=((100, None),)).peak_memory_bytes is None
+
+
+def test_the_speed_per_device_divides_by_the_ranks():
+    row = on_two_ranks()
+    assert row.tokens_per_second_per_device == pytest.approx(row.tokens_per_second.median / 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "used"),
+    [
+        ({"type": "cpu", "uuid": ""}, {"type": "cpu", "uuid": ""}, 2),
+        ({"type": "cuda", "uuid": "a"}, {"type": "cuda", "uuid": "b"}, 2),
+        ({"type": "cuda", "uuid": "a"}, {"type": "cuda", "uuid": "a"}, 1),
+        ({"type": "cuda", "name": "X", "index": 0}, {"type": "cuda", "name": "X", "index": 1}, 2),
+    ],
+)
+def test_devices_are_counted_by_what_ranks_really_used(first, second, used):
+    assert on_two_ranks(first, second).devices_used == used
+
+
+def test_evidence_and_realised_are_those_of_rank_0():
+    row = on_two_ranks()
+    assert (row.evidence, row.realised) == ({"lora": {"modules": 4}}, {"dtype": "float32"})
+
+
+def test_a_stack_says_in_one_line_what_it_changes():
+    stack = Stack(
+        name="fast",
+        uses=(Use(use="torch-compile", options={"mode": "default"}), Use(use="fused")),
+        settings={"train.gradient_checkpointing": True, "model.dtype": "float16"},
+    )
+    assert differs(stack) == (
+        "torch-compile(mode=default), fused, train.gradient_checkpointing=true, model.dtype=float16"
+    )
+    assert differs(Stack(name="lora")) == "as the scenario says"

@@ -1,0 +1,158 @@
+"""Results and summaries made up for tests of analysis and report: real models, chosen numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accel_bench.analysis.summary import PlannedSummary, Summary, summarize
+from accel_bench.result import (
+    Metric,
+    PluginVersion,
+    RankResult,
+    Result,
+    Sample,
+    Status,
+    Window,
+)
+from accel_bench.scenario.experiment import Experiment, digest
+from accel_bench.scenario.models import Scenario, Stack, Use
+
+TOKENS = 100
+"""Real tokens of one rank's step unless a test says otherwise."""
+
+
+def make_experiment(
+    stack: str = "lora",
+    uses: Sequence[Use] = (),
+    settings: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    scenario: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """One planned point; `scenario` are settings of the work."""
+    identity = {"stack": stack, "sweep": dict(sweep or {}), "scenario": dict(scenario or {})}
+    return Experiment(
+        id=digest(identity),
+        scenario=Scenario.model_validate(dict(scenario or {})),
+        stack=Stack(name=stack, uses=tuple(uses), settings=dict(settings or {})),
+        sweep=dict(sweep or {}),
+        identity=identity,
+    )
+
+
+def make_sample(
+    step: int, seconds: float = 0.1, loss: float | None = 2.0, tokens: int = TOKENS
+) -> Sample:
+    """One step; a tenth of its processed tokens is padding on top of `tokens` real ones."""
+    return Sample(
+        step=step,
+        seconds=seconds,
+        samples=1,
+        processed_tokens=tokens + tokens // 10,
+        real_tokens=tokens,
+        supervised_tokens=tokens - 1,
+        loss=loss,
+    )
+
+
+def make_rank(
+    rank: int = 0,
+    *,
+    step_seconds: Sequence[float] = (0.1, 0.1),
+    losses: Sequence[float | None] | None = None,
+    warmup: int = 1,
+    tokens: int = TOKENS,
+    peak: int | None = 1000,
+    device: Mapping[str, Any] | None = None,
+) -> RankResult:
+    """A rank that completed; `losses` are those of the warm-up and then of the window."""
+    steps = warmup + len(step_seconds)
+    losses = [2.0] * steps if losses is None else losses
+    seconds = [0.5] * warmup + list(step_seconds)
+    samples = [make_sample(i, seconds[i], losses[i], tokens) for i in range(steps)]
+    return RankResult(
+        rank=rank,
+        status=Status.OK,
+        device=dict(device or {"type": "cpu", "name": "a CPU"}),
+        window=Window(
+            started=10.0,
+            ended=10.0 + sum(step_seconds),
+            samples=tuple(samples[warmup:]),
+            warmup=tuple(samples[:warmup]),
+        ),
+        metrics=(
+            Metric(
+                name="peak_memory_bytes", value=peak, unit="bytes", scope="rank", kind="host RSS"
+            ),
+        ),
+        realised={"dtype": "float32"},
+        evidence={"lora": {"modules": 4}},
+    )
+
+
+def make_result(
+    experiment: Experiment | None = None,
+    *,
+    round: int = 0,
+    status: Status = Status.OK,
+    seconds: float = 0.1,
+    sitting: str = "monday",
+    attempt: int = 0,
+    reasons: Sequence[str] = (),
+    ranks: Sequence[RankResult] | None = None,
+    loss_tolerance: float | None = None,
+) -> Result:
+    """One attempt, of two steps of `seconds` each when it completed."""
+    experiment = experiment or make_experiment()
+    if ranks is None:
+        ranks = [make_rank(step_seconds=(seconds, seconds))] if status.completed else []
+    day = {"monday": 1, "tuesday": 2}[sitting]
+    return Result(
+        run_id=f"{experiment.id}-{sitting}-{round}-{attempt}",
+        sitting=sitting,
+        experiment=experiment,
+        round=round,
+        position=0,
+        attempt=attempt,
+        status=status,
+        reasons=tuple(reasons),
+        started_at=f"2026-01-0{day}T00:{round:02}:{attempt:02}Z",
+        seconds=1.0,
+        ranks=tuple(ranks),
+        plugins=(PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
+        loss_tolerance=loss_tolerance,
+    )
+
+
+def make_rounds(experiment: Experiment, seconds: Sequence[float], **changes: Any) -> list[Result]:
+    """One completed run for each number of step seconds, in rounds 0, 1, ..."""
+    return [
+        make_result(experiment, round=index, seconds=value, **changes)
+        for index, value in enumerate(seconds)
+    ]
+
+
+def make_summary(
+    experiments: Sequence[Experiment],
+    results: Sequence[Result],
+    repeats: int = 5,
+    skipped: Mapping[str, Sequence[str]] | None = None,
+    baseline: str = "lora",
+) -> Summary:
+    """Summarize; `skipped` gives reasons by stack."""
+    planned = [
+        PlannedSummary(experiment=e, skipped=tuple((skipped or {}).get(e.stack.name, ())))
+        for e in experiments
+    ]
+    return summarize("peft", baseline, planned, results, repeats)
+
+
+STEADY = (0.100, 0.1003, 0.0998, 0.1001, 0.0999)
+"""Step seconds of five runs with a quarter of a percent of noise."""
+
+
+def scaled(
+    factor: float, noise: Sequence[float] = (1.0, 1.001, 0.999, 1.0005, 0.9995)
+) -> list[float]:
+    """STEADY, `factor` times as long, with noise of its own."""
+    return [factor * n * s for n, s in zip(noise, STEADY, strict=True)]

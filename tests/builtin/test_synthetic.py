@@ -1,0 +1,110 @@
+"""Made-up data: seeded, learnable, and inside the vocabulary."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from accel_bench import Run
+from accel_bench.builtin.dataset_impl import TokenDataset, Tokens
+from accel_bench.builtin.synthetic import Synthetic, SyntheticOptions
+from accel_bench.builtin.synthetic_impl import make_up
+from pydantic import ValidationError
+
+
+def rows(seed: int = 0, sequence_length: int = 64, **options: Any) -> Tokens:
+    """Made-up tokens of shape (samples, sequence_length)."""
+    dataset = make_up(SyntheticOptions(**options), sequence_length, seed)
+    return np.stack([dataset.sample(index) for index in range(len(dataset))])
+
+
+def entropy(counts: Counter[Any]) -> float:
+    """Entropy in nats of a distribution given by counts."""
+    shares = np.array(list(counts.values())) / sum(counts.values())
+    return float(-(shares * np.log(shares)).sum())
+
+
+def next_token_entropy(found: Tokens) -> float:
+    """Entropy in nats of a token when the one before it is known."""
+    pairs = Counter(zip(found[:, :-1].ravel().tolist(), found[:, 1:].ravel().tolist(), strict=True))
+    return entropy(pairs) - entropy(Counter(found[:, :-1].ravel().tolist()))
+
+
+def test_a_markov_chain_can_be_learned_and_noise_cannot() -> None:
+    size = {"vocab_size": 32, "samples": 200, "sequence_length": 100}
+    chain, noise = rows(successors=4, **size), rows(pattern="uniform", **size)
+    assert next_token_entropy(chain) <= np.log(4) + 0.01
+    assert next_token_entropy(noise) > 0.95 * np.log(32)
+
+
+def test_token_frequencies_alone_beat_chance() -> None:
+    found = rows(vocab_size=256, samples=100)
+    assert entropy(Counter(found.ravel().tolist())) < 0.9 * np.log(256)
+
+
+def test_each_token_has_at_most_its_successors() -> None:
+    found = rows(vocab_size=16, successors=2, samples=50)
+    after: dict[int, set[int]] = {}
+    for row in found.tolist():
+        for first, second in pairwise(row):
+            after.setdefault(first, set()).add(second)
+    assert max(map(len, after.values())) == 2
+
+
+@pytest.mark.parametrize("pattern", ["markov", "uniform"])
+def test_tokens_stay_below_the_maximum(pattern: str) -> None:
+    dataset = make_up(
+        SyntheticOptions.model_validate({"pattern": pattern, "maximum_token": 100}), 64, 0
+    )
+    assert int(dataset.tokens.max()) < 100
+    assert dataset.vocab_size == 2048
+
+
+@pytest.mark.parametrize("pattern", ["markov", "uniform"])
+def test_seed_and_options_decide_the_content(pattern: str) -> None:
+    def fingerprint(seed: int) -> str:
+        return make_up(
+            SyntheticOptions.model_validate({"pattern": pattern, "samples": 8}), 16, seed
+        ).fingerprint
+
+    assert fingerprint(0) == fingerprint(0)
+    assert fingerprint(0) != fingerprint(1)
+
+
+def test_a_maximum_above_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ValidationError, match="maximum_token 300 is larger than vocab_size 256"):
+        SyntheticOptions(vocab_size=256, maximum_token=300)
+
+
+def test_hooks_bring_samples_batches_and_evidence(make_run: Callable[..., Run]) -> None:
+    run = make_run(
+        data={"use": "synthetic", "sequence_length": 32, "samples": 12, "vocab_size": 64},
+        train={"micro_batch_size": 3},
+    )
+    plugin = Synthetic(SyntheticOptions.model_validate(run.scenario.data.options))
+    run.dataset = plugin.load_data(run)
+    assert isinstance(run.dataset, TokenDataset)
+    batch = next(plugin.build_batches(run))
+    assert batch.inputs["input_ids"].shape == (3, 32)
+    assert batch.tokens.supervised == batch.supervised_in_step == 3 * 31
+    evidence = plugin.report_evidence(run)
+    assert (evidence["samples"], evidence["tokens"]) == (12, 12 * 32)
+
+
+def test_the_plugin_modules_import_nothing_heavy() -> None:
+    code = (
+        "import sys, accel_bench.builtin.synthetic, accel_bench.builtin.text\n"
+        "from accel_bench.builtin.text import Text, TextOptions\n"
+        "assert Text(TextOptions()).fingerprint(None)\n"
+        "print(sorted({'numpy', 'torch', 'tokenizers', 'pyarrow'} & set(sys.modules)))\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert shown.strip() == "[]"

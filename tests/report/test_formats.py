@@ -1,0 +1,22 @@
+"""Forms of a report by name."""
+
+from __future__ import annotations
+
+import pytest
+from accel_bench.errors import AccelBenchError
+from accel_bench.report.formats import FORMATS, render
+from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
+
+LORA = make_experiment("lora")
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_form_shows_the_stack_and_ends_its_last_line(name):
+    text = render([make_summary([LORA], make_rounds(LORA, STEADY))], name)
+    assert "lora" in text
+    assert text.endswith("\n")
+
+
+def test_an_unknown_form_names_the_nearest_one():
+    with pytest.raises(AccelBenchError, match="'markdwn'.*did you mean 'markdown'"):
+        render([], "markdwn")

@@ -1,0 +1,52 @@
+"""JSON: one object for one scenario, a list for several, nothing that JSON cannot hold."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from accel_bench.analysis.document import Summary
+from accel_bench.report.json_report import render_json
+from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_rounds
+from analysis_factory import make_summary as summary_of
+
+LORA = make_experiment("lora")
+
+
+@pytest.fixture
+def summary() -> Summary:
+    return summary_of([LORA], make_rounds(LORA, STEADY))
+
+
+def test_one_scenario_is_an_object_that_reads_back_to_the_same_summary(summary):
+    text = render_json([summary])
+    assert isinstance(json.loads(text), dict)
+    assert Summary.model_validate_json(text) == summary
+
+
+def test_several_scenarios_are_a_list(summary):
+    document = json.loads(render_json([summary, summary]))
+    assert [entry["scenario"] for entry in document] == ["peft", "peft"]
+
+
+def test_no_scenario_is_an_empty_list():
+    assert json.loads(render_json([])) == []
+
+
+def test_what_is_missing_is_null_and_not_left_out():
+    summary = summary_of([LORA], [], skipped={"lora": ["needs a GPU"]})
+    row = json.loads(render_json([summary]))["experiments"][0]
+    assert row["tokens_per_second"] is None
+    assert row["status"] == "skipped"
+
+
+def test_a_number_that_is_not_finite_becomes_null():
+    rank = make_rank().model_copy(update={"evidence": {"scale": math.nan}})
+    summary = summary_of([LORA], [make_result(LORA, ranks=[rank])], repeats=1)
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    document = json.loads(render_json([summary, summary]), parse_constant=refuse)
+    assert document[0]["experiments"][0]["evidence"] == {"scale": None}

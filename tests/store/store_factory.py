@@ -1,0 +1,96 @@
+"""Sittings and results made up for tests of the store: real models, chosen content."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accel_bench.result import Metric, PluginVersion, RankResult, Result, Sample, Status, Window
+from accel_bench.scenario.experiment import Experiment, digest, identity_of
+from accel_bench.scenario.models import Scenario, Stack, Use
+from accel_bench.store.database import Sitting
+
+
+def make_sitting(sitting: str = "monday") -> Sitting:
+    """A sitting with a plan of two rounds."""
+    return Sitting(
+        id=sitting,
+        started_at="2026-01-05T08:00:00Z",
+        scenario="peft",
+        command=("accel-bench", "run", "peft.yaml"),
+        document={"text": "name: peft\n", "order": [["lora", "nf4"], ["nf4", "lora"]]},
+    )
+
+
+def make_experiment(
+    stack: str = "lora", sweep: Mapping[str, Any] | None = None, **work: Any
+) -> Experiment:
+    """One point of the scenario `peft`; `work` are settings of it."""
+    scenario = Scenario.model_validate({"name": "peft", **work})
+    uses = Stack(name=stack, uses=(Use(use="lora", options={"r": 8}),))
+    identity = identity_of(scenario, uses, {"torch": "2.13.0", "sweep": dict(sweep or {})})
+    return Experiment(
+        id=digest(identity),
+        scenario=scenario,
+        stack=uses,
+        sweep=dict(sweep or {}),
+        identity=identity,
+    )
+
+
+def make_rank(rank: int = 0, seconds: float = 0.5, tokens: int = 100) -> RankResult:
+    """A rank that took one step of warm-up and two measured ones."""
+    samples = tuple(
+        Sample(
+            step=step,
+            seconds=seconds,
+            samples=1,
+            processed_tokens=tokens + 10,
+            real_tokens=tokens,
+            supervised_tokens=tokens - 1,
+            loss=2.0 - step / 4,
+        )
+        for step in range(3)
+    )
+    return RankResult(
+        rank=rank,
+        status=Status.OK,
+        device={"type": "cpu", "name": "a CPU"},
+        window=Window(started=1.0, ended=1 + 2 * seconds, samples=samples[1:], warmup=samples[:1]),
+        metrics=(Metric(name="peak_memory_bytes", value=1000, unit="bytes", scope="rank"),),
+        realised={"dtype": "float32"},
+        evidence={"lora": {"modules": 4}},
+    )
+
+
+def make_result(run_id: str = "run-1", sitting: str = "monday", **changes: Any) -> Result:
+    """A completed run of one rank; `changes` are fields of the result."""
+    fields: dict[str, Any] = {
+        "experiment": make_experiment(),
+        "round": 0,
+        "position": 0,
+        "status": Status.OK,
+        "started_at": "2026-01-05T08:00:01Z",
+        "seconds": 3.0,
+        "ranks": (make_rank(),),
+        "exits": ("exit 0",),
+        "plugins": (PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
+        "machine": {"host": "bench-1", "versions": {"torch": "2.13.0"}},
+        "command": ("accel-bench", "run", "peft.yaml", "--only", "lora"),
+        "folder": f"runs/{sitting}/{run_id}",
+    }
+    return Result(run_id=run_id, sitting=sitting, **{**fields, **changes})
+
+
+def change_payload(folder: Path, run_id: str, old: str, new: str) -> None:
+    """Change a stored row behind the store's back."""
+    connection = sqlite3.connect(folder / "results.sqlite")
+    with connection:
+        changed = connection.execute(
+            "UPDATE runs SET payload = replace(payload, ?, ?) WHERE run_id = ? AND instr(payload, ?)",
+            (old, new, run_id, old),
+        )
+    assert changed.rowcount == 1
+    connection.close()
