@@ -18,5 +18,5 @@ def test_every_form_shows_the_stack_and_ends_its_last_line(name):
 
 
 def test_an_unknown_form_names_the_nearest_one():
-    with pytest.raises(AccelBenchError, match="'markdwn'.*did you mean 'markdown'"):
+    with pytest.raises(AccelBenchError, match=r"'markdwn'.*did you mean 'markdown'"):
         render([], "markdwn")

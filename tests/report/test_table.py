@@ -123,3 +123,10 @@ def test_a_reason_that_holds_for_many_rows_is_said_once():
 def test_each_scenario_has_a_table_of_its_own():
     assert render_table([full_summary(), full_summary()]).count("\npeft\n") == 1
     assert render_table([]) == ""
+
+
+def test_one_round_shows_numbers_without_intervals_and_says_why_nothing_was_tested():
+    results = [make_result(LORA), make_result(FAST, seconds=0.05)]
+    text = render_table([make_summary([LORA, FAST], results, repeats=1)])
+    assert line_of(text, "fast").split()[1:3] == ["2,000", "2.000"]
+    assert "fast: speed not tested: 1 of the 5 pairs that a verdict needs; 4 missing" in text

@@ -89,8 +89,7 @@ def change_payload(folder: Path, run_id: str, old: str, new: str) -> None:
     connection = sqlite3.connect(folder / "results.sqlite")
     with connection:
         changed = connection.execute(
-            "UPDATE runs SET payload = replace(payload, ?, ?) WHERE run_id = ? AND instr(payload, ?)",
-            (old, new, run_id, old),
+            "UPDATE runs SET payload = replace(payload, ?, ?) WHERE run_id = ?", (old, new, run_id)
         )
     assert changed.rowcount == 1
     connection.close()

@@ -23,7 +23,7 @@ class PlannedSummary(Frozen):
 
 
 class StepSeconds(Frozen):
-    """Wall-clock seconds of one optimizer step, the slowest rank's: medians over runs."""
+    """Seconds of one optimizer step, the slowest rank's: medians over runs."""
 
     p50: float
     """Median over runs of each run's median."""

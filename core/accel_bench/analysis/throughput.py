@@ -19,7 +19,7 @@ class RunThroughput(Frozen):
     """Wall-clock seconds of the window per real token of all ranks: what is compared."""
 
     step_seconds: tuple[float, ...]
-    """Wall-clock seconds of each step of the window: the slowest rank's."""
+    """Seconds of each step of the window: the slowest rank's."""
 
     losses: tuple[float | None, ...]
     """Loss by step number from step 0, warm-up and discarded windows included, summed over ranks.

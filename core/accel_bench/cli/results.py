@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from accel_bench.cli.output import print_json
+
 if TYPE_CHECKING:
     from accel_bench.result import Result
     from accel_bench.scenario.experiment import Experiment
@@ -39,7 +41,7 @@ def list_results(
     with open_store(results, write=False) as store:
         rows = list_runs(store)
     if output == "json":
-        _print_json(rows)
+        print_json(rows)
     elif output == "csv":
         typer.echo(csv_text(rows, LIST_COLUMNS), nl=False)
     elif output == "markdown":
@@ -66,7 +68,7 @@ def show_results(
         found = store.find(identifier)
         folder = store.folder
     if output == "json":
-        _print_json([result.model_dump(mode="json") for result in found])
+        print_json([result.model_dump(mode="json") for result in found])
         return
     machine: object = None
     for name in dict.fromkeys(result.experiment.id for result in found):
@@ -231,10 +233,3 @@ def _print_yaml(value: object) -> None:
     import yaml
 
     typer.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
-
-
-def _print_json(value: object) -> None:
-    """Print what programs can read."""
-    import json
-
-    typer.echo(json.dumps(value, indent=2))

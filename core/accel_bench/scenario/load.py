@@ -1,27 +1,28 @@
-"""Read YAML and TOML safely: limits, no tags, no aliases, no duplicate keys, and a line for every
-key."""
+"""Read YAML and TOML safely: limits, no tags, aliases or duplicate keys, a place for every key."""
 
 from __future__ import annotations
 
 import math
 import re
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from accel_bench.errors import ScenarioError
+from accel_bench.scenario.document import (
+    MAXIMUM_DEPTH,
+    MAXIMUM_DIGITS,
+    Document,
+    Location,
+    kind,
+)
+from accel_bench.scenario.load_toml import load_toml
+
+__all__ = ["Document", "Location", "load_file", "load_yaml", "parse_value"]
 
 MAXIMUM_BYTES = 256 * 1024
 """A scenario is written by a person; nothing that large is one."""
-
-MAXIMUM_DEPTH = 32
-"""Levels of nesting."""
-
-Location = tuple[str | int, ...]
-"""Path of a value: keys of mappings, indexes of lists."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -37,38 +38,15 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Document:
-    """A parsed file, with the place of every value."""
-
-    source: str
-    """The file's name, or what else the text came from."""
-
-    data: dict[str, Any]
-    """Mappings, lists, strings, numbers, booleans and None."""
-
-    marks: dict[Location, tuple[int, int]] = field(default_factory=dict)
-    """Line and column, from 1, of each key or list item."""
-
-    def where(self, location: Location) -> str:
-        """`file:line:column` of a value, or of the nearest enclosing one that is known."""
-        for length in range(len(location), 0, -1):
-            if mark := self.marks.get(tuple(location[:length])):
-                return f"{self.source}:{mark[0]}:{mark[1]}"
-        return self.source
-
-
 def load_file(path: Path) -> Document:
     """Parse a `.yaml`, `.yml` or `.toml` file whose top level is a mapping.
 
     Raises ScenarioError that names file, line and column.
     """
-    text = _read_text(path)
-    if path.suffix == ".toml":
-        return _load_toml(text, str(path))
-    if path.suffix in (".yaml", ".yml"):
-        return load_yaml(text, str(path))
-    raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml or .toml")
+    if path.suffix not in (".yaml", ".yml", ".toml"):
+        raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml or .toml")
+    parse = load_toml if path.suffix == ".toml" else load_yaml
+    return parse(_read_text(path), str(path))
 
 
 def load_yaml(text: str, source: str) -> Document:
@@ -78,7 +56,7 @@ def load_yaml(text: str, source: str) -> Document:
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise ScenarioError(f"{source}:1:1: expected keys and values, found {_kind(data)}")
+        raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
     return Document(source, data, marks)
 
 
@@ -112,7 +90,7 @@ def _read_text(path: Path) -> str:
 
 
 class _Builder:
-    """Build plain values from YAML's events, without recursion into anything that was not checked."""
+    """Build plain values from YAML's events; nothing is entered before it was checked."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -128,6 +106,8 @@ class _Builder:
             self._fail(error.problem_mark, error.problem or "not valid YAML")
         except yaml.YAMLError as error:
             raise ScenarioError(f"{self._source}: not valid YAML: {error}") from error
+        except UnicodeEncodeError as error:
+            raise ScenarioError(f"{self._source}: not Unicode text") from error
 
     def _document(self) -> Any:
         value, seen = None, False
@@ -189,16 +169,22 @@ class _Builder:
     def _key(self, event: Any) -> str:
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
             self._fail(event.start_mark, "a key must be a plain word")
+        return self._text(event)
+
+    def _text(self, event: Any) -> str:
+        """A scalar as it is written; an escape can still put a NUL into it."""
+        if "\0" in event.value:
+            self._fail(event.start_mark, "holds a NUL character")
         return str(event.value)
 
     def _scalar(self, event: Any) -> Any:
-        text = event.value
+        text = self._text(event)
         if event.style or event.tag == "!":
             return text
         if text in _WORDS:
             return _WORDS[text]
         if _INTEGER.fullmatch(text):
-            if len(text) > 30:
+            if len(text) > MAXIMUM_DIGITS:
                 self._fail(event.start_mark, f"an integer of {len(text)} digits")
             return int(text)
         if _NOT_A_NUMBER.fullmatch(text):
@@ -215,72 +201,3 @@ class _Builder:
     def _fail(self, mark: Any, problem: str) -> NoReturn:
         place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         raise ScenarioError(f"{self._source}{place}: {problem}")
-
-
-def _load_toml(text: str, source: str) -> Document:
-    """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"line (\d+), column (\d+)", str(error))
-        where = f":{place[1]}:{place[2]}" if place else ""
-        raise ScenarioError(f"{source}{where}: {error}") from error
-    except (RecursionError, ValueError) as error:
-        raise ScenarioError(
-            f"{source}: nested too deeply, or a number too long: {error}"
-        ) from error
-    document = Document(source, data, _toml_marks(text))
-    _check_plain(document, data, ())
-    return document
-
-
-def _toml_marks(text: str) -> dict[Location, tuple[int, int]]:
-    """Find where each `[table]` and `key =` stands; inline tables and array tables are not looked
-    into."""
-    marks: dict[Location, tuple[int, int]] = {}
-    table: Location = ()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
-            table = _toml_path(header[1])
-            marks.setdefault(table, (number, 1))
-        elif entry := re.match(
-            r"\s*((?:[\w\-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[\w\-\"']+)*)\s*=", line
-        ):
-            marks.setdefault((*table, *_toml_path(entry[1])), (number, entry.start(1) + 1))
-    return marks
-
-
-def _toml_path(text: str) -> Location:
-    return tuple(part.strip().strip("\"'") for part in text.split("."))
-
-
-def _check_plain(document: Document, value: Any, location: Location) -> None:
-    """Refuse what TOML can say and a scenario cannot: dates, infinities, endless nesting."""
-    if len(location) > MAXIMUM_DEPTH:
-        raise ScenarioError(
-            f"{document.where(location)}: nested deeper than {MAXIMUM_DEPTH} levels"
-        )
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_plain(document, item, (*location, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_plain(document, item, (*location, index))
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ScenarioError(
-            f"{document.where(location)}: {value} is not a number that can be worked with"
-        )
-    elif not isinstance(value, str | int | float | bool):
-        raise ScenarioError(
-            f"{document.where(location)}: {_kind(value)} is not a value of a scenario"
-        )
-
-
-def _kind(value: Any) -> str:
-    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
-        type(value).__name__, f"a {type(value).__name__}"
-    )

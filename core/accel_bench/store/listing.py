@@ -30,7 +30,7 @@ LIST_COLUMNS = (
 )
 """Columns of `results list`."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t")
 
 
 def list_runs(store: Store) -> list[Cells]:
@@ -103,7 +103,7 @@ def shown(value: Any) -> str:
 
 def differences(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Dotted keys whose values differ, with both values; None where one side lacks the key."""
-    if left == right and type(left) is type(right):
+    if canonical_json(left) == canonical_json(right):
         return []
     if isinstance(left, dict) and isinstance(right, dict):
         keys = [*left, *(key for key in right if key not in left)]
@@ -159,10 +159,13 @@ def _metric_name(metric: Metric, rank: int) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """A CSV cell that no spreadsheet runs; numbers stay numbers."""
+    """A CSV cell that no spreadsheet runs, with one kind of line end; numbers stay numbers."""
     if isinstance(value, dict | list | tuple):
         value = canonical_json(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _markdown(value: Any) -> str:

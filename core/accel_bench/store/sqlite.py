@@ -20,6 +20,7 @@ from accel_bench.errors import StoreError
 FILE_NAME = "results.sqlite"
 """Name of the database in a results folder."""
 
+_HEADER = b"SQLite format 3\0"
 _BROKEN = (
     "not a database",
     "malformed",
@@ -102,15 +103,22 @@ def named_faults(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a link, a folder, and an emptied database whose log is there. Raises StoreError."""
+    """Refuse what SQLite must not open: a link, a folder, a broken file beside a log that it would
+    delete. Raises StoreError."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; results are only kept inside their folder")
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is not a file; move it away or choose another results folder")
     # The log is looked at first: SQLite gives the database its first page before it makes the log.
     log = _beside(path, "-wal")
-    if log.exists() and log.stat().st_size > 0 and path.exists() and path.stat().st_size == 0:
+    has_log = log.exists() and log.stat().st_size > 0
+    header = _header(path)
+    if has_log and header == b"":
         raise BrokenDatabaseError(f"{path} is empty, but its write-ahead log is not")
+    if header and header != _HEADER:
+        raise BrokenDatabaseError(
+            f"{path} cannot be read as a results database: file is not a database"
+        )
 
 
 def set_aside(path: Path) -> Path:
@@ -166,6 +174,14 @@ def _named(path: Path, reason: BaseException) -> StoreError:
         f"{path} cannot be used: {problem}; check free space and permissions of the folder. What "
         "was stored before is kept"
     )
+
+
+def _header(path: Path) -> bytes | None:
+    """The first bytes of a file; None where there is none."""
+    if not path.exists():
+        return None
+    with path.open("rb") as handle:
+        return handle.read(len(_HEADER))
 
 
 def _is(reason: BaseException, words: tuple[str, ...]) -> bool:

@@ -1,0 +1,200 @@
+"""`accel-bench results` lists, shows, exports and explains what is stored."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from accel_bench.cli.results import app
+from accel_bench.errors import StoreError
+from accel_bench.result import Result, Status
+from accel_bench.store.database import open_store
+from store.store_factory import (
+    change_payload,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_sitting,
+)
+from typer.testing import CliRunner
+
+LORA = make_experiment("lora")
+LONG = make_experiment("long", {"model.id": "[/red]"}, train={"seed": 7})
+
+
+def runs() -> list[Result]:
+    """Two runs of one experiment and a failed one of another."""
+    return [
+        make_result("run-a", experiment=LORA, ranks=(make_rank(0), make_rank(1, seconds=1.0))),
+        make_result("run-b", experiment=LORA, round=1),
+        make_result(
+            "run-c",
+            experiment=LONG,
+            round=2,
+            ranks=(),
+            status=Status.OOM,
+            reasons=("asked for 2 GiB, 1 GiB free",),
+            log_tail="first line\nlast line \x1b[31m",
+            command=("accel-bench", "run", "my file.yaml", "--set", "a=$(b)"),
+        ),
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A results folder that the environment names."""
+    with open_store(tmp_path, write=True) as store:
+        store.add_sitting(make_sitting())
+        for result in runs():
+            store.add(result)
+    monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path))
+    return tmp_path
+
+
+def call(*arguments: str) -> str:
+    """Output of a command that must succeed."""
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_list_has_a_row_for_every_run_with_its_speed() -> None:
+    printed = call("list")
+    lines = {
+        name: line
+        for line in printed.splitlines()
+        for name in ("run-a", "run-b", "run-c")
+        if name in line
+    }
+    assert "200.0" in lines["run-a"]
+    assert LORA.id in lines["run-b"]
+    assert "oom" in lines["run-c"]
+    assert "model.id=[/red]" in lines["run-c"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_list_for_programs_holds_numbers_and_null_where_there_is_none() -> None:
+    rows = json.loads(call("list", "--format", "json"))
+    assert [row["run_id"] for row in rows] == ["run-a", "run-b", "run-c"]
+    assert [row["tokens_per_second"] for row in rows] == [200.0, 200.0, None]
+    assert rows[2]["sweep"] == {"model.id": "[/red]"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_list_has_the_same_columns_in_every_format() -> None:
+    columns = list(json.loads(call("list", "--format", "json"))[0])
+    assert call("list", "--format", "csv").splitlines()[0].split(",") == columns
+    assert call("list", "--format", "markdown").splitlines()[0] == f"| {' | '.join(columns)} |"
+    assert all(column in call("list") for column in columns)
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv", "markdown"])
+def test_a_damaged_row_is_listed_as_corrupt(folder: Path, output: str) -> None:
+    change_payload(folder, "run-b", "2.13.0", "2.12.0")
+    printed = call("list", "--format", output)
+    assert printed.count("corrupt") == 1
+    assert printed.count("run-b") == 1
+
+
+def test_the_option_names_another_folder_than_the_environment(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    done = CliRunner().invoke(app, ["list", "--results", str(other)])
+    assert isinstance(done.exception, StoreError)
+    assert str(other) in str(done.exception)
+
+
+def test_a_shown_run_says_what_was_run_how_it_ended_and_how_to_repeat_it(folder: Path) -> None:
+    printed = call("show", "run-c")
+    assert "stack:\n  name: long\n" in printed
+    assert "asked for 2 GiB, 1 GiB free" in printed
+    assert str(folder / "runs" / "monday" / "run-c" / "rank0.log") in printed
+    assert "last line" in printed
+    assert "\x1b" not in printed
+    (repeat,) = (line for line in printed.splitlines() if line.startswith("repeat with: "))
+    assert tuple(shlex.split(repeat.removeprefix("repeat with: "))) == runs()[2].command
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_shown_run_prints_its_scenario_evidence_machine_and_samples_of_each_rank() -> None:
+    printed = call("show", "run-a")
+    what = yaml.safe_load(printed.split("\n\n")[0])
+    assert what["scenario"] == LORA.scenario.model_dump(mode="json")
+    assert what["plugins"] == [{"name": "lora", "distribution": "accel-bench", "version": "0.1.0"}]
+    assert "host: bench-1" in printed
+    assert "modules: 4" in printed
+    assert len([line for line in printed.splitlines() if "│ warmup" in line]) == 2
+    assert len([line for line in printed.splitlines() if "│ measured" in line]) == 4
+    assert "1.000000" in printed
+    assert "tokens_per_second: 200.0" in printed
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_shown_experiment_prints_all_its_runs() -> None:
+    printed = call("show", LORA.id[:8])
+    assert printed.count("repeat with:") == 2
+    assert "run-a" in printed
+    assert "run-b" in printed
+    assert "run-c" not in printed
+
+
+@pytest.mark.usefixtures("folder")
+def test_shown_json_is_the_stored_results() -> None:
+    shown = json.loads(call("show", "monday", "--format", "json"))
+    assert shown == [result.model_dump(mode="json") for result in runs()]
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_id_is_left_to_the_program_to_report() -> None:
+    done = CliRunner().invoke(app, ["show", "run-d"])
+    assert isinstance(done.exception, StoreError)
+    assert "did you mean" in str(done.exception)
+
+
+@pytest.mark.usefixtures("folder")
+def test_exported_json_reads_back_as_the_results() -> None:
+    exported = json.loads(call("export", "--format", "json"))
+    assert exported == [result.model_dump(mode="json") for result in runs()]
+
+
+@pytest.mark.usefixtures("folder")
+def test_exported_csv_has_a_row_for_each_run_and_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(call("export", "--format", "csv"))))
+    assert [row["run_id"] for row in rows] == ["run-a", "run-b", "run-c"]
+    assert float(rows[0]["tokens_per_second"]) == 200.0
+    assert rows[0]["peak_memory_bytes_rank1"] == "1000"
+    assert rows[2]["tokens_per_second"] == ""
+
+
+def test_an_export_to_a_file_says_what_it_leaves_out(folder: Path, tmp_path: Path) -> None:
+    change_payload(folder, "run-b", "2.13.0", "2.12.0")
+    target = tmp_path / "out.json"
+    done = CliRunner().invoke(app, ["export", "--output", str(target)], catch_exceptions=False)
+    assert "run-b" in done.stderr
+    assert done.stdout == ""
+    assert [row["run_id"] for row in json.loads(target.read_text())] == ["run-a", "run-c"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_why_prints_the_fields_of_the_identity_that_differ() -> None:
+    printed = call("why", "run-a", LONG.id)
+    assert "work.train.seed" in printed
+    assert "environment.sweep.model.id" in printed
+    assert "optimizer" not in printed
+
+
+@pytest.mark.usefixtures("folder")
+def test_why_says_when_nothing_differs() -> None:
+    assert "nothing differs" in call("why", "run-a", "run-b")
+
+
+@pytest.mark.usefixtures("folder")
+def test_why_refuses_an_id_that_means_several_experiments() -> None:
+    done = CliRunner().invoke(app, ["why", "monday", "run-a"])
+    assert isinstance(done.exception, StoreError)
+    assert "several experiments" in str(done.exception)
