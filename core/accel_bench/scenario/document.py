@@ -36,6 +36,11 @@ class Document:
         return self.source
 
 
+def place(text: str, position: int) -> tuple[int, int]:
+    """Line and column, from 1, of a position in a text."""
+    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+
+
 def kind(value: Any) -> str:
     """What a value is, in words for a message."""
     return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(

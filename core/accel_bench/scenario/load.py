@@ -16,6 +16,7 @@ from accel_bench.scenario.document import (
     Document,
     Location,
     kind,
+    place,
 )
 from accel_bench.scenario.load_toml import load_toml
 
@@ -95,6 +96,7 @@ class _Builder:
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         self._events = yaml.parse(text, Loader=loader)
+        self._text = text
         self._source = source
         self._marks = marks
 
@@ -104,8 +106,9 @@ class _Builder:
             return self._document()
         except yaml.MarkedYAMLError as error:
             self._fail(error.problem_mark, error.problem or "not valid YAML")
-        except yaml.YAMLError as error:
-            raise ScenarioError(f"{self._source}: not valid YAML: {error}") from error
+        except yaml.reader.ReaderError as error:
+            line, column = place(self._text, self._text.find(chr(error.character)))
+            raise ScenarioError(f"{self._source}:{line}:{column}: {error.reason}") from error
         except UnicodeEncodeError as error:
             raise ScenarioError(f"{self._source}: not Unicode text") from error
 
@@ -169,16 +172,16 @@ class _Builder:
     def _key(self, event: Any) -> str:
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
             self._fail(event.start_mark, "a key must be a plain word")
-        return self._text(event)
+        return self._characters(event)
 
-    def _text(self, event: Any) -> str:
+    def _characters(self, event: Any) -> str:
         """A scalar as it is written; an escape can still put a NUL into it."""
         if "\0" in event.value:
             self._fail(event.start_mark, "holds a NUL character")
         return str(event.value)
 
     def _scalar(self, event: Any) -> Any:
-        text = self._text(event)
+        text = self._characters(event)
         if event.style or event.tag == "!":
             return text
         if text in _WORDS:

@@ -15,6 +15,7 @@ from accel_bench.scenario.document import (
     Document,
     Location,
     kind,
+    place,
 )
 
 # A quoted part is short here, so that no text makes the search for endless keys slow.
@@ -34,13 +35,13 @@ def load_toml(text: str, source: str) -> Document:
         import tomli as tomllib
     # The library's time and memory grow with the square of a dotted key's length.
     if dotted := _ENDLESS_KEY.search(text):
-        line, column = _place(text, dotted.start())
+        line, column = place(text, dotted.start())
         raise ScenarioError(f"{source}:{line}:{column}: nested deeper than {MAXIMUM_DEPTH} levels")
     try:
         data = tomllib.loads(text + "\n")
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+), column (\d+)", str(error))
-        line, column = map(int, found.groups()) if found else _place(text, len(text))
+        line, column = map(int, found.groups()) if found else place(text, len(text))
         raise ScenarioError(f"{source}:{line}:{column}: {error}") from error
     except (RecursionError, ValueError) as error:
         raise ScenarioError(
@@ -74,11 +75,6 @@ def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
 def _path(text: str) -> Location:
     """The parts of a dotted key; a quoted part may hold dots."""
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
-
-
-def _place(text: str, position: int) -> tuple[int, int]:
-    """Line and column, from 1, of a position in a text."""
-    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
 
 
 def _check_plain(document: Document, value: Any, location: Location) -> None:

@@ -90,7 +90,7 @@ def run_columns(result: Result, redactor: Redactor) -> Columns:
     payload = redactor.redact_value(result.model_dump(mode="json"))
     payload["command"] = redactor.redact_arguments(result.command)
     try:
-        stored = _read(canonical_json(payload))
+        stored = Result.model_validate_json(canonical_json(payload))
     except ValueError as error:
         raise StoreError(
             f"run {result.run_id!r} cannot be stored, since its text holds the value of a secret "
@@ -156,7 +156,7 @@ def to_row(columns: Mapping[str, Any]) -> Row:
 def to_result(columns: Mapping[str, Any]) -> Result:
     """The stored result of an intact row. Raises StoreError when this version cannot read it."""
     try:
-        return _read(columns["payload"])
+        return Result.model_validate_json(columns["payload"])
     except ValueError as error:
         raise StoreError(
             f"run {columns['run_id']!r} is intact, but this version of accel-bench cannot read it "
@@ -182,15 +182,6 @@ def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, s
 
 
 _TEXTS = ("run_id", "sitting", "experiment_id", "scenario", "stack", "status", "started_at")
-
-
-def _read(payload: str) -> Result:
-    """Parse a stored result. Raises ValueError.
-
-    Not strictly: a model with a validator in front hands JSON's arrays on as lists, which strict
-    tuples refuse. The checksum vouches for the content.
-    """
-    return Result.model_validate_json(payload, strict=False)
 
 
 def _checksum(columns: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def read_realised(run: Run) -> dict[str, Any]:
         "trained_dtypes": _elements_by_dtype(p for p in model.parameters() if p.requires_grad),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
-        "gradient_checkpointing": bool(getattr(model, "is_gradient_checkpointing", False)),
+        "gradient_checkpointing": _recomputes(model),
         "strategy": "none" if run.model is model else type(run.model).__name__,
         "world_size": torch.distributed.get_world_size() if group else 1,
         "backend": torch.distributed.get_backend() if group else None,
@@ -214,6 +214,15 @@ def _flow_problems(norms: dict[str, float | None], cut: list[str]) -> list[str]:
         shown = ", ".join(cut[:5]) + (f" and {len(cut) - 5} more" if len(cut) > 5 else "")
         return [f"the gradient is cut: {len(cut)} trained modules received none: {shown}"]
     return []
+
+
+def _recomputes(model: torch.nn.Module) -> bool:
+    """Whether activations are recomputed; transformers is renaming the property."""
+    for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):
+        value = getattr(model, name, None)
+        if value is not None:
+            return bool(value)
+    return False
 
 
 def _elements_by_dtype(parameters: Iterator[torch.nn.Parameter]) -> dict[str, int]:

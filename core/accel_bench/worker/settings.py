@@ -44,12 +44,11 @@ def leave_process_group() -> None:
 
 def enable_gradient_checkpointing(model: Any) -> None:
     """Have the model recompute its activations, non-reentrant. Raises ScenarioError when it cannot."""
-    enable = getattr(model, "gradient_checkpointing_enable", None)
-    if enable is None:
-        raise ScenarioError(
-            f"train.gradient_checkpointing: {type(model).__name__} does not offer it"
-        )
-    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for word in ("activation", "gradient"):  # transformers is renaming it
+        if enable := getattr(model, f"{word}_checkpointing_enable", None):
+            enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
+            return
+    raise ScenarioError(f"train.gradient_checkpointing: {type(model).__name__} does not offer it")
 
 
 def _set_up_torch(run: Run) -> None:

@@ -1,0 +1,178 @@
+"""The stopwatch: what it counts, what it leaves alone, and when it believes in a plateau."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from accel_bench import Batch, TokenCounts
+from accel_bench.job import HEARTBEAT_STEP
+from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.stopwatch import LONGEST_WARMUP, WindowStopwatch, is_plateau
+
+BATCH = Batch({}, 2, TokenCounts(processed=20, real=16, supervised=14), 14)
+
+
+class CountingDevice(HostClock):
+    """A device clock that counts what is asked of it, and answers with seconds of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def reserve(self, marks: int) -> None:
+        self.calls.append("reserve")
+
+    def mark(self) -> None:
+        self.calls.append("mark")
+        super().mark()
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def read(self) -> tuple[list[float], list[float] | None]:
+        host, _ = super().read()
+        return host, [0.5] * len(host)
+
+
+@pytest.fixture
+def heartbeat(tmp_path: Path) -> Heartbeat:
+    return Heartbeat(tmp_path / "beat")
+
+
+def drive(stopwatch: WindowStopwatch, loss: float = 1.0) -> int:
+    stopwatch.start()
+    laps = 0
+    while stopwatch.running:
+        stopwatch.lap([BATCH, BATCH], loss)
+        laps += 1
+    return laps
+
+
+def test_it_runs_the_warmup_and_then_the_window(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=3, steps=4)
+    assert drive(stopwatch) == 7
+    window = stopwatch.window()
+    assert [sample.step for sample in window.warmup] == [0, 1, 2]
+    assert [sample.step for sample in window.samples] == [3, 4, 5, 6]
+    assert window.started <= window.ended
+
+
+def test_it_adds_up_the_counts_of_the_micro_batches(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=1)
+    drive(stopwatch, loss=2.5)
+    sample = stopwatch.window().samples[0]
+    assert (sample.samples, sample.processed_tokens) == (4, 40)
+    assert (sample.real_tokens, sample.supervised_tokens) == (32, 28)
+    assert sample.loss == 2.5
+
+
+def test_a_loss_that_is_not_finite_is_null(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=1)
+    drive(stopwatch, loss=float("nan"))
+    assert stopwatch.window().samples[0].loss is None
+
+
+def test_it_synchronises_the_device_once_for_the_whole_window(heartbeat: Heartbeat) -> None:
+    device = CountingDevice()
+    stopwatch = WindowStopwatch(
+        device,
+        heartbeat,
+        warmup=2,
+        steps=10,
+        before_window=lambda: device.calls.append("before_window"),
+    )
+    drive(stopwatch)
+    window = device.calls[device.calls.index("before_window") + 1 :]
+    assert window == ["reserve", "synchronize", *["mark"] * 11, "synchronize"]
+
+
+def test_sync_each_waits_for_every_step(heartbeat: Heartbeat) -> None:
+    device = CountingDevice()
+    stopwatch = WindowStopwatch(device, heartbeat, warmup=1, steps=3, synchronize_each=True)
+    drive(stopwatch)
+    assert device.calls[-7:] == ["synchronize", "mark"] * 3 + ["synchronize"]
+
+
+def test_device_seconds_are_the_seconds_of_a_step_where_there_are_any(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(CountingDevice(), heartbeat, warmup=1, steps=2)
+    drive(stopwatch)
+    samples = stopwatch.window().samples
+    assert [(s.seconds, s.device_seconds) for s in samples] == [(0.5, 0.5)] * 2
+
+
+def test_the_heartbeat_holds_the_steps_that_have_ended(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=3)
+    drive(stopwatch)
+    assert heartbeat.page[HEARTBEAT_STEP] == 5
+    assert heartbeat.phase == "window"
+
+
+def test_before_window_is_called_once_after_the_warmup(heartbeat: Heartbeat) -> None:
+    seen: list[int] = []
+    stopwatch = WindowStopwatch(
+        HostClock(),
+        heartbeat,
+        warmup=2,
+        steps=3,
+        before_window=lambda: seen.append(heartbeat.page[HEARTBEAT_STEP]),
+    )
+    drive(stopwatch)
+    assert seen == [2]
+
+
+def test_objects_are_frozen_for_the_window_only(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=2)
+    stopwatch.start()
+    stopwatch.lap([BATCH], 1.0)
+    assert gc.get_freeze_count() > 0
+    stopwatch.lap([BATCH], 1.0)
+    stopwatch.lap([BATCH], 1.0)
+    assert gc.get_freeze_count() == 0
+
+
+def test_an_automatic_warmup_ends_at_the_cap_where_there_is_no_plateau(
+    heartbeat: Heartbeat,
+) -> None:
+    class Noisy(CountingDevice):
+        def read(self) -> tuple[list[float], list[float] | None]:
+            host, _ = super().read()
+            return host, [float(2 ** len(self.calls))] * len(host)
+
+    stopwatch = WindowStopwatch(Noisy(), heartbeat, warmup=None, steps=1)
+    drive(stopwatch)
+    assert len(stopwatch.window().warmup) == LONGEST_WARMUP
+
+
+def test_an_automatic_warmup_ends_on_a_plateau(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(CountingDevice(), heartbeat, warmup=None, steps=1)
+    drive(stopwatch)
+    assert len(stopwatch.window().warmup) == 10
+
+
+def test_ranks_open_the_window_only_when_all_are_warm(heartbeat: Heartbeat) -> None:
+    answers = iter([False, False, False, True])
+    stopwatch = WindowStopwatch(
+        HostClock(), heartbeat, warmup=1, steps=1, agree=lambda ready: next(answers)
+    )
+    drive(stopwatch)
+    assert len(stopwatch.window().warmup) == 4
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plateau"),
+    [
+        ([1.0] * 9, False),
+        ([1.0] * 10, True),
+        ([9.0] + [1.0] * 10, True),
+        ([2.0] * 5 + [1.0] * 5, False),
+        ([1.0] * 5 + [1.009] * 5, True),
+        ([1.0] * 5 + [1.02] * 5, False),
+        ([1.0, 1.0, 1.0, 1.0, 7.0] * 2, True),
+    ],
+)
+def test_a_plateau_is_two_medians_within_one_percent(seconds: list[float], plateau: bool) -> None:
+    assert is_plateau(seconds) is plateau
