@@ -1,4 +1,4 @@
-"""What an engine and the stopwatch agree on. No torch: the `null` engine speaks the same protocol."""
+"""What an engine and the stopwatch agree on. No torch: `null` speaks the same protocol."""
 
 from __future__ import annotations
 

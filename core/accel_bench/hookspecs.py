@@ -16,8 +16,8 @@ from accel_bench.plugin import hookspec
 if TYPE_CHECKING:
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
-    from accel_bench.ranks import RankProcess
     from accel_bench.machine import Machine
+    from accel_bench.ranks import RankProcess
     from accel_bench.result import Metric, Window
     from accel_bench.run import Run
     from accel_bench.scenario.base import JsonValue
@@ -95,7 +95,7 @@ def accelerate_model(run: Run) -> Any:
 
 @hookspec
 def compile_model(run: Run) -> None:
-    """One answer, of the stack. Compile in place: after all accelerations and before any wrapping."""
+    """One answer, of the stack. Compile in place, after all accelerations and before wrapping."""
 
 
 @hookspec

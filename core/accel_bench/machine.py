@@ -114,7 +114,7 @@ def read_machine() -> Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on, which in a container can be fewer than the machine has."""
+    """Cores that this process may run on; in a container they can be fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

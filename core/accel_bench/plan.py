@@ -208,7 +208,7 @@ def _on_device(scenario: Scenario, machine: Machine) -> Scenario:
 
 
 def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:
-    """Versions, devices and the content of files: what can change a result and is in no scenario."""
+    """Versions, devices, content of files: what can change a result and is in no scenario."""
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]

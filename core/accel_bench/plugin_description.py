@@ -48,7 +48,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """Whether a plugin can be used here, with the reasons why not. Never raises for a broken one."""
+    """Whether a plugin can be used here, and why not. Never raises for a broken one."""
     try:
         described = describe(name)
         problems = [*described["unmet"], *_misfits(load_class(name))]
@@ -79,7 +79,7 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
 
 
 def _misfits(kind: type[Plugin[Any]]) -> list[str]:
-    """What pluggy has against the names and arguments of the hooks, and what has no documentation."""
+    """What pluggy has against the hooks, and which options have no documentation."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     problems = [

@@ -1,4 +1,4 @@
-"""Import one plugin's class, and survive what a broken one does: raise, exit, hang, pull torch in."""
+"""Import one plugin's class, and survive one that raises, exits, hangs or pulls torch in."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def import_plugin(entry: metadata.EntryPoint, label: str, allow_torch: bool) -> 
         )
     if not allow_torch and not before and "torch" in sys.modules:
         raise PluginError(
-            f"{label} imports torch at module level; move heavy imports into the bodies of its hooks"
+            f"{label} imports torch at module level; import it in the bodies of its hooks"
         )
     return kind
 

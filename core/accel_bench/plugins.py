@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -47,11 +47,13 @@ class Installed:
     version: str
     """That distribution's version."""
 
+    requires: tuple[str, ...]
+    """That distribution's requirements (PEP 508), as its metadata say them."""
+
     @property
     def unmet(self) -> tuple[str, ...]:
         """Requirements of the distribution that are not met here."""
-        requires = metadata.requires(self.distribution) or ()
-        return tuple(filter(None, map(unmet_requirement, requires)))
+        return tuple(filter(None, map(unmet_requirement, self.requires)))
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,8 @@ class Active:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             known = did_you_mean(str(error).rpartition("hook ")[2], hooks())
-            raise PluginError(
-                f"plugin {member.name!r} ({member.distribution}) does not fit the hooks: {error}{known}"
-            ) from error
+            label = f"plugin {member.name!r} ({member.distribution})"
+            raise PluginError(f"{label} does not fit the hooks: {error}{known}") from error
 
     def _functions(self, hook: str) -> dict[Any, pluggy.HookImpl]:
         """Implementations of a hook by plugin."""
@@ -178,11 +179,18 @@ def installed() -> tuple[Installed, ...]:
     """All installed plugins by name, from metadata alone: nothing is imported."""
     entries = metadata.entry_points(group=PROJECT)
     found = [
-        Installed(entry.name, entry, entry.dist.name, entry.dist.version)
+        Installed(entry.name, entry, *_described(entry.dist))
         for entry in entries
         if entry.dist is not None
     ]
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
+
+
+@cache
+def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...]]:
+    """Name, version and requirements: parsed once for all plugins of a distribution."""
+    described = distribution.metadata
+    return described["Name"], described["Version"], tuple(distribution.requires or ())
 
 
 def duplicates() -> dict[str, tuple[str, ...]]:
@@ -194,7 +202,7 @@ def duplicates() -> dict[str, tuple[str, ...]]:
 
 
 def find(name: str) -> Installed:
-    """The installed plugin of that name. Raises PluginError when there is none, or more than one."""
+    """The installed plugin of that name. Raises PluginError unless there is exactly one."""
     found = [plugin for plugin in installed() if plugin.name == name]
     if len(found) > 1:
         brings = " and ".join(plugin.distribution for plugin in found)
@@ -205,7 +213,7 @@ def find(name: str) -> Installed:
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
-    """Import a plugin's class. Raises PluginError that names it, its distribution and the reason."""
+    """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
     plugin = find(name)
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
     return import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
@@ -229,6 +237,7 @@ def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> 
     return active
 
 
+@cache
 def unmet_requirement(requirement: str) -> str | None:
     """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply."""
     from packaging.requirements import InvalidRequirement, Requirement

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 
-@lru_cache(maxsize=None)
+@cache
 def distribution_version(name: str) -> str:
     """Version of an installed distribution; `0.1.0+commit[.dirty-hash]` when it is editable.
 
@@ -26,9 +26,9 @@ def distribution_version(name: str) -> str:
     return f"{found.version}+{commit}" if commit else found.version
 
 
-@lru_cache(maxsize=None)
+@cache
 def git_state(folder: Path) -> str:
-    """Commit of a folder in a git checkout, with a hash of what differs from it; empty without git."""
+    """Commit of a checkout, with a hash of what differs from it; empty without git."""
     commit = _git(folder, "rev-parse", "--short=10", "HEAD").strip()
     if not commit:
         return ""

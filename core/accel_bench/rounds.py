@@ -182,10 +182,7 @@ class SweepPoint:
         """Start one process group, wait for it, and store what came of it."""
         session = self._session
         root = session.store.folder
-        stack = planned.experiment.stack.name
-        name = (
-            f"{planned.experiment.id}-{stack}-{purpose}-{number + 1}-{position + 1}-{attempt + 1}"
-        )
+        name = _folder_name(planned.experiment, purpose, number, position, attempt)
         folder = run_folder(root, session.id, name)
         command = repeat_command(folder, root, self._plan.wishes)
         record_start(folder, planned, command)
@@ -230,7 +227,7 @@ class SweepPoint:
 
     def _complete_rounds(self) -> int:
         """Rounds in which every stack has a completed run from one sitting."""
-        by_round: dict[tuple[str, int], set[str]] = {}
+        by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
         for result in self._stored:
             if result.status.completed:
                 key = (result.sitting, result.round)
@@ -252,6 +249,15 @@ class SweepPoint:
 def _name(experiment: Experiment) -> tuple[str, str]:
     """Two stacks that do the same have the same id: an A/A comparison needs their names too."""
     return experiment.id, experiment.stack.name
+
+
+def _folder_name(
+    experiment: Experiment, purpose: str, number: int, position: int, attempt: int
+) -> str:
+    """Sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
+    order = "prepare" if purpose == "prepare" else f"{number + 1:02}-{position + 1}"
+    again = f"-attempt{attempt + 1}" if attempt else ""
+    return f"{order}-{experiment.stack.name}-{experiment.id}{again}"
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""The training loop itself. What is not the work stays out of it: no logging, no metric, no sync."""
+"""The training loop itself: no logging, no metric and no synchronisation in it."""
 
 from __future__ import annotations
 

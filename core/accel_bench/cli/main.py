@@ -51,7 +51,7 @@ def main() -> None:
     """Run the program; an error of ours is a message and an exit code, not a traceback."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        app()
+        app(prog_name="accel-bench")
     except AccelBenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""How lists and documents are printed: tables for people, JSON for programs, with the same names."""
+"""Print lists and documents: tables for people, JSON for programs, with the same names."""
 
 from __future__ import annotations
 

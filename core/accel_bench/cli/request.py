@@ -94,16 +94,14 @@ class Request:
             finally:
                 reporter.close()
                 summaries = _summaries(sessions, plans)
-                self._print(summaries, store, sessions, plans)
+                self._print(summaries, store, sessions)
         return exit_code(summaries)
 
-    def _print(
-        self, summaries: list[Summary], store: Store, sessions: list[Session], plans: list[Plan]
-    ) -> None:
+    def _print(self, summaries: list[Summary], store: Store, sessions: list[Session]) -> None:
         """Print the comparison on stdout, and for people what else they want to know."""
         typer.echo(render(summaries, self.output).rstrip("\n"))
         if self.output == "table":
-            _print_failures(store, sessions, plans)
+            _print_failures(store, sessions)
             typer.echo(
                 f"\nResults: {store.folder} (accel-bench results list --results {self.results})"
             )
@@ -181,10 +179,10 @@ def _summaries(sessions: Sequence[Session], plans: Sequence[Plan]) -> list[Summa
     ]
 
 
-def _print_failures(store: Store, sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
+def _print_failures(store: Store, sessions: Sequence[Session]) -> None:
     """Under a run that ended badly: the last lines of its log, and where the log lies."""
     shown: set[str] = set()
-    for session, plan in zip(sessions, plans, strict=True):
+    for session in sessions:
         for result in store.results(sitting=session.id):
             if result.status.completed or result.experiment.id in shown:
                 continue

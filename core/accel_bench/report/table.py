@@ -20,7 +20,7 @@ from accel_bench.report.notes import memory_note, reason_notes, stack_notes
 WIDTH = 110
 """Columns of a table that is not printed on a terminal."""
 
-NAME_WIDTH = 20
+NAME_WIDTH = 26
 """Columns after which a long name goes on in the next line."""
 
 HEADER_WIDTH = 11

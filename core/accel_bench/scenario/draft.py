@@ -76,7 +76,7 @@ def read_stack(path: Path) -> StackEntry:
 
 
 def set_path(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested mappings; a slot written as a bare name becomes a mapping first."""
+    """Set a dotted key in nested mappings; a slot that is a bare name becomes a mapping."""
     *parents, last = key.split(".")
     if not last or not all(parents):
         raise ScenarioError(f"{key!r} is not a dotted key like train.micro_batch_size")

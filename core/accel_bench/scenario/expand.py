@@ -134,8 +134,8 @@ def _checked_name(draft: Draft, name: str) -> str:
 
 
 def _check_stack_key(draft: Draft, name: str, key: str) -> None:
-    """A stack may change the work, but neither the measurement nor the resources of the comparison."""
-    if key.split(".")[0] in ("measure", "name", "stacks", "sweep"):
+    """A stack may change the work, but not how all stacks are measured."""
+    if key.split(".", maxsplit=1)[0] in ("measure", "name", "stacks", "sweep"):
         where = draft.where(("stacks", name))
         raise ScenarioError(
             f"{where}: a stack cannot set {key!r}; that belongs to the whole comparison"

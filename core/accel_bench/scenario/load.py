@@ -187,8 +187,8 @@ class _Builder:
         if text in _WORDS:
             return _WORDS[text]
         if _INTEGER.fullmatch(text):
-            if len(text) > MAXIMUM_DIGITS:
-                self._fail(event.start_mark, f"an integer of {len(text)} digits")
+            if (digits := len(text.lstrip("+-"))) > MAXIMUM_DIGITS:
+                self._fail(event.start_mark, f"an integer of {digits} digits")
             return int(text)
         if _NOT_A_NUMBER.fullmatch(text):
             self._fail(event.start_mark, f"{text} is not a number that can be worked with")

@@ -69,7 +69,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _not_activated(rank: int, error: AccelBenchError) -> RankResult:
-    """A plugin that worked in the parent and does not here: its environment differs, or it changed."""
+    """A plugin that was activated in the parent and cannot be here."""
     return RankResult(
         rank=rank,
         status=Status.PLUGIN_ERROR,

@@ -62,7 +62,7 @@ class CudaClock(HostClock):
         self._free = [self._cuda.Event(enable_timing=True) for _ in range(marks)]
 
     def mark(self) -> None:
-        """Record an event, which the device passes when it gets there, and read the host's clock."""
+        """Record an event on the device's stream, and read the host's clock."""
         event = self._free.pop()
         event.record()
         self._events.append(event)

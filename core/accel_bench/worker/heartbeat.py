@@ -1,4 +1,4 @@
-"""The worker's side of the heartbeat: two numbers in a memory-mapped page, stored without a call."""
+"""The worker's side of the heartbeat: two numbers in a memory-mapped page."""
 
 from __future__ import annotations
 

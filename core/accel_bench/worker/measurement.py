@@ -41,7 +41,7 @@ class Findings:
 def measure(
     job: Job, rank: int, local_rank: int, active: Active, heartbeat: Heartbeat
 ) -> RankResult:
-    """Do what the job asks for and return what this rank found. Never raises, short of SystemExit."""
+    """Do what the job asks for and return what this rank found, whatever happens."""
     run = make_run(job, rank, local_rank)
     findings = Findings()
     error: BaseException | None = None

@@ -43,7 +43,7 @@ def leave_process_group() -> None:
 
 
 def enable_gradient_checkpointing(model: Any) -> None:
-    """Have the model recompute its activations, non-reentrant. Raises ScenarioError when it cannot."""
+    """Have the model recompute its activations. Raises ScenarioError when it cannot."""
     for word in ("activation", "gradient"):  # transformers is renaming it
         if enable := getattr(model, f"{word}_checkpointing_enable", None):
             enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})

@@ -115,7 +115,7 @@ class WindowStopwatch:
             self._close_window()
 
     def _synchronized_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a measured step as tools do that read the loss of every step: `measure.sync: each`."""
+        """End a measured step after waiting for the device: `measure.sync: each`."""
         self._clock.synchronize()
         self._window_lap(batches, loss)
 
@@ -147,7 +147,7 @@ class WindowStopwatch:
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Whether the median of the last steps is within the tolerance of the median of those before."""
+    """Whether the medians of the last steps and of those before are within the tolerance."""
     if len(seconds) < max(SHORTEST_WARMUP, 2 * PLATEAU_STEPS):
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])

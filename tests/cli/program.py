@@ -1,0 +1,93 @@
+"""Run the program as a user does: in this process where that is enough, in its own where it is
+not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from accel_bench.cli.main import main
+
+NULLS = """\
+name: nulls
+model: {use: null}
+data: {use: null, sequence_length: 16}
+optimizer: {use: null}
+engine: {use: null}
+stacks: {baseline: [], other: []}
+measure: {warmup: 1, steps: 2, repeats: 1}
+"""
+"""A scenario that needs no torch: a run takes about half a second."""
+
+
+class Done(NamedTuple):
+    """How a call of the program ended."""
+
+    code: Any
+    """Exit code."""
+
+    out: str
+    """What stands on stdout."""
+
+    err: str
+    """What stands on stderr."""
+
+
+def call(*arguments: str) -> Done:
+    """Run the program in this process; what it starts are real processes."""
+    out, err = io.StringIO(), io.StringIO()
+    before = signal.getsignal(signal.SIGTERM)
+    code: Any = 0
+    try:
+        with (
+            patch.object(sys, "argv", ["accel-bench", *arguments]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            main()
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def start(*arguments: str, folder: Path | None = None, **environment: str) -> Done:
+    """Run `python -m accel_bench` in a process of its own."""
+    command = [sys.executable, "-m", "accel_bench", *arguments]
+    # Edits to the checkout while tests run would change the ids: git does not find it.
+    variables = {**os.environ, "GIT_DIR": os.devnull, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def write_nulls(folder: Path, name: str = "nulls.yaml", **changes: str) -> Path:
+    """Write a scenario without torch; `changes` replace whole lines by their key."""
+    lines = {line.partition(":")[0]: line for line in NULLS.splitlines()}
+    lines.update({key: f"{key}: {value}" for key, value in changes.items()})
+    path = folder / name
+    path.write_text("\n".join(lines.values()) + "\n", encoding="utf8")
+    return path
+
+
+def write_distribution(
+    folder: Path, name: str, plugins: dict[str, str], source: str = "", requires: str = ""
+) -> None:
+    """Lay out an installed distribution: its metadata, its entry points and its one module."""
+    module = name.replace("-", "_")
+    (folder / f"{module}.py").write_text(source, encoding="utf8")
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    (info / "METADATA").write_text(metadata, encoding="utf8")
+    entries = [f"{plugin} = {module}:{kind}" for plugin, kind in plugins.items()]
+    text = "\n".join(["[accel_bench]", *entries]) + "\n"
+    (info / "entry_points.txt").write_text(text, encoding="utf8")
