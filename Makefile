@@ -5,16 +5,16 @@ BIN := $(VENV)/bin
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test quick lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m slow
+quick: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

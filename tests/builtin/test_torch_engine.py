@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.torch_engine_impl import TorchEngine
 from accel_bench.errors import ScenarioError
@@ -58,7 +57,9 @@ def micro_batches(samples: int, size: int, step: int) -> Iterator[Batch]:
             yield Batch({"x": x[part], "labels": labels[part]}, size, counts, step)
 
 
-def engine(make_run: MakeRun, size: int, accumulation: int, **train: Any) -> tuple[TorchEngine, Tiny]:
+def engine(
+    make_run: MakeRun, size: int, accumulation: int, **train: Any
+) -> tuple[TorchEngine, Tiny]:
     train = {"micro_batch_size": size, "gradient_accumulation": accumulation, **train}
     run = make_run(train=train, resources={"device": "cpu"})
     model = Tiny()

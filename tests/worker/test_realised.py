@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.models import Stack

@@ -6,7 +6,6 @@ import gc
 from pathlib import Path
 
 import pytest
-
 from accel_bench import Batch, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.worker.clocks import HostClock

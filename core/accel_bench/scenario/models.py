@@ -422,7 +422,8 @@ def complete_batch(train: Any, world_size: int) -> Any:
     if total is not None and total != product:
         raise ValueError(
             f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
-            f"gradient_accumulation {accumulation} x {world_size} devices = {product}; give two of the three"
+            f"gradient_accumulation {accumulation} x {world_size} devices = {product}; "
+            "give two of the three"
         )
     sizes = dict(zip(keys, (micro, accumulation, product), strict=True))
     return {**train, **sizes}

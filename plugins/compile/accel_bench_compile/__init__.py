@@ -76,18 +76,14 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         wanted = experiment.scenario.resources.device
         device = machine.device if wanted == "auto" else wanted
         if machine.c_compiler is None:
-            yield (
-                "torch-compile: inductor needs a C compiler and none was found; "
-                "install gcc or set CC"
-            )
+            yield ("inductor needs a C compiler and none was found; install gcc or set CC")
         elif device == "cpu" and not _cpp_compiler():
             yield (
-                "torch-compile: on a CPU inductor needs a C++ compiler and none was found; "
-                "install g++ or set CXX"
+                "on a CPU inductor needs a C++ compiler and none was found; install g++ or set CXX"
             )
         if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
             yield (
-                "torch-compile: inductor compiles against Python.h and it was not found; "
+                "inductor compiles against Python.h and it was not found; "
                 "install Python's development headers (python3-dev)"
             )
 

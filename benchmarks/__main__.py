@@ -1,0 +1,72 @@
+"""Run benchmarks and print one JSON document: `python -m benchmarks [NAME...] [--output FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from accel_bench.provenance import git_state
+from benchmarks import command_line, engine, harness
+from benchmarks.entry import QUICK, Counts, Document, Entry
+
+BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
+    "help": lambda counts, _: command_line.measure_help(counts),
+    "listing": lambda counts, _: command_line.measure_listing(counts),
+    "harness": lambda counts, _: harness.measure_overhead(counts),
+    "synchronisations": lambda counts, _: harness.measure_waits(counts),
+    "engine": engine.measure_engine,
+    "engine-large": engine.measure_large_engine,
+}
+"""What can be measured, by name."""
+
+NEEDS_GPU = {"engine-large"}
+"""Left out unless named: a CPU would take hours."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what was asked for; whether goals are met is in the document, not in the exit code."""
+    asked = parse(arguments)
+    names = asked.names or [name for name in BENCHMARKS if name not in NEEDS_GPU]
+    counts = QUICK if asked.quick else Counts()
+    entries = []
+    for name in names:
+        entries.append(BENCHMARKS[name](counts, asked.device))
+        print(line_of(entries[-1]), file=sys.stderr)
+    document = Document(
+        measured=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        commit=git_state(Path(__file__).resolve().parent.parent),
+        quick=asked.quick,
+        entries=tuple(entries),
+    )
+    text = document.model_dump_json(indent=1)
+    if asked.output:
+        asked.output.write_text(f"{text}\n", encoding="utf8")
+    else:
+        print(text)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; an unknown name is an error that lists the known ones."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to stdout")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="for `engine`")
+    parser.add_argument("--quick", action="store_true", help="only show that it works")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.names) - set(BENCHMARKS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+    return asked
+
+
+def line_of(entry: Entry) -> str:
+    """One line for people."""
+    goal = "" if entry.goal is None else f"  goal {entry.goal_is} {entry.goal}"
+    met = {True: "  met", False: "  MISSED", None: ""}[entry.met]
+    return f"{entry.name}: {entry.value:.4g} {entry.unit}{goal}{met}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What a benchmark reports: a number beside its goal, with every sample and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Literal
+
+from pydantic import Field, computed_field
+
+from accel_bench.machine import read_machine
+from accel_bench.scenario.base import Frozen, JsonValue
+
+PRIVATE = {"host": True, "c_compiler": True, "gpus": {"__all__": {"uuid"}}}
+"""What a published file need not say about the machine."""
+
+
+class Entry(Frozen):
+    """One measured number."""
+
+    name: str
+    """Which benchmark."""
+
+    value: float
+    """The number: a median over rounds."""
+
+    unit: str
+    """`ratio`, or what the value counts."""
+
+    goal: float | None
+    """What the value is held against; null where it is only reported."""
+
+    goal_is: Literal["at most", "at least"]
+    """On which side of the goal the value should lie."""
+
+    samples: dict[str, tuple[float, ...]]
+    """Every measurement in the order of rounds, by side; the name ends in the unit."""
+
+    machine: dict[str, JsonValue]
+    """Where it was measured, read just before."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is reached; null without one."""
+        if self.goal is None:
+            return None
+        return self.value <= self.goal if self.goal_is == "at most" else self.value >= self.goal
+
+
+class Document(Frozen):
+    """What `python -m benchmarks` prints."""
+
+    schema_version: int = 1
+    """Version of this document's form."""
+
+    measured: str
+    """When, in UTC, as ISO 8601."""
+
+    commit: str
+    """Commit of the checkout, with a hash of what differs from it; empty without git."""
+
+    quick: bool
+    """True for runs that only show that the benchmarks work: such numbers mean nothing."""
+
+    entries: tuple[Entry, ...]
+    """The numbers."""
+
+
+class Counts(Frozen):
+    """How much is measured."""
+
+    rounds: int = Field(7, ge=1)
+    """Rounds; each measures both sides once."""
+
+    laps: int = Field(20_000, ge=1)
+    """Steps of a window that do nothing."""
+
+    steps: int = Field(20, ge=1)
+    """Steps of a window that train."""
+
+
+QUICK = Counts(rounds=1, laps=50, steps=2)
+"""Enough to see that everything works."""
+
+
+def this_machine() -> dict[str, JsonValue]:
+    """The machine as it is now, its load included, without what tells it from its siblings."""
+    return read_machine().model_dump(mode="json", exclude=PRIVATE)
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], float]], rounds: int
+) -> dict[str, tuple[float, ...]]:
+    """Measure all sides in every round, each round in the opposite order of the one before."""
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        for name in order:
+            samples[name].append(sides[name]())
+    return {name: tuple(values) for name, values in samples.items()}
+
+
+def median_ratio(samples: Mapping[str, tuple[float, ...]], over: str, under: str) -> float:
+    """Median over rounds of one side divided by the other: what drifts slowly cancels."""
+    return median(a / b for a, b in zip(samples[over], samples[under], strict=True))

@@ -1,0 +1,113 @@
+"""What the stopwatch costs: time per step, and waits for the device, with a step that does nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from accel_bench.engine import Batch, Stopwatch, TokenCounts
+from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.stopwatch import WindowStopwatch
+from benchmarks.entry import Counts, Entry, interleave, this_machine
+from benchmarks.watched_clock import WatchedClock
+
+BATCHES = (Batch({}, 1, TokenCounts(512, 512, 511), 511),)
+"""What a lap of one micro-batch carries."""
+
+
+class DeviceLoss:
+    """Stands for a loss on a device: reading its value would wait for the device."""
+
+    def __init__(self, clock: WatchedClock) -> None:
+        self._clock = clock
+
+    def __float__(self) -> float:
+        self._clock.note("read")
+        return 0.0
+
+
+def measure_overhead(counts: Counts) -> Entry:
+    """Microseconds per step that laps add to a loop of steps that do nothing."""
+    machine = this_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        heartbeat = Heartbeat(Path(folder, "heartbeat"))
+        samples = interleave(
+            {
+                "measured_microseconds": lambda: measured_loop(heartbeat, counts.laps),
+                "bare_microseconds": lambda: bare_loop(counts.laps),
+            },
+            counts.rounds,
+        )
+    both = zip(samples["measured_microseconds"], samples["bare_microseconds"], strict=True)
+    return Entry(
+        name="harness",
+        value=median(measured - bare for measured, bare in both),
+        unit="microseconds per step",
+        goal=10.0,
+        goal_is="at most",
+        samples=samples,
+        machine=machine,
+    )
+
+
+def measure_waits(counts: Counts) -> Entry:
+    """How often the stopwatch makes the device wait between the first and last mark of a window."""
+    machine = this_machine()
+    clock = WatchedClock(HostClock())
+    with tempfile.TemporaryDirectory() as folder:
+        stopwatch = WindowStopwatch(
+            clock,
+            Heartbeat(Path(folder, "heartbeat")),
+            warmup=5,
+            steps=counts.laps,
+            before_window=clock.open,
+        )
+        stopwatch.start()
+        run_steps(stopwatch, DeviceLoss(clock))
+    in_window, at_end = clock.waits("synchronize")
+    reads, _ = clock.waits("read")
+    return Entry(
+        name="synchronisations",
+        value=in_window + reads,
+        unit="synchronisations in a window",
+        goal=0,
+        goal_is="at most",
+        samples={
+            "in_window_synchronisations": (in_window,),
+            "in_window_loss_reads": (reads,),
+            "at_its_end_synchronisations": (at_end,),
+        },
+        machine=machine,
+    )
+
+
+def measured_loop(heartbeat: Heartbeat, laps: int) -> float:
+    """Microseconds per step of a window whose steps do nothing."""
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=5, steps=laps)
+    stopwatch.start()
+    run_steps(stopwatch, 0.0)
+    window = stopwatch.window()
+    return (window.ended - window.started) / laps * 1e6
+
+
+def bare_loop(laps: int) -> float:
+    """Microseconds per step of a plain loop whose steps do nothing."""
+    started = time.monotonic()
+    for _ in range(laps):
+        do_nothing()
+    return (time.monotonic() - started) / laps * 1e6
+
+
+def run_steps(stopwatch: Stopwatch, loss: object) -> None:
+    """An engine whose steps do nothing."""
+    while stopwatch.running:
+        do_nothing()
+        stopwatch.lap(BATCHES, loss)
+
+
+def do_nothing() -> None:
+    """The step."""

@@ -1,0 +1,480 @@
+"""`accel-bench run`: from options and files to a comparison, on an engine that needs no torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.program import Done, call, start, write_distribution, write_nulls
+
+KEYS = {
+    "experiment_id",
+    "stack",
+    "sweep",
+    "status",
+    "reasons",
+    "runs",
+    "tokens_per_second",
+    "ratio",
+    "step_seconds",
+    "peak_memory_bytes",
+    "loss",
+    "loss_verdict",
+    "verdict",
+    "tokens_per_second_per_device",
+    "peak_memory_kind",
+    "differs",
+    "devices_used",
+    "plugins",
+    "evidence",
+    "realised",
+}
+"""What every experiment of the document has; further keys may be added."""
+
+FAST_NULL = "{use: null, step_seconds: 0.0}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the scenario `nulls.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    write_nulls(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Done:
+    """Run `nulls.yaml`."""
+    return call("run", "nulls.yaml", *arguments)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    """What `run --format json` prints; the run must succeed."""
+    done = run("--format", "json", *arguments)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def plan(*arguments: str) -> dict[str, Any]:
+    """What `run --dry-run --format json` prints; it must succeed."""
+    return document("--dry-run", *arguments)
+
+
+def stacks(found: dict[str, Any]) -> list[str]:
+    """Names of the stacks, in order."""
+    return [experiment["stack"] for experiment in found["experiments"]]
+
+
+def stored() -> list[dict[str, Any]]:
+    """All stored results."""
+    found: list[dict[str, Any]] = json.loads(call("results", "export", "--format", "json").out)
+    return found
+
+
+# What is printed.
+
+
+def test_json_is_one_document_on_stdout_with_the_promised_keys() -> None:
+    done = run("--format", "json")
+    found = json.loads(done.out)
+    assert done.code == 0
+    assert {"schema_version", "scenario", "baseline", "experiments"} <= set(found)
+    assert (found["scenario"], found["baseline"]) == ("nulls", "baseline")
+    assert stacks(found) == ["baseline", "other"]
+    for experiment in found["experiments"]:
+        assert set(experiment) >= KEYS
+        assert set(experiment["tokens_per_second"]) == {"median", "low", "high"}
+        assert set(experiment["ratio"]) == {"median", "low", "high"}
+        assert set(experiment["step_seconds"]) == {"p50", "p95"}
+        assert set(experiment["loss"]) == {"first", "last"}
+        assert {"name", "distribution", "version"} == set(experiment["plugins"][0])
+        assert (experiment["status"], experiment["runs"]) == ("ok", 1)
+
+
+def test_progress_stands_on_stderr_a_line_for_each_run_that_has_ended() -> None:
+    done = run("--format", "json", "--repeats", "2")
+    lines = done.err.splitlines()
+    assert lines[0] == "nulls: 4 runs"
+    assert len(lines) == 5
+    assert all(line.startswith("round ") and " ok " in line for line in lines[1:])
+    assert "tokens/s" in lines[1]
+    assert "left)" in lines[1]
+    assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv", "markdown"])
+def test_quiet_prints_nothing_but_the_comparison(output: str) -> None:
+    done = run("--quiet", "--format", output)
+    assert done.err == ""
+    assert "other" in done.out
+
+
+def test_csv_has_a_row_for_each_experiment() -> None:
+    rows = list(csv.DictReader(io.StringIO(run("-q", "--format", "csv").out)))
+    assert [row["stack"] for row in rows] == ["baseline", "other"]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+
+
+def test_markdown_is_a_table_with_as_many_cells_in_every_row() -> None:
+    lines = run("-q", "--format", "markdown").out.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 4
+    assert len({line.count("|") for line in table}) == 1
+
+
+def test_the_table_ends_with_a_sentence_and_says_where_the_results_lie(folder: Path) -> None:
+    done = run("--quiet")
+    assert "no verdict against baseline for other" in " ".join(done.out.split())
+    assert str(folder / "accel_bench_results") in done.out
+    assert len(stored()) == 2
+
+
+# What is run.
+
+
+def test_without_a_file_it_is_the_quickstart() -> None:
+    done = call("run", "--dry-run", "--format", "json")
+    assert json.loads(done.out)["scenario"] == "quickstart"
+
+
+def test_a_shipped_scenario_is_run_by_its_name() -> None:
+    by_name = call("run", "quickstart", "--dry-run", "--format", "json")
+    assert json.loads(by_name.out)["scenario"] == "quickstart"
+
+
+def test_several_files_give_a_list_with_a_document_each(folder: Path) -> None:
+    write_nulls(folder, "second.yaml", name="second", stacks="{alone: []}")
+    done = call("run", "nulls.yaml", "second.yaml", "-q", "--format", "json")
+    assert [found["scenario"] for found in json.loads(done.out)] == ["nulls", "second"]
+    assert done.code == 0
+
+
+def test_a_folder_runs_its_scenarios_but_not_the_slow_ones(folder: Path) -> None:
+    suite = folder / "suite"
+    suite.mkdir()
+    write_nulls(suite, "a.yaml", name="a")
+    write_nulls(suite, "b.yaml", name="b", slow="true")
+    write_nulls(suite, "c.yml", name="c")
+    (suite / "notes.txt").write_text("no scenario")
+    done = call("run", "suite", "--dry-run", "--format", "json")
+    assert [found["scenario"] for found in json.loads(done.out)] == ["a", "c"]
+
+
+def test_a_slow_scenario_runs_when_it_is_named(folder: Path) -> None:
+    write_nulls(folder, "slow.yaml", name="slow", slow="true")
+    assert call("run", "slow.yaml", "--dry-run").code == 0
+
+
+def test_a_named_stack_beside_the_scenarios_of_a_folder_is_not_taken_for_one(
+    folder: Path,
+) -> None:
+    suite = folder / "suite"
+    suite.mkdir()
+    write_nulls(suite, "a.yaml", name="a", stacks="{baseline: [], long: long}")
+    (suite / "long.yaml").write_text("set: {train.seed: 3}\n")
+    done = call("run", "suite", "--dry-run", "--format", "json")
+    assert stacks(json.loads(done.out)) == ["baseline", "long"]
+
+
+def test_a_folder_without_scenarios_is_refused(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    done = call("run", "empty")
+    assert done.code == 2
+    assert "empty holds no scenario" in done.err
+
+
+def test_one_wrong_file_of_several_stops_everything_before_it_starts(folder: Path) -> None:
+    (folder / "wrong.yaml").write_text("nam: wrong\n")
+    done = call("run", "nulls.yaml", "wrong.yaml")
+    assert done.code == 2
+    assert "wrong.yaml:1:1: unknown key 'nam'; did you mean 'name'?" in done.err
+    assert not (folder / "accel_bench_results").exists()
+
+
+def test_a_toml_scenario_gives_the_same_experiments_as_its_yaml_form(folder: Path) -> None:
+    (folder / "nulls.toml").write_text(
+        'name = "nulls"\nmodel = "null"\ndata = {use = "null", sequence_length = 16}\n'
+        'optimizer = "null"\nengine = "null"\n[stacks]\nbaseline = []\nother = []\n'
+        "[measure]\nwarmup = 1\nsteps = 2\nrepeats = 1\n"
+    )
+    toml = json.loads(call("run", "nulls.toml", "--dry-run", "--format", "json").out)
+    assert toml["experiments"] == plan()["experiments"]
+
+
+# --set and its short forms.
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "value"),
+    [
+        ("train.learning_rate=2e-4", ("train", "learning_rate"), 2e-4),
+        ("train.gradient_checkpointing=true", ("train", "gradient_checkpointing"), True),
+        ("train.max_grad_norm=null", ("train", "max_grad_norm"), None),
+        ("model.dtype=bfloat16", ("model", "dtype"), "bfloat16"),
+        ("model.overrides.num_hidden_layers=2", ("model", "overrides"), {"num_hidden_layers": 2}),
+        ("engine.step_seconds=0.001", ("engine", "step_seconds"), 0.001),
+        ("metrics=[]", ("metrics",), []),
+        ("environment.OMP_NUM_THREADS='2'", ("environment", "OMP_NUM_THREADS"), "2"),
+    ],
+)
+def test_set_changes_a_key_of_the_work(assignment: str, key: tuple[str, ...], value: Any) -> None:
+    document("--set", assignment)
+    found = stored()[0]["experiment"]["scenario"]
+    for part in key:
+        found = found[part]
+    assert found == value
+
+
+def test_set_and_its_short_forms_reach_the_measurement() -> None:
+    document("--repeats", "2", "--timeout", "77", "--device", "cpu", "--set", "measure.steps=3")
+    scenario = stored()[0]["experiment"]["scenario"]
+    assert len(stored()) == 4
+    assert scenario["measure"]["timeout_seconds"] == 77
+    assert scenario["measure"]["steps"] == 3
+    assert scenario["resources"]["device"] == "cpu"
+
+
+def test_a_short_form_wins_over_set() -> None:
+    assert plan("--set", "measure.repeats=7", "--repeats", "2")["runs"] == 4
+
+
+def test_set_reaches_an_option_of_a_plugin_in_a_stack() -> None:
+    arguments = ("--set", "stacks.other=[torch-compile]", "--set")
+    default = plan(*arguments[:2])
+    changed = plan(*arguments, "stacks.other.torch-compile.dynamic=true")
+    assert stacks(changed) == ["baseline", "other"]
+    assert changed["experiments"][1]["differs"] == "torch-compile(dynamic=true)"
+    ids = [found["experiments"][1]["experiment_id"] for found in (default, changed)]
+    assert ids[0] != ids[1]
+
+
+def test_set_can_replace_all_stacks_in_their_short_spelling() -> None:
+    assert stacks(plan("--set", "stacks={a: [], b: [torch-compile], c: null}")) == ["a", "b", "c"]
+
+
+def test_set_can_sweep() -> None:
+    found = plan("--set", "sweep.train.seed=[1,2]")
+    assert [row["sweep"] for row in found["experiments"]] == 2 * ["train.seed=1"] + 2 * [
+        "train.seed=2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("measure.steps", "--set measure.steps: expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
+        ("measure.stepz=3", "did you mean 'steps'?"),
+        ("measure.steps=many", "measure.steps"),
+        ("measure.steps=1.5", "measure.steps"),
+        ("measure.steps=true", "measure.steps"),
+        ("measure.steps=.nan", "--set measure.steps"),
+        ("measure..steps=3", "is not a dotted key"),
+        ("measure.steps.x=3", "'steps' holds a value"),
+        ("train.seed=[1", "--set train.seed"),
+        ("stacks.othr.torch-compile.mode=x", "did you mean 'other'?"),
+        ("stacks.other.torch-compile.mode=x", "does not use the plugin 'torch-compile'"),
+        ("environment.LD_PRELOAD=/x.so", "--allow-env"),
+    ],
+)
+def test_a_wrong_override_is_named_and_nothing_starts(
+    assignment: str, message: str, folder: Path
+) -> None:
+    done = run("--set", assignment)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert not (folder / "accel_bench_results").exists()
+
+
+def test_a_wrong_option_names_the_plugin_and_the_nearest_option() -> None:
+    done = run("--set", "engine.step_second=1")
+    assert done.code == 2
+    assert "plugin 'null' (as engine): unknown key 'step_second'; did you mean" in done.err
+
+
+# --plugin, --only and the baseline.
+
+
+def test_plugin_adds_a_stack_of_its_name() -> None:
+    found = plan("--plugin", "torch-compile")
+    assert stacks(found) == ["baseline", "other", "torch-compile"]
+    assert found["experiments"][2]["differs"] == "torch-compile"
+
+
+def test_plugin_adds_one_stack_of_two_plugins_in_that_order() -> None:
+    found = plan("--plugin", "example+torch-compile")
+    assert stacks(found)[-1] == "example+torch-compile"
+    assert found["experiments"][2]["differs"] == "example, torch-compile"
+
+
+def test_plugin_can_be_repeated() -> None:
+    assert stacks(plan("--plugin", "example", "--plugin", "torch-compile"))[2:] == [
+        "example",
+        "torch-compile",
+    ]
+
+
+def test_the_stack_of_a_plugin_takes_options_from_set() -> None:
+    option = "stacks.torch-compile.torch-compile.dynamic=true"
+    found = plan("--plugin", "torch-compile", "--set", option)
+    assert found["experiments"][2]["differs"] == "torch-compile(dynamic=true)"
+
+
+def test_a_plugin_is_compared_with_the_plain_work_where_the_file_has_no_stack(
+    folder: Path,
+) -> None:
+    text = (folder / "nulls.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("stacks")]
+    (folder / "nulls.yaml").write_text("\n".join(lines))
+    assert stacks(plan("--plugin", "torch-compile")) == ["baseline", "torch-compile"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("torch-compiel", "no plugin is called 'torch-compiel'; did you mean 'torch-compile'?"),
+        ("compile", "did you mean 'torch-compile'?"),
+        ("example+exampl", "no plugin is called 'exampl'; did you mean 'example'?"),
+        ("example+example", "uses 'example' twice"),
+        ("example+", "stacks.example+"),
+        ("../example", "../example"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_ends_with_2_before_anything_starts(
+    name: str, message: str, folder: Path
+) -> None:
+    done = run("--plugin", name)
+    assert done.code == 2
+    assert message in done.err
+    assert not (folder / "accel_bench_results").exists()
+
+
+def test_only_runs_the_stack_and_the_baseline() -> None:
+    assert stacks(plan("--plugin", "example", "--only", "example")) == ["baseline", "example"]
+
+
+def test_only_can_be_repeated_and_keeps_the_written_order() -> None:
+    found = plan("--plugin", "example", "--only", "example", "--only", "other")
+    assert stacks(found) == ["baseline", "other", "example"]
+
+
+def test_an_unknown_stack_is_answered_with_the_nearest() -> None:
+    done = run("--only", "othr")
+    assert done.code == 2
+    assert "no stack is called 'othr'; did you mean 'other'?" in done.err
+
+
+def test_without_the_baseline_there_is_no_ratio_and_the_reason_is_given() -> None:
+    found = document("--no-baseline", "-q")
+    (experiment,) = found["experiments"]
+    assert found["baseline"] == "baseline"
+    assert experiment["stack"] == "other"
+    assert experiment["ratio"] is None
+    assert experiment["ratio_reason"] == "the baseline was not run"
+
+
+def test_no_baseline_and_no_other_stack_is_refused(folder: Path) -> None:
+    write_nulls(folder, stacks="{alone: []}")
+    done = run("--no-baseline")
+    assert done.code == 2
+    assert "leaves no stack" in done.err
+
+
+def test_a_plan_of_more_runs_than_allowed_is_refused_with_its_size(folder: Path) -> None:
+    done = run("--repeats", "600")
+    assert done.code == 2
+    assert "1,200 runs" in done.err
+    assert "--max-runs" in done.err
+    assert run("--repeats", "600", "--max-runs", "1200", "--dry-run").code == 0
+    assert not (folder / "accel_bench_results").exists()
+
+
+# Exit codes.
+
+
+def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a plugin that fails in its first hook, for processes that are started later."""
+    site = folder / "site"
+    site.mkdir()
+    source = (
+        "from accel_bench import Plugin, hookimpl\n"
+        "class Broken(Plugin):\n"
+        "    '''Fails.'''\n"
+        "    @hookimpl\n"
+        "    def prepare_process(self, run):\n"
+        "        raise RuntimeError('no such luck')\n"
+    )
+    write_distribution(site, "accel-bench-broken", {"broken": "Broken"}, source)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return "broken"
+
+
+def test_a_stack_that_fails_ends_with_1_and_the_others_are_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = broken(folder, monkeypatch)
+    done = start("run", "nulls.yaml", "--plugin", name, "--format", "json", "-q")
+    rows = {row["stack"]: row for row in json.loads(done.out)["experiments"]}
+    assert done.code == 1
+    assert rows["broken"]["status"] == "plugin_error"
+    assert "accel-bench-broken" in rows["broken"]["reasons"][0]
+    assert rows["broken"]["tokens_per_second"] is None
+    assert rows["other"]["status"] == "ok"
+
+
+def test_under_a_table_stand_the_last_lines_of_a_failed_run_s_log_and_their_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = broken(folder, monkeypatch)
+    done = start("run", "nulls.yaml", "--plugin", name, "--only", name, "-q", COLUMNS="200")
+    assert "broken: plugin_error; log in" in done.out
+    assert "RuntimeError: no such luck" in done.out
+    (path,) = [line for line in done.out.splitlines() if line.strip().startswith(str(folder))]
+    assert "no such luck" in (Path(path.strip()) / "rank0.log").read_text()
+
+
+def test_when_nothing_can_run_it_ends_with_3_and_the_reason() -> None:
+    done = run("--set", "resources.nodes=2")
+    assert done.code == 3
+    assert "2 are asked for" in done.err
+
+
+def test_one_scenario_that_cannot_run_does_not_hide_behind_another_that_can(folder: Path) -> None:
+    write_nulls(folder, "two.yaml", name="two", resources="{nodes: 2}")
+    done = call("run", "nulls.yaml", "two.yaml", "--format", "json")
+    assert done.code == 0
+    assert "two" in done.err
+    assert "2 are asked for" in done.err
+
+
+def test_a_stack_asked_for_by_name_that_cannot_run_ends_with_2() -> None:
+    nodes = "stacks.other={set: {resources.nodes: 2}}"
+    assert run("--dry-run", "--set", nodes).code == 0
+    done = run("--dry-run", "--set", nodes, "--only", "other")
+    assert done.code == 2
+    assert "stack 'other' cannot run here" in done.err
+
+
+# What a run leaves behind.
+
+
+def test_the_scenario_in_a_run_s_folder_gives_the_same_experiment_again(folder: Path) -> None:
+    first = document("-q", "--set", "sweep.train.seed=[3]", "--only", "other")
+    (written,) = folder.glob("accel_bench_results/runs/*/*-other-*/scenario.yaml")
+    again = json.loads(call("run", str(written), "--dry-run", "--format", "json").out)
+    (planned,) = again["experiments"]
+    assert planned["experiment_id"] == first["experiments"][1]["experiment_id"]
+
+
+def test_the_environment_names_the_results_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(folder / "elsewhere"))
+    run("-q")
+    assert (folder / "elsewhere").is_dir()
+    assert not (folder / "accel_bench_results").exists()

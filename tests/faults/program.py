@@ -1,0 +1,159 @@
+"""Run the real program on a scenario without torch, and look at what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from accel_bench.result import Result
+from accel_bench.store.database import open_store
+
+MARK = "FAULT_SUITE"
+"""Environment variable by which everything that a program has started is found."""
+
+PATIENCE_SECONDS = 60.0
+"""How long something is waited for that must happen; much longer than it takes."""
+
+
+def null_scenario(stacks: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """A scenario that needs no torch; `changes` replace top-level keys."""
+    return {
+        "name": "faults",
+        "model": {"use": "null"},
+        "data": {"use": "null", "sequence_length": 16},
+        "optimizer": {"use": "null"},
+        "engine": {"use": "null", "step_seconds": 0.005},
+        "metrics": [],
+        "stacks": dict(stacks),
+        "measure": {"warmup": 2, "steps": 4, "repeats": 1},
+        **changes,
+    }
+
+
+def write_scenario(path: Path, scenario: Mapping[str, Any]) -> Path:
+    """Write it as a person would."""
+    path.write_text(yaml.safe_dump(dict(scenario), sort_keys=False), encoding="utf8")
+    return path
+
+
+@dataclass
+class Program:
+    """The program in a process of its own, with a results folder of its own."""
+
+    folder: Path
+    """Where scenario and results lie."""
+
+    site: Path
+    """Where the distributions of this test are installed."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """More variables."""
+
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Value of `MARK` in the program and in everything that it starts."""
+
+    @property
+    def results_folder(self) -> Path:
+        """Where the program keeps results."""
+        return self.folder / "results"
+
+    def start(self, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+        """Start it and do not wait."""
+        # Git must not find the checkout: a file saved while this runs would change every id.
+        variables = {**os.environ, "GIT_DIR": os.devnull, MARK: self.mark, **self.environment}
+        variables["PYTHONPATH"] = str(self.site)
+        variables["ACCEL_BENCH_RESULTS"] = str(self.results_folder)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        command = [sys.executable, "-m", "accel_bench", *arguments]
+        return subprocess.Popen(command, env=variables, cwd=self.folder, text=True, **streams)
+
+    def finish(self, process: subprocess.Popen[str]) -> Finished:
+        """Wait for its end."""
+        out, err = process.communicate(timeout=10 * PATIENCE_SECONDS)
+        return Finished(self, process.returncode, out or "", err or "")
+
+    def call(self, *arguments: str) -> Finished:
+        """Start it and wait for its end."""
+        return self.finish(self.start(*arguments))
+
+    def run(self, scenario: Mapping[str, Any], *arguments: str) -> Finished:
+        """`run` a scenario."""
+        path = write_scenario(self.folder / "scenario.yaml", scenario)
+        return self.call("run", str(path), *arguments)
+
+    def results(self) -> list[Result]:
+        """All rows, in order; none where there is no database yet."""
+        if not (self.results_folder / "results.sqlite").exists():
+            return []
+        with open_store(self.results_folder, write=False) as store:
+            return store.results()
+
+    def processes(self) -> list[int]:
+        """Every live process that the program has started, itself included."""
+        wanted = f"{MARK}={self.mark}".encode()
+        return [number for number, variables in _environments() if wanted in variables]
+
+    def left_behind(self) -> list[int]:
+        """Processes that are still there after a while."""
+        if wait_for(lambda: not self.processes(), give_up=5.0):
+            return []
+        return self.processes()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the program has ended."""
+
+    program: Program
+    code: int
+    out: str
+    err: str
+
+    @property
+    def results(self) -> list[Result]:
+        """All rows."""
+        return self.program.results()
+
+    @property
+    def document(self) -> Any:
+        """What `--format json` printed."""
+        return json.loads(self.out)
+
+    def result(self, stack: str) -> Result:
+        """The only row of a stack."""
+        (found,) = [row for row in self.results if row.experiment.stack.name == stack]
+        return found
+
+    def log(self, stack: str, rank: int = 0) -> str:
+        """A rank's log."""
+        folder = self.program.results_folder / self.result(stack).folder
+        return (folder / f"rank{rank}.log").read_text(encoding="utf8")
+
+
+def wait_for(condition: Callable[[], Any], give_up: float = PATIENCE_SECONDS) -> bool:
+    """Whether it became true."""
+    until = time.monotonic() + give_up
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _environments() -> Iterator[tuple[int, list[bytes]]]:
+    """Every process whose environment can be read; a dead one that waits for its parent has none.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            yield int(folder.name), (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue

@@ -1,0 +1,215 @@
+"""Whatever a worker does, its attempt ends as one row that says what happened, and others go on.
+
+One program runs all faults, each as a stack of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from accel_bench.plugins import hooks
+from accel_bench.result import Status
+from faults.program import Finished, Program, null_scenario
+
+TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
+WORKER_HOOKS = [
+    hook for hook in hooks() if hook not in ("check_scenario", "launch_ranks", "prepare_experiment")
+]
+PHASE_OF = {"start_metrics": "warm-up"}
+"""Phases that are not called as the hook."""
+
+
+class Case(NamedTuple):
+    """One fault and how it must end."""
+
+    options: dict[str, Any]
+    status: str
+    reason: str = ""
+    phase: str = "window"
+    ranks: int = 1
+
+
+CASES = {
+    "oom": Case({"fault": "oom"}, "oom", "MemoryError"),
+    "oom-alias": Case({"fault": "oom_alias"}, "oom", "CUDA out of memory"),
+    "oom-cause": Case({"fault": "oom_cause"}, "oom", "the kernel could not be built"),
+    "oom-warm-up": Case({"fault": "oom", "at_step": 0}, "oom", "MemoryError", "warm-up"),
+    "oom-load": Case({"fault": "oom", "hook": "load_model"}, "oom", "", "load_model"),
+    "oom-rank-1": Case({"fault": "oom_alias", "rank": 1}, "oom", "rank 1: ", ranks=2),
+    "exception": Case({"fault": "broken"}, "failed", "ValueError: broken on purpose"),
+    "sys-exit": Case({"fault": "leave"}, "failed", "SystemExit: 3"),
+    "exit": Case({"fault": "vanish"}, "failed", "ended by exit 4 in window after 3 steps"),
+    "exit-rank-1": Case({"fault": "vanish", "rank": 1}, "failed", "rank 1: ended by", ranks=2),
+    "exit-other-waits": Case(
+        {"fault": "broken", "rank": 1, "others": "sleep"}, "failed", "rank 1: ValueError", ranks=2
+    ),
+    "abort": Case({"fault": "abort"}, "crashed", "ended by SIGABRT in window after 3 steps"),
+    "segfault": Case({"fault": "segfault"}, "crashed", "ended by SIGSEGV"),
+    "kill": Case({"fault": "kill"}, "killed", "ended by SIGKILL in window after 3 steps"),
+    "kill-warm-up": Case(
+        {"fault": "kill", "at_step": 1}, "killed", "in warm-up after 1 steps", "warm-up"
+    ),
+    "grandchild": Case({"fault": "grandchild"}, "ok", phase=""),
+    "setsid": Case({"fault": "setsid"}, "ok", phase=""),
+    **{
+        f"raise-{hook}": Case(
+            {"fault": "broken", "hook": hook},
+            "plugin_error",
+            f"plugin 'faulty' (accel-bench-faulty) failed in {hook}: ValueError: broken on purpose",
+            PHASE_OF.get(hook, hook),
+        )
+        for hook in WORKER_HOOKS
+    },
+    "launch-raises": Case(
+        {"fault": "broken", "hook": "launch_ranks"}, "plugin_error", "failed in launch_ranks", ""
+    ),
+    "exit-in-hook": Case(
+        {"fault": "leave", "hook": "load_data"}, "plugin_error", "SystemExit: 3", "load_data"
+    ),
+}
+
+WRONG = {
+    "model-none": ("load_model", None),
+    "dataset-none": ("load_data", None),
+    "engine-text": ("build_engine", "no engine"),
+    "metrics-number": ("finish_metrics", 5),
+    "metrics-text": ("finish_metrics", "fast"),
+    "metrics-list": ("finish_metrics", ["fast"]),
+    "evidence-list": ("report_evidence", ["acted"]),
+    "evidence-object": ("report_evidence", "object"),
+    "launch-none": ("launch_ranks", None),
+    "launch-text": ("launch_ranks", "started"),
+}
+"""Hooks, and what they return that is not what is expected."""
+
+
+def stacks() -> dict[str, Any]:
+    """A stack for each case, between two that are sound."""
+    found: dict[str, Any] = {"baseline": []}
+    for name, case in CASES.items():
+        use = [{"use": "faulty", **case.options}, "witness"]
+        found[name] = {"set": TWO_RANKS if case.ranks == 2 else {}, "use": use}
+    for name, (hook, value) in WRONG.items():
+        use = {"use": "faulty", "fault": "return", "hook": hook, "value": value}
+        found[name] = {"use": [use]}
+    for name, hook in (("prepare", "prepare_experiment"), ("prepared", "step")):
+        fault = "broken" if name == "prepare" else "none"
+        found[name] = {"use": [{"use": "faulty-preparation", "fault": fault, "hook": hook}]}
+    return {**found, "last": {"use": ["witness"]}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, site: Any) -> Finished:
+    """The program after it has run all of them."""
+    program = Program(tmp_path_factory.mktemp("endings"), site)
+    adapter = {"use": "none"}
+    return program.run(null_scenario(stacks(), adapter=adapter), "--quiet", "--format", "json")
+
+
+@pytest.mark.parametrize("stack", CASES)
+def test_the_row_says_how_it_ended_and_where(finished: Finished, stack: str) -> None:
+    case, row = CASES[stack], finished.result(stack)
+    assert row.status.value == case.status
+    assert row.phase == case.phase
+    assert case.reason in " ".join(row.reasons)
+    assert (row.log_tail == "") == (row.status.completed or stack == "launch-raises")
+
+
+@pytest.mark.parametrize("stack", WRONG)
+def test_a_wrong_value_is_blamed_on_the_plugin_that_returned_it(
+    finished: Finished, stack: str
+) -> None:
+    row, hook = finished.result(stack), WRONG[stack][0]
+    assert row.status is Status.PLUGIN_ERROR
+    assert f"plugin 'faulty' (accel-bench-faulty) failed in {hook}: returned" in row.reasons[0]
+
+
+@pytest.mark.parametrize("stack", ["baseline", "last", "prepared"])
+def test_sound_stacks_are_not_affected(finished: Finished, stack: str) -> None:
+    assert finished.result(stack).status is Status.OK
+    assert finished.result(stack).reasons == ()
+
+
+def test_every_stack_has_one_row_and_nothing_else_has(finished: Finished) -> None:
+    names = sorted(row.experiment.stack.name for row in finished.results)
+    assert names == sorted(stacks())
+
+
+def test_the_program_exits_1_and_prints_every_stack(finished: Finished) -> None:
+    assert finished.code == 1
+    assert "Traceback" not in finished.err
+    rows = {row["stack"]: row["status"] for row in finished.document["experiments"]}
+    assert rows == {row.experiment.stack.name: row.status.value for row in finished.results}
+
+
+def test_no_process_is_left_behind(finished: Finished) -> None:
+    assert finished.program.left_behind() == []
+
+
+@pytest.mark.parametrize("stack", ["oom-alias", "oom-cause"])
+def test_bytes_asked_and_free_are_kept(finished: Finished, stack: str) -> None:
+    error = finished.result(stack).ranks[0].error
+    assert error["bytes_asked"] == 2.5 * 2**30
+    assert error["bytes_free"] == 1.25 * 2**30
+
+
+def test_the_rank_that_ran_to_its_end_keeps_its_window(finished: Finished) -> None:
+    sound, guilty = finished.result("oom-rank-1").ranks
+    assert sound.status is Status.OK
+    assert sound.window is not None
+    assert guilty.status is Status.OOM
+    assert guilty.window is None
+
+
+def test_a_rank_that_waits_for_a_lost_one_is_ended_and_leaves_its_stack(
+    finished: Finished,
+) -> None:
+    row = finished.result("exit-other-waits")
+    assert [rank.status.value for rank in row.ranks] == ["interrupted", "failed"]
+    assert "in sleep" in finished.log("exit-other-waits", rank=0)
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"), [("segfault", "Segmentation fault"), ("abort", "Aborted")]
+)
+def test_a_crash_leaves_its_stack_in_the_log(finished: Finished, stack: str, words: str) -> None:
+    assert words in finished.log(stack)
+    assert f"in {stack}" in finished.log(stack)
+    assert words in finished.result(stack).log_tail
+
+
+@pytest.mark.parametrize("hook", WORKER_HOOKS)
+def test_other_plugins_are_closed_when_a_hook_fails(finished: Finished, hook: str) -> None:
+    folder = finished.program.results_folder / finished.result(f"raise-{hook}").folder
+    assert (folder / "closed-by-rank0").exists()
+
+
+def test_the_error_of_a_hook_names_plugin_distribution_and_hook(finished: Finished) -> None:
+    error = finished.result("raise-load_model").ranks[0].error
+    assert error["plugin"] == "faulty"
+    assert error["distribution"] == "accel-bench-faulty"
+    assert error["hook"] == "load_model"
+    assert "broken on purpose" in error["traceback"]
+
+
+def test_what_was_measured_before_a_late_hook_failed_is_kept(finished: Finished) -> None:
+    window = finished.result("raise-report_evidence").ranks[0].window
+    assert window is not None
+    assert [sample.step for sample in window.samples] == [2, 3, 4, 5]
+
+
+def test_a_failed_preparation_is_the_row_of_its_experiment(finished: Finished) -> None:
+    row = finished.result("prepare")
+    assert row.status is Status.PLUGIN_ERROR
+    assert row.phase == "prepare_experiment"
+    assert "failed in prepare_experiment" in row.reasons[0]
+
+
+def test_exits_are_named(finished: Finished) -> None:
+    found = {name: finished.result(name).exits for name in ("kill", "segfault", "exit-rank-1")}
+    assert found == {
+        "kill": ("SIGKILL",),
+        "segfault": ("SIGSEGV",),
+        "exit-rank-1": ("exit 0", "exit 4"),
+    }

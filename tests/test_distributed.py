@@ -1,0 +1,110 @@
+"""Two ranks against one process: the same global batch gives the same losses and tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accel_bench import Result, Status
+from accel_bench.analysis.throughput import run_throughput
+from accel_bench.store.database import open_store
+
+SCENARIO = """
+name: shards
+model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
+data: {use: text, source: path, path: %(text)s, sequence_length: 32%(data)s}
+train: {global_batch_size: 8, gradient_accumulation: %(accumulation)d, learning_rate: 1e-3}
+resources: {device: cpu, threads: 1}
+measure: {warmup: 1, steps: 4, repeats: 1}
+"""
+
+
+def run(folder: Path, name: str, devices: int, accumulation: int = 1, data: str = "") -> Result:
+    """Run the scenario as a user does, and read back what was stored."""
+    text = folder / "text"
+    if not text.exists():
+        text.mkdir()
+        for number in range(40):
+            words = " ".join(f"word{number * i % 97}" for i in range(30 + number))
+            (text / f"{number}.txt").write_text(words)
+    scenario = folder / f"{name}.yaml"
+    values = {"text": text, "accumulation": accumulation, "data": data}
+    scenario.write_text(SCENARIO % values)
+    results = folder / name
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
+    command += ["--set", f"resources.devices={devices}", "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open_store(results, write=False) as store:
+        (result,) = store.results()
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> Result:
+    return run(folder, "one", devices=1)
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Result:
+    return run(folder, "two", devices=2)
+
+
+def test_the_losses_of_two_ranks_are_those_of_one_process(one: Result, two: Result) -> None:
+    alone, together = run_throughput(one), run_throughput(two)
+    assert alone is not None and together is not None
+    assert len(alone.losses) == 5
+    assert together.losses == pytest.approx(alone.losses, rel=1e-5)
+
+
+def test_the_tokens_of_two_ranks_are_those_of_one_process(one: Result, two: Result) -> None:
+    alone, together = run_throughput(one), run_throughput(two)
+    assert alone is not None and together is not None
+    assert together.real_tokens == alone.real_tokens
+    assert together.supervised_tokens == alone.supervised_tokens
+    assert together.tokens_per_second_per_device == pytest.approx(together.tokens_per_second / 2)
+
+
+def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> None:
+    assert two.status is Status.OK
+    assert [rank.rank for rank in two.ranks] == [0, 1]
+    for rank in two.ranks:
+        assert rank.window is not None
+        assert len(rank.window.samples) == 4
+        assert rank.realised["strategy"] == "DistributedDataParallel"
+        assert rank.realised["world_size"] == 2
+    assert {rank.device["index"] for rank in two.ranks} == {0, 1}
+
+
+def test_the_replicas_agree_after_the_window(two: Result) -> None:
+    assert two.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
+
+
+@pytest.mark.slow
+def test_padded_batches_and_accumulation_give_the_same_losses_too(folder: Path) -> None:
+    padded = ", packing: false, padding: longest"
+    alone = run_throughput(run(folder, "one-padded", 1, accumulation=1, data=padded))
+    together = run_throughput(run(folder, "two-padded", 2, accumulation=2, data=padded))
+    assert alone is not None and together is not None
+    assert together.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert together.real_tokens == alone.real_tokens
+
+
+@pytest.mark.slow
+def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
+    scenario = folder / "apart.yaml"
+    values = {"text": folder / "text", "accumulation": 1, "data": ""}
+    text = SCENARIO % values
+    scenario.write_text(text + "parallel: none\n")
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
+    command += ["--set", "resources.devices=2", "--results", str(folder / "apart")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "nothing joins the gradients of 2 processes" in done.stdout
