@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.provenance import git_state
+
 from benchmarks import command_line, engine, harness
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
@@ -27,7 +28,7 @@ NEEDS_GPU = {"engine-large"}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what was asked for; whether goals are met is in the document, not in the exit code."""
+    """Measure what was asked for. Goals do not touch the exit code: the document says them."""
     asked = parse(arguments)
     names = asked.names or [name for name in BENCHMARKS if name not in NEEDS_GPU]
     counts = QUICK if asked.quick else Counts()

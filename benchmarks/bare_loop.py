@@ -10,7 +10,7 @@ from typing import Any
 from accel_bench import Batch
 
 
-def take_steps(  # noqa: PLR0913 - what a training loop needs
+def take_steps(  # noqa: PLR0913, PLR0917 - what a training loop needs
     model: Any,
     optimizer: Any,
     batches: Iterator[Batch],

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Literal
 
-from pydantic import Field, computed_field
-
 from accel_bench.machine import read_machine
 from accel_bench.scenario.base import Frozen, JsonValue
+from pydantic import Field, computed_field
 
-PRIVATE = {"host": True, "c_compiler": True, "gpus": {"__all__": {"uuid"}}}
+PRIVATE = {"host", "c_compiler"}
 """What a published file need not say about the machine."""
 
 
@@ -86,7 +85,10 @@ QUICK = Counts(rounds=1, laps=50, steps=2)
 
 def this_machine() -> dict[str, JsonValue]:
     """The machine as it is now, its load included, without what tells it from its siblings."""
-    return read_machine().model_dump(mode="json", exclude=PRIVATE)
+    machine = read_machine().model_dump(mode="json", exclude=PRIVATE)
+    for gpu in machine["gpus"]:
+        del gpu["uuid"]
+    return machine
 
 
 def interleave(
@@ -95,8 +97,7 @@ def interleave(
     """Measure all sides in every round, each round in the opposite order of the one before."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        order = list(sides) if number % 2 == 0 else list(reversed(sides))
-        for name in order:
+        for name in list(sides)[:: -1 if number % 2 else 1]:
             samples[name].append(sides[name]())
     return {name: tuple(values) for name, values in samples.items()}
 

@@ -1,5 +1,4 @@
-"""What the stopwatch costs: time per step, and waits for the device, with a step that does nothing.
-"""
+"""What the stopwatch adds to steps that do nothing: time, and waits for the device."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from accel_bench.engine import Batch, Stopwatch, TokenCounts
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
+
 from benchmarks.entry import Counts, Entry, interleave, this_machine
 from benchmarks.watched_clock import WatchedClock
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from accel_bench.machine import Machine
-from accel_bench.plugins import Active, Member, unmet_requirement
+from accel_bench.plugins import Active, Member, find, unmet_requirement, wrong_answer
 from accel_bench.scenario.catalogue import architecture_of
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
+
+OWN_DISTRIBUTION = "accel-bench"
+"""Ours: it would not run without its requirements."""
 
 
 def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) -> tuple[str, ...]:
@@ -18,11 +21,10 @@ def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) 
     for member in active.members:
         found = _declared(experiment.scenario, member, machine)
         reasons += [f"{member.name}: {reason}" for reason in found]
-    for member, answers in active.call_all(
+    for member, answers in active.call_lists(
         "check_scenario", experiment=experiment, machine=machine
     ):
-        prefix = "" if member.name in str(answers) else f"{member.name}: "
-        reasons += [f"{prefix}{reason}" for reason in answers or ()]
+        reasons += [_named(member, reason) for reason in answers]
     return tuple(dict.fromkeys(reasons))
 
 
@@ -42,6 +44,8 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
 def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[str]:
     """What the plugin's class declares."""
     plugin = member.instance
+    if member.distribution != OWN_DISTRIBUTION:
+        yield from find(member.name).unmet
     yield from filter(None, map(unmet_requirement, plugin.requires))
     architecture = architecture_of(scenario.model)
     known = plugin.restricted_model_archs
@@ -65,6 +69,13 @@ def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[
             for gpu in machine.gpus[: scenario.resources.devices]
             if gpu.compute_capability < oldest
         )
+
+
+def _named(member: Member, reason: object) -> str:
+    """A reason that says whose it is. Raises HookError for one that is no text."""
+    if not isinstance(reason, str):
+        raise wrong_answer(member, "check_scenario", "a list of texts", reason)
+    return reason if member.name in reason else f"{member.name}: {reason}"
 
 
 def _listing(names: Iterable[str]) -> str:

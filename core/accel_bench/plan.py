@@ -9,10 +9,11 @@ from typing import Any
 from accel_bench.constraints import unmet_constraints
 from accel_bench.errors import NothingToRunError, PluginError, ScenarioError, did_you_mean
 from accel_bench.machine import Machine
-from accel_bench.plugins import Active, activate, load_class
+from accel_bench.plugins import Active, Member, activate, blaming, load_class
+from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.expand import Point, check_file, count_points, expand
-from accel_bench.scenario.experiment import Experiment, digest, identity_of
+from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
 from accel_bench.scenario.models import Scenario, ScenarioFile
 
 ADAPTER_WHEN_NEEDED = "lora"
@@ -96,11 +97,11 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
     constraints leave nothing. A skipped stack that was asked for by name is an error too.
     """
     draft = copy.deepcopy(draft)
-    for key, value in wishes.overrides:
-        draft.set(key, value, f"--set {key}")
     for wish in wishes.plugins:
         draft.set(f"stacks.{wish}", {"use": wish.split("+")}, f"--plugin {wish}")
         draft.data["stacks"] = _with_baseline(draft.data["stacks"])
+    for key, value in wishes.overrides:
+        draft.set(key, value, f"--set {key}")
     notices = _add_what_plugins_need(draft)
     file = check_file(draft, wishes.allow_environment)
     chosen = _choose(file, wishes)
@@ -216,7 +217,7 @@ def _environment(experiment: Experiment, active: Active, machine: Machine) -> di
     fingerprints = {
         member.name: found
         for member in measured
-        if (found := member.instance.fingerprint(experiment)) is not None
+        if (found := _fingerprint(member, experiment)) is not None
     }
     return {
         "python": machine.python,
@@ -228,6 +229,14 @@ def _environment(experiment: Experiment, active: Active, machine: Machine) -> di
         "cores": machine.cores,
         "fingerprints": fingerprints,
     }
+
+
+def _fingerprint(member: Member, experiment: Experiment) -> JsonValue:
+    """What a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
+    with blaming(member, "fingerprint"):
+        found = member.instance.fingerprint(experiment)
+        canonical_json(found)
+    return found
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:

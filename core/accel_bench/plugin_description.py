@@ -7,10 +7,8 @@ import inspect
 import json
 from typing import Any
 
-import pluggy
-
-from accel_bench import hookspecs
-from accel_bench.errors import AccelBenchError, did_you_mean
+from accel_bench.errors import AccelBenchError
+from accel_bench.misfits import misfits
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins import find, hooks, load_class, unmet_requirement
 
@@ -59,7 +57,7 @@ def check(name: str) -> dict[str, Any]:
 
 def implemented(kind: type[Plugin[Any]]) -> list[str]:
     """Hooks that a class implements, in call order."""
-    marked = {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
+    marked = _marked(kind)
     return [name for name in hooks() if name in marked]
 
 
@@ -79,21 +77,19 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
 
 
 def _misfits(kind: type[Plugin[Any]]) -> list[str]:
-    """What pluggy has against the hooks, and which options have no documentation."""
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
+    """What does not fit the hooks, and which options have no documentation."""
     problems = [
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]
-    try:
-        manager.register(kind, kind.__name__)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        unknown = str(error).rpartition("hook ")[2].strip("'\"")
-        problems.append(f"{error}{did_you_mean(unknown, hooks())}")
-    if not implemented(kind):
+    problems += misfits(kind)
+    if not _marked(kind):
         problems.append("implements no hook")
     return problems
+
+
+def _marked(kind: type[Plugin[Any]]) -> set[str]:
+    """Names of the methods that are marked as implementations."""
+    return {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
 
 
 def _type_name(annotation: Any) -> str:

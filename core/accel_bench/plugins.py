@@ -6,8 +6,9 @@ the `Active` plugins of one run, which call hooks in written order and know whom
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
@@ -18,6 +19,7 @@ import pluggy
 from accel_bench import hookspecs
 from accel_bench.errors import AccelBenchError, HookError, PluginError, did_you_mean
 from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.misfits import hook_arguments, misfits
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugin_import import import_plugin
 from accel_bench.provenance import distribution_version
@@ -100,6 +102,18 @@ class Active:
             if member.instance in functions:
                 yield member, self._call(member, functions[member.instance], arguments)
 
+    def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, list[Any]]]:
+        """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
+
+        Raises HookError for anything else, and for an iterable that raises on its way.
+        """
+        for member, found in self.call_all(hook, **arguments):
+            if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
+                raise wrong_answer(member, hook, "a list", found)
+            with blaming(member, hook):
+                items = [] if found is None else list(found)
+            yield member, items
+
     def call_member(self, member: Member, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
         found = self._functions(hook).get(member.instance)
@@ -130,14 +144,12 @@ class Active:
         return max((value for value in of_stack if value is not None), default=None)
 
     def _register(self, member: Member, name: str) -> None:
-        """Let pluggy check names and arguments of the plugin's hooks."""
-        try:
-            self._manager.register(member.instance, name)
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            known = did_you_mean(str(error).rpartition("hook ")[2], hooks())
+        """Check names and arguments of the plugin's hooks, then let pluggy know them."""
+        if wrong := misfits(type(member.instance)):
             label = f"plugin {member.name!r} ({member.distribution})"
-            raise PluginError(f"{label} does not fit the hooks: {error}{known}") from error
+            raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
+        with blaming(member, "registration"):
+            self._manager.register(member.instance, name)
 
     def _functions(self, hook: str) -> dict[Any, pluggy.HookImpl]:
         """Implementations of a hook by plugin."""
@@ -147,15 +159,8 @@ class Active:
     def _call(self, member: Member, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
         """Call one implementation with the arguments that it takes, and blame it for what it
         raises."""
-        try:
+        with blaming(member, found.function.__name__):
             return found.function(*(arguments[name] for name in found.argnames))
-        except (AccelBenchError, MemoryError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise HookError(
-                member.name, member.distribution, found.function.__name__, problem
-            ) from error
 
     def _one_answer(self, hook: str) -> Member | None:
         """The stack's plugin that claims a hook, else the slot's. Two claims are an error."""
@@ -169,9 +174,15 @@ class Active:
         return next(iter([*claiming, *of_slot]), None)
 
 
+def wrong_answer(member: Member, hook: str, wanted: str, got: Any) -> HookError:
+    """The error for a hook that returned the wrong thing."""
+    problem = f"returned {type(got).__name__} where {wanted} is expected"
+    return HookError(member.name, member.distribution, hook, problem)
+
+
 def hooks() -> list[str]:
     """Names of all hooks, in call order."""
-    return [name for name, value in vars(hookspecs).items() if hasattr(value, f"{PROJECT}_spec")]
+    return list(hook_arguments())
 
 
 @lru_cache(maxsize=1)
@@ -188,9 +199,10 @@ def installed() -> tuple[Installed, ...]:
 
 @cache
 def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...]]:
-    """Name, version and requirements: parsed once for all plugins of a distribution."""
+    """Name, version and requirements: its metadata are parsed once for all its plugins."""
     described = distribution.metadata
-    return described["Name"], described["Version"], tuple(distribution.requires or ())
+    requires = described.get_all("Requires-Dist") or ()
+    return described["Name"], described["Version"], tuple(requires)
 
 
 def duplicates() -> dict[str, tuple[str, ...]]:
@@ -269,7 +281,13 @@ def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
         )
     place = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
     options = validate(kind.Options, use.options, lambda _: place, PluginError)
-    return Member(kind(options, use.use), use.use, slot, plugin.distribution)
+    try:
+        instance = kind(options, use.use)
+    except Exception as error:
+        raise PluginError(
+            f"{place} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    return Member(instance, use.use, slot, plugin.distribution)
 
 
 def _check_stack(stack: Stack, members: Sequence[Member]) -> None:
@@ -317,9 +335,22 @@ def _check_slots(scenario: Scenario, active: Active) -> None:
             raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
 
 
+@contextlib.contextmanager
+def blaming(member: Member, what: str) -> Iterator[None]:
+    """Turn what a plugin's code raises into an error that names the plugin."""
+    try:
+        yield
+    except (AccelBenchError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        problem = ": ".join(filter(None, (type(error).__name__, str(error))))
+        raise HookError(member.name, member.distribution, what, problem) from error
+
+
 def _claims(member: Member, hook: str) -> bool:
     """Whether a plugin of the stack answers a one-answer hook that it implements."""
-    claims = member.instance.claims()
+    with blaming(member, "claims"):
+        claims = member.instance.claims()
     return claims is None or hook in claims
 
 

@@ -205,7 +205,7 @@ class SweepPoint:
             )
         except InterruptedAttempt as interrupted:
             self._keep(folder, interrupted.result, purpose)
-            raise
+            raise interrupted.cause from None
         self._keep(folder, result, purpose)
         return result
 

@@ -64,30 +64,16 @@ def start(*arguments: str, folder: Path | None = None, **environment: str) -> Do
     command = [sys.executable, "-m", "accel_bench", *arguments]
     # Edits to the checkout while tests run would change the ids: git does not find it.
     variables = {**os.environ, "GIT_DIR": os.devnull, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=variables, check=False
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def write_nulls(folder: Path, name: str = "nulls.yaml", **changes: str) -> Path:
+def write_nulls(folder: Path, file: str = "nulls.yaml", **changes: str) -> Path:
     """Write a scenario without torch; `changes` replace whole lines by their key."""
     lines = {line.partition(":")[0]: line for line in NULLS.splitlines()}
     lines.update({key: f"{key}: {value}" for key, value in changes.items()})
-    path = folder / name
+    path = folder / file
     path.write_text("\n".join(lines.values()) + "\n", encoding="utf8")
     return path
-
-
-def write_distribution(
-    folder: Path, name: str, plugins: dict[str, str], source: str = "", requires: str = ""
-) -> None:
-    """Lay out an installed distribution: its metadata, its entry points and its one module."""
-    module = name.replace("-", "_")
-    (folder / f"{module}.py").write_text(source, encoding="utf8")
-    info = folder / f"{module}-1.0.dist-info"
-    info.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-    metadata += f"Requires-Dist: {requires}\n" if requires else ""
-    (info / "METADATA").write_text(metadata, encoding="utf8")
-    entries = [f"{plugin} = {module}:{kind}" for plugin, kind in plugins.items()]
-    text = "\n".join(["[accel_bench]", *entries]) + "\n"
-    (info / "entry_points.txt").write_text(text, encoding="utf8")

@@ -181,7 +181,10 @@ def act(options: FaultyOptions, rank: int) -> Any:
     """Break, if it is this rank's turn."""
     mine = options.rank in (None, rank)
     name = options.fault if mine else options.others
-    return options.value if name == "return" else globals()[name](options)
+    if name == "return":
+        return options.value
+    print(f"about to {name}", flush=True)
+    return globals()[name](options)
 
 
 class Faulty(Plugin[FaultyOptions]):

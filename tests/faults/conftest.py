@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def program(tmp_path: Path, site: Path) -> Program:
+def program(tmp_path: Path, site: Path) -> Iterator[Program]:
     """A program with an empty results folder, which knows the faulty plugins."""
-    return Program(tmp_path, site)
+    program = Program(tmp_path, site)
+    yield program
+    program.end()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 
@@ -40,8 +40,8 @@ def null_scenario(stacks: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def write_scenario(path: Path, scenario: Mapping[str, Any]) -> Path:
-    """Write it as a person would."""
-    path.write_text(yaml.safe_dump(dict(scenario), sort_keys=False), encoding="utf8")
+    """Write it; JSON is YAML too."""
+    path.write_text(json.dumps(scenario, indent=1), encoding="utf8")
     return path
 
 
@@ -61,6 +61,9 @@ class Program:
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     """Value of `MARK` in the program and in everything that it starts."""
 
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    """Programs that were started, to be ended when a test fails half-way."""
+
     @property
     def results_folder(self) -> Path:
         """Where the program keeps results."""
@@ -74,7 +77,9 @@ class Program:
         variables["ACCEL_BENCH_RESULTS"] = str(self.results_folder)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         command = [sys.executable, "-m", "accel_bench", *arguments]
-        return subprocess.Popen(command, env=variables, cwd=self.folder, text=True, **streams)
+        process = subprocess.Popen(command, env=variables, cwd=self.folder, text=True, **streams)
+        self.started.append(process)
+        return process
 
     def finish(self, process: subprocess.Popen[str]) -> Finished:
         """Wait for its end."""
@@ -92,15 +97,23 @@ class Program:
 
     def results(self) -> list[Result]:
         """All rows, in order; none where there is no database yet."""
-        if not (self.results_folder / "results.sqlite").exists():
+        try:
+            with open_store(self.results_folder, write=False) as store:
+                return store.results()
+        except StoreError:
             return []
-        with open_store(self.results_folder, write=False) as store:
-            return store.results()
 
     def processes(self) -> list[int]:
         """Every live process that the program has started, itself included."""
         wanted = f"{MARK}={self.mark}".encode()
         return [number for number, variables in _environments() if wanted in variables]
+
+    def end(self) -> None:
+        """End what a failed test has left running."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def left_behind(self) -> list[int]:
         """Processes that are still there after a while."""
@@ -150,8 +163,7 @@ def wait_for(condition: Callable[[], Any], give_up: float = PATIENCE_SECONDS) ->
 
 
 def _environments() -> Iterator[tuple[int, list[bytes]]]:
-    """Every process whose environment can be read; a dead one that waits for its parent has none.
-    """
+    """Processes whose environment can be read; a dead one has none left."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             yield int(folder.name), (folder / "environ").read_bytes().split(b"\0")

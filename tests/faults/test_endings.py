@@ -113,7 +113,18 @@ def test_the_row_says_how_it_ended_and_where(finished: Finished, stack: str) -> 
     assert row.status.value == case.status
     assert row.phase == case.phase
     assert case.reason in " ".join(row.reasons)
-    assert (row.log_tail == "") == (row.status.completed or stack == "launch-raises")
+
+
+@pytest.mark.parametrize("stack", [name for name, case in CASES.items() if case.status != "ok"])
+def test_the_end_of_the_guilty_rank_s_log_is_kept(finished: Finished, stack: str) -> None:
+    fault, tail = CASES[stack].options["fault"], finished.result(stack).log_tail
+    # A launcher acts in the program, before any log is there.
+    assert (f"about to {fault}\n" in tail) == (stack != "launch-raises")
+
+
+def test_a_sound_run_keeps_no_log_in_its_row(finished: Finished) -> None:
+    assert finished.result("grandchild").log_tail == ""
+    assert "about to grandchild" in finished.log("grandchild")
 
 
 @pytest.mark.parametrize("stack", WRONG)

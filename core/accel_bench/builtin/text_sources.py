@@ -28,6 +28,9 @@ SUFFIXES = (".jsonl", *PLAIN_SUFFIXES, ".parquet")
 NOT_TEXT = frozenset({"__pycache__", "dist-packages", "idlelib", "site-packages", "test", "tests"})
 """Folders of the standard library that are left out: installed packages, and tests of odd bytes."""
 
+STDLIB_TABLES = frozenset({"encodings", "pydoc_data"})
+"""Folders of the standard library that hold tables more than code."""
+
 
 @dataclass(frozen=True)
 class TextFile:
@@ -50,7 +53,10 @@ def stdlib_files(limit_bytes: int) -> list[TextFile]:
     """Sources of Python's standard library, two levels deep, by name, up to the limit."""
     root = Path(sysconfig.get_path("stdlib"))
     inside = [entry for entry in os.scandir(root) if entry.is_dir()] if root.is_dir() else []
-    folders = [root, *(Path(entry) for entry in inside if entry.name not in NOT_TEXT)]
+    folders = [
+        root,
+        *(Path(entry) for entry in inside if entry.name not in NOT_TEXT | STDLIB_TABLES),
+    ]
     return _limit(root, [path for folder in folders for path in folder.glob("*.py")], limit_bytes)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import typer
 
 from accel_bench.analysis.summary import differs
-from accel_bench.cli.output import print_json, print_table
+from accel_bench.cli.output import cell, print_json, print_table
 from accel_bench.cli.progress import duration
 from accel_bench.errors import StoreError
 from accel_bench.plan import Plan, Planned
 from accel_bench.store.database import open_store
+from accel_bench.store.listing import csv_text, markdown_text
 
 START_SECONDS = 10.0
 """What a process needs at least before its first step, nearly all of it imports."""
@@ -28,12 +29,26 @@ def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
     if output == "json":
         print_json(documents[0] if len(documents) == 1 else documents)
         return
+    if output in ("csv", "markdown"):
+        _print_rows(documents, output)
+        return
     for plan, document in zip(plans, documents, strict=True):
         typer.echo(f"{plan.file.name}: {document['runs']} runs, {document['estimate']}")
         for notice in plan.notices:
             typer.echo(f"notice: {notice}")
         rows = [[row[column] for column in COLUMNS] for row in document["experiments"]]
         print_table(COLUMNS, rows)
+
+
+def _print_rows(documents: Sequence[dict[str, Any]], output: str) -> None:
+    """Print the experiments of all plans as one table for programs or documents."""
+    columns = ("scenario", *COLUMNS)
+    rows = [
+        {"scenario": document["scenario"], **{column: cell(row[column]) for column in COLUMNS}}
+        for document in documents
+        for row in document["experiments"]
+    ]
+    typer.echo((csv_text if output == "csv" else markdown_text)(rows, columns), nl=False)
 
 
 def _document(plan: Plan, results: Path) -> dict[str, Any]:
@@ -55,7 +70,7 @@ def _row(planned: Planned) -> dict[str, Any]:
     return {
         "experiment_id": experiment.id,
         "stack": experiment.stack.name,
-        "sweep": ", ".join(f"{key}={value}" for key, value in experiment.sweep.items()),
+        "sweep": experiment.sweep,
         "status": "skipped" if planned.skipped else "planned",
         "reasons": list(planned.skipped),
         "differs": differs(experiment.stack),

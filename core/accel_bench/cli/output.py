@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,9 @@ import typer
 Format = Annotated[
     Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
 ]
+
+FILE_WIDTH = 240
+"""Columns of a table that is not printed on a terminal."""
 
 
 def print_json(value: Any) -> None:
@@ -24,12 +28,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    # What is not printed on a terminal goes to a file or a program: nothing is broken into lines.
+    width = None if sys.stdout.isatty() else FILE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    Console(soft_wrap=False, highlight=False).print(table)
+        table.add_row(*(Text(cell(value)) for value in row))
+    Console(width=width, highlight=False).print(table)
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], output: str) -> None:
@@ -40,9 +46,12 @@ def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], output: s
         print_table(columns, [[row[column] for column in columns] for row in rows])
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as it stands in a table: lists and settings in one line, nothing for None."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(str(item) for item in value)
     return str(value)

@@ -71,6 +71,8 @@ class Request:
             print_plan(plans, self.results, self.output)
         if not plans:
             raise empty[0]
+        for problem in empty:
+            typer.echo(f"not run: {problem}", err=True)
         if self.dry_run:
             return 0
         with open_store(self.results, write=True) as store:
@@ -146,15 +148,15 @@ def _drafts_of(file: str) -> list[Draft]:
 def _suite(folder: Path) -> list[Draft]:
     """The scenarios of a folder that are not slow."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".toml"))
-    drafts = [draft for path in paths if draft_is_wanted(draft := read_draft(path))]
+    drafts = [draft for path in paths if _is_wanted(draft := read_draft(path))]
     if not drafts:
         raise ScenarioError(f"{folder} holds no scenario that is not slow")
     return drafts
 
 
-def draft_is_wanted(draft: Draft) -> bool:
-    """Whether a suite runs it: a slow scenario is only run when it is named."""
-    return draft.get("slow") is not True
+def _is_wanted(draft: Draft) -> bool:
+    """Whether a suite runs it: no slow scenario, and no named stack that lies beside scenarios."""
+    return draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
 
 
 def _nth(number: int) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launch.endings import Verdict, describe_exit, judge, read_ranks
 from accel_bench.launch.watch import Beat, Ending, Watch
-from accel_bench.plugins import Active
+from accel_bench.plugins import Active, wrong_answer
+from accel_bench.ranks import RankProcess
 from accel_bench.redaction import Redactor
 from accel_bench.result import RankResult, Result, Status
 
@@ -52,36 +53,56 @@ def carry_out(attempt: Attempt, active: Active, on_beat: Callable[[Beat], None])
     job = attempt.job
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     began = time.monotonic()
-    job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
-    ending, verdict, interrupted = Ending(), None, False
+    ending, verdict, interruption = Ending(), None, None
     try:
-        ranks = active.call_one("launch_ranks", job=job)
-        watch = Watch(job, ranks, on_beat)
+        job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
+        watch = Watch(job, _start(job, active), on_beat)
         ending = watch.ending
         watch.run(job.experiment.scenario.measure.timeout_seconds)
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as stop:
+        interruption = stop
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
     except (OSError, AccelBenchError) as error:
-        verdict = Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+        verdict = _not_run(error)
     found = read_ranks(job)
     verdict = verdict or judge(job, ending, found)
-    redactor = Redactor.from_environment(os.environ)
-    _redact_logs(job, redactor)
+    redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
+    _redact_files(job, redactor)
     seconds = time.monotonic() - began
     result = _result(attempt, active, verdict, ending, found, started_at, seconds)
     result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
-    if interrupted:
-        raise InterruptedAttempt(result)
+    if interruption is not None:
+        raise InterruptedAttempt(result, interruption)
     return result
 
 
 class InterruptedAttempt(KeyboardInterrupt):
-    """Ctrl-C during an attempt; `result` says so and is still to be stored."""
+    """Ctrl-C or SIGTERM during an attempt; `result` says so and is still to be stored."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, cause: KeyboardInterrupt) -> None:
         super().__init__("stopped by the user")
         self.result = result
+        self.cause = cause
+
+
+def _start(job: Job, active: Active) -> Sequence[RankProcess]:
+    """Have the launcher start the ranks. Raises HookError when it returns anything else."""
+    ranks = active.call_one("launch_ranks", job=job)
+    found = ranks if isinstance(ranks, list | tuple) else ()
+    numbers = [getattr(rank, "rank", None) for rank in found]
+    if numbers != list(range(job.world_size)):
+        launcher = active.answers("launch_ranks")
+        assert launcher is not None
+        wanted = f"the processes of {job.world_size} ranks"
+        raise wrong_answer(launcher, "launch_ranks", wanted, ranks)
+    return found
+
+
+def _not_run(error: OSError | AccelBenchError) -> Verdict:
+    """The ranks could not be started: a launcher's fault, or the machine's."""
+    if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
+        return Verdict(Status.PLUGIN_ERROR, (str(error),))
+    return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
@@ -129,10 +150,10 @@ def log_tail(job: Job, rank: int) -> str:
         return ""
 
 
-def _redact_logs(job: Job, redactor: Redactor) -> None:
-    """Take secrets out of the logs, in place, once nobody writes to them any more."""
-    for rank in range(job.world_size):
-        path = job.log_path(rank)
+def _redact_files(job: Job, redactor: Redactor) -> None:
+    """Take secrets out of logs and results, in place, once nobody writes to them any more."""
+    ranks = range(job.world_size)
+    for path in [*map(job.log_path, ranks), *map(job.result_path, ranks), job.path()]:
         if not path.is_file():
             continue
         text = path.read_text(encoding="utf8", errors="replace")

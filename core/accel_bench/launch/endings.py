@@ -6,10 +6,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from accel_bench.job import Job
-from accel_bench.launch.watch import Beat, Ending
+from accel_bench.launch.watch import Beat, Ending, read_rank
 from accel_bench.result import RankResult, Status
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
@@ -28,13 +26,8 @@ class Verdict:
 
 def read_ranks(job: Job) -> dict[int, RankResult]:
     """What the ranks have written; a file that is missing or cut short counts as not written."""
-    found = {}
-    for rank in range(job.world_size):
-        try:
-            found[rank] = RankResult.model_validate_json(job.result_path(rank).read_bytes())
-        except (OSError, ValidationError):
-            continue
-    return found
+    found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
+    return {rank: result for rank, result in found.items() if result is not None}
 
 
 def judge(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
 from accel_bench.ranks import RankProcess
+from accel_bench.result import RankResult
 
 LOOK_EVERY_SECONDS = 0.25
 """How often the heartbeats are read."""
@@ -66,6 +69,7 @@ class Watch:
         self._ranks = ranks
         self._on_beat = on_beat
         self._changed = time.monotonic()
+        self._ending_them = False
 
     def run(self, timeout_seconds: float) -> Ending:
         """Return when every rank has ended; at the time limit they are made to."""
@@ -76,7 +80,7 @@ class Watch:
                 self._look()
                 if self.ending.first_bad is not None:
                     self._end_after_grace()
-                elif time.monotonic() >= deadline:
+                elif time.monotonic() >= deadline and self._running():
                     self._expire(timeout_seconds)
         except BaseException:
             self.end()
@@ -88,6 +92,8 @@ class Watch:
     def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End all ranks: SIGTERM, then SIGKILL for those that are still there; a second Ctrl-C
         hurries."""
+        # What a rank does from here on is our doing: its last heartbeat says what it did before.
+        self._ending_them = True
         try:
             self._signal(signal.SIGTERM)
             self._wait(grace_seconds)
@@ -101,18 +107,24 @@ class Watch:
     def _look(self) -> None:
         """Read heartbeats and exit codes."""
         for rank in self._ranks:
-            beat = read_beat(self._job, rank.rank)
-            if beat is not None and beat != self.ending.beats.get(rank.rank):
-                self.ending.beats[rank.rank] = beat
-                self._changed = time.monotonic()
+            if not self._ending_them:
+                self._look_at_beat(rank)
             code = rank.poll()
             if code is not None and rank.rank not in self.ending.exits:
                 self.ending.exits[rank.rank] = code
-                bad = code != 0 or not self._job.result_path(rank.rank).exists()
-                if bad and self.ending.first_bad is None:
+                found = read_rank(self._job, rank.rank)
+                sound = code == 0 and found is not None and found.status.completed
+                if not sound and self.ending.first_bad is None:
                     self.ending.first_bad = rank.rank
         if self.ending.beats:
             self._on_beat(min(self.ending.beats.values(), key=lambda beat: beat.step))
+
+    def _look_at_beat(self, rank: RankProcess) -> None:
+        """Read one heartbeat."""
+        beat = read_beat(self._job, rank.rank)
+        if beat is not None and beat != self.ending.beats.get(rank.rank):
+            self.ending.beats[rank.rank] = beat
+            self._changed = time.monotonic()
 
     def _end_after_grace(self) -> None:
         """A rank is lost: the others will wait for it for ever, unless they notice soon."""
@@ -152,6 +164,14 @@ class Watch:
         self._look()
         for rank in self._ranks:
             rank.sweep()
+
+
+def read_rank(job: Job, rank: int) -> RankResult | None:
+    """What a rank has written; None for a file that is missing or cut short."""
+    try:
+        return RankResult.model_validate_json(job.result_path(rank).read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 def read_beat(job: Job, rank: int) -> Beat | None:

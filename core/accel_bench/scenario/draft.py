@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,21 @@ class Draft:
         return value
 
     def set(self, key: str, value: Any, place: str) -> None:
-        """Change a dotted key; `stacks.NAME.PLUGIN.OPTION` reaches a plugin's option."""
+        """Change a dotted key.
+
+        `stacks.NAME.PLUGIN.OPTION` reaches a plugin's option; what follows `sweep` or `zip` is one
+        dotted key.
+        """
         parts = key.split(".")
-        if parts[0] == "stacks" and len(parts) >= 4:
-            _set_option(self, parts[1], parts[2], ".".join(parts[3:]), value)
-        elif parts[0] == "stacks" and len(parts) == 2:
-            self.data.setdefault("stacks", {})[parts[1]] = value
-            normalise_stacks(self)
-        else:
-            set_path(self.data, key, value)
+        if parts[0] in ("sweep", "zip") and len(parts) > 1:
+            parts = [parts[0], ".".join(parts[1:])]
         self.places[tuple(parts)] = place
+        if parts[0] == "stacks" and len(parts) >= 4:
+            _set_option(self, parts[1], parts[2], parts[3:], value)
+            return
+        set_path(self.data, parts, value)
+        if parts[0] == "stacks":
+            normalise_stacks(self)
 
 
 def read_draft(path: Path) -> Draft:
@@ -75,9 +81,10 @@ def read_stack(path: Path) -> StackEntry:
     return validate(StackEntry, document.data, document.where, ScenarioError)
 
 
-def set_path(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested mappings; a slot that is a bare name becomes a mapping."""
-    *parents, last = key.split(".")
+def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a key in nested mappings; a slot that is a bare name becomes a mapping."""
+    key = ".".join(parts)
+    *parents, last = parts
     if not last or not all(parents):
         raise ScenarioError(f"{key!r} is not a dotted key like train.micro_batch_size")
     here = data
@@ -126,7 +133,7 @@ def _named_stack(draft: Draft, name: str, wanted: str) -> dict[str, Any]:
     return read_stack(known[wanted]).model_dump(mode="json")
 
 
-def _set_option(draft: Draft, stack: str, plugin: str, option: str, value: Any) -> None:
+def _set_option(draft: Draft, stack: str, plugin: str, option: Sequence[str], value: Any) -> None:
     """Set an option of one plugin in one stack."""
     stacks = draft.data.get("stacks", {})
     if stack not in stacks:

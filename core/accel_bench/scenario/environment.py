@@ -22,8 +22,17 @@ ALLOWED = (
 )
 """Patterns of variables that change how fast something runs; none of them names code to load."""
 
-FORBIDDEN = ("CUDA_INJECTION*", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TRITON_*PATH", "TRITON_PLUGIN*")
-"""Exceptions to the patterns: these do name code to load."""
+FORBIDDEN = (
+    "*DIR",
+    "*FILE",
+    "*HOME",
+    "*LIBRARIES",
+    "*PATH",
+    "*PLUGIN*",
+    "CUDA_INJECTION*",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+)
+"""Exceptions to the patterns: these do name code to load, or a place that is written to."""
 
 
 def is_allowed(name: str) -> bool:

@@ -13,8 +13,30 @@ from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.draft import Draft, set_path
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.load import Location
-from accel_bench.scenario.models import Scenario, ScenarioFile, Stack, StackEntry, Work
-from accel_bench.scenario.validate import validate
+from accel_bench.scenario.models import (
+    Exclusion,
+    Scenario,
+    ScenarioFile,
+    Stack,
+    StackEntry,
+    Work,
+)
+from accel_bench.scenario.validate import known_keys, validate
+
+OF_THE_COMPARISON = frozenset(
+    {
+        "baseline",
+        "description",
+        "launcher",
+        "measure",
+        "measure.repeats",
+        "measure.seed",
+        "measure.timeout_seconds",
+        "name",
+        "slow",
+    }
+)
+"""Keys that make no experiment another one, so that none of them is swept."""
 
 
 class Point(Frozen):
@@ -34,10 +56,14 @@ class Point(Frozen):
 
 
 def check_file(draft: Draft, allow_environment: bool = False) -> ScenarioFile:
-    """Validate the file as a whole. Raises ScenarioError with file, line and column."""
+    """Validate the file as a whole. Raises ScenarioError with file, line and column.
+
+    The baseline is written down, so that it stays the same when stacks are left out.
+    """
     file = validate(ScenarioFile, draft.data, draft.where, ScenarioError)
-    if file.baseline is not None and file.baseline not in file.stacks:
-        hint = did_you_mean(file.baseline, file.stacks)
+    file = file.model_copy(update={"baseline": file.baseline_name()})
+    if file.baseline not in file.stacks:
+        hint = did_you_mean(file.baseline_name(), file.stacks)
         raise ScenarioError(
             f"{draft.where(('baseline',))}: no stack is called {file.baseline!r}{hint}"
         )
@@ -48,6 +74,8 @@ def check_file(draft: Draft, allow_environment: bool = False) -> ScenarioFile:
         )
     for kind, key in [*(("sweep", key) for key in file.sweep), *(("zip", key) for key in file.zip)]:
         _check_axis(draft, file, kind, key)
+    for number, rule in enumerate(file.exclude):
+        _check_exclusion(draft, file, number, rule)
     check_environment(file.environment, draft.where, allow_environment)
     return file
 
@@ -59,11 +87,15 @@ def count_points(file: ScenarioFile) -> int:
     return math.prod(axes) * len(file.stacks)
 
 
-def expand(draft: Draft, file: ScenarioFile) -> Iterator[Point]:
-    """Yield the points in written order: sweep points outermost, within each the stacks."""
+def expand(draft: Draft, file: ScenarioFile, allow_environment: bool = False) -> Iterator[Point]:
+    """Yield the points in written order: sweep points outermost, within each the stacks.
+
+    Raises ScenarioError for a point that is not valid, and for an environment variable that a sweep
+    or a stack may not set.
+    """
     for sweep in _sweep_points(file):
         for name in file.stacks:
-            yield _point(draft, file, name, sweep)
+            yield _point(draft, file, name, sweep, allow_environment)
 
 
 def _check_axis(draft: Draft, file: ScenarioFile, kind: str, key: str) -> None:
@@ -73,11 +105,32 @@ def _check_axis(draft: Draft, file: ScenarioFile, kind: str, key: str) -> None:
         raise ScenarioError(f"{where}: {key!r} has no values to sweep over")
     if kind == "zip" and key in file.sweep:
         raise ScenarioError(f"{where}: {key!r} is in `sweep` and in `zip`; one of them is enough")
+    if key in OF_THE_COMPARISON or key.startswith("launcher."):
+        raise ScenarioError(f"{where}: {key!r} cannot be swept: it belongs to the whole comparison")
     if draft.get(key) is not None:
         set_at = draft.where(tuple(key.split(".")))
         raise ScenarioError(
             f"{where}: {key!r} is swept, and also set at {set_at}; remove one of them"
         )
+
+
+def _check_exclusion(draft: Draft, file: ScenarioFile, number: int, rule: Exclusion) -> None:
+    """Refuse a rule that can never apply because it misspells a setting or a stack.
+
+    A plugin's options are not known here: what stands in a slot or a free mapping is let through.
+    """
+    where = draft.where(("exclude", number))
+    stacks = rule.when.get("stack", [])
+    for name in stacks if isinstance(stacks, list) else [stacks]:
+        if name not in file.stacks:
+            hint = did_you_mean(str(name), file.stacks)
+            raise ScenarioError(f"{where}: no stack is called {name!r}{hint}")
+    for key in rule.when:
+        *parents, last = key.split(".")
+        known = known_keys(Scenario, parents) + ([] if parents else ["stack"])
+        free = parents and parents[0] in (*Work.SLOTS, "environment")
+        if not free and last not in known:
+            raise ScenarioError(f"{where}: unknown key {key!r}{did_you_mean(last, known)}")
 
 
 def _sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
@@ -90,7 +143,9 @@ def _sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
         yield {key: value for part in parts for key, value in part.items()}
 
 
-def _point(draft: Draft, file: ScenarioFile, name: str, sweep: dict[str, Any]) -> Point:
+def _point(
+    draft: Draft, file: ScenarioFile, name: str, sweep: dict[str, Any], allow_environment: bool
+) -> Point:
     """Fold sweep values and the stack's settings into the work, and validate what comes out."""
     here = Draft(draft.source, copy.deepcopy(draft.data), dict(draft.places), draft.folder)
     for key, value in sweep.items():
@@ -102,8 +157,11 @@ def _point(draft: Draft, file: ScenarioFile, name: str, sweep: dict[str, Any]) -
     work = {key: value for key, value in here.data.items() if key in Work.model_fields}
     for key, value in entry.set.items():
         _check_stack_key(here, name, key)
-        set_path(work, key, value)
-    scenario = validate(Scenario, work, _in_stack(here, name, entry), ScenarioError, context)
+        set_path(work, key.split("."), value)
+    where = _in_stack(here, name, entry)
+    scenario = validate(Scenario, work, where, ScenarioError, context)
+    changed = scenario.environment.items() - file.environment.items()
+    check_environment(dict(changed), where, allow_environment)
     stack = Stack(name=_checked_name(here, name), uses=entry.use, settings=entry.set)
     return Point(
         scenario=scenario, stack=stack, sweep=sweep, excluded=_exclusions(file, scenario, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -43,7 +43,7 @@ def _line(
     location = tuple(part for part in problem["loc"] if not _is_internal(part))
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(model, location[:-1])
+        known = known_keys(model, location[:-1])
         text = f"unknown key {key!r}{did_you_mean(str(location[-1]), known)}"
     elif problem["type"] == "value_error":
         text = str(problem["ctx"]["error"])
@@ -57,11 +57,13 @@ def _line(
 
 def _is_internal(part: str | int) -> bool:
     """Pydantic puts the names of union members into paths; no key of ours holds a bracket."""
-    return isinstance(part, str) and (part in ("int", "float", "str", "bool") or "[" in part)
+    if not isinstance(part, str):
+        return False
+    return part in ("int", "float", "str", "bool") or "[" in part or part.startswith("constrained-")
 
 
-def _known_keys(model: type[BaseModel], location: Location) -> list[str]:
-    """Names of the fields of the model at a path."""
+def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """Names of the fields of the model at a path, or of the nearest enclosing model."""
     here: Any = model
     for part in location:
         fields = getattr(here, "model_fields", {})

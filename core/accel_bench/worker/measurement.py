@@ -14,7 +14,7 @@ from typing import Any
 
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
 from accel_bench.job import Job
-from accel_bench.plugins import Active, Member
+from accel_bench.plugins import Active, Member, wrong_answer
 from accel_bench.result import Metric, RankResult, Status, Window
 from accel_bench.run import Device, Run
 from accel_bench.worker import failure, settings
@@ -169,10 +169,9 @@ def answer(active: Active, hook: str, run: Run) -> Any:
 
 
 def blame(member: Member | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
-    """The error for a hook that returned the wrong thing."""
+    """The error for a one-answer hook that returned the wrong thing."""
     assert member is not None
-    problem = f"returned {type(got).__name__} where {wanted} is expected"
-    return HookError(member.name, member.distribution, hook, problem)
+    return wrong_answer(member, hook, wanted, got)
 
 
 def clock_of(run: Run) -> Clock:
@@ -226,11 +225,10 @@ def check_first_step(run: Run, probe: Any, findings: Findings) -> None:
 
 def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
     """Let the metrics plugins say what they measured around the window."""
-    for member, metrics in active.call_all("finish_metrics", run=run, window=findings.window):
-        found = [] if metrics is None else list(metrics)
+    for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
         for metric in found:
             if not isinstance(metric, Metric):
-                raise blame(member, "finish_metrics", "Metric objects", metric)
+                raise wrong_answer(member, "finish_metrics", "Metric objects", metric)
         findings.metrics += found
 
 
@@ -240,7 +238,7 @@ def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
         if shown is None:
             continue
         if not isinstance(shown, dict):
-            raise blame(member, "report_evidence", "a dict", shown)
+            raise wrong_answer(member, "report_evidence", "a dict", shown)
         try:
             json.dumps(shown, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -272,7 +270,11 @@ def close(active: Active, run: Run, heartbeat: Heartbeat) -> BaseException | Non
         except BaseException as error:
             run.logger.exception("close_run of %s", member.name)
             first = first or error
-    settings.leave_process_group()
+    try:
+        settings.leave_process_group()
+    except Exception:
+        # The other ranks may be gone; what was measured is measured.
+        run.logger.exception("the process group could not be left")
     return first
 
 

@@ -66,10 +66,16 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_matmul(self) -> list[Any]:
-        """See in which dtype a linear layer answers: what is computed with, whatever is stored."""
-        modules = self._run.unwrapped_model.modules()
-        linear = next((m for m in modules if isinstance(m, torch.nn.Linear)), None)
-        if linear is None:
+        """See in which dtype the output projection answers: what is computed with, if not stored.
+
+        A hook inside a compiled region would be compiled, and compiled again without it when it
+        goes: a model that is compiled as a whole is not looked into.
+        """
+        model = self._run.unwrapped_model
+        output = getattr(model, "get_output_embeddings", lambda: None)()
+        linears = (m for m in model.modules() if isinstance(m, torch.nn.Linear))
+        linear = output if output is not None else next(linears, None)
+        if linear is None or _is_compiled(model) or _is_compiled(linear):
             return []
 
         def see(module: Any, inputs: Any, output: Any) -> None:
@@ -214,6 +220,11 @@ def _flow_problems(norms: dict[str, float | None], cut: list[str]) -> list[str]:
         shown = ", ".join(cut[:5]) + (f" and {len(cut) - 5} more" if len(cut) > 5 else "")
         return [f"the gradient is cut: {len(cut)} trained modules received none: {shown}"]
     return []
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _recomputes(model: torch.nn.Module) -> bool:

@@ -1,0 +1,79 @@
+"""Make a checkout importable, entry points included, where nothing can be installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+import tomllib
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+"""Root of the checkout."""
+
+PLUGINS = ("compile",)
+"""Folders of `plugins/` whose distributions take part."""
+
+
+def set_up(wheels: Path, site: Path | None) -> None:
+    """Make the checkout importable for child processes; install it where it is not, or in `site`.
+
+    Raises CalledProcessError when pip refuses a wheel.
+    """
+    folders = [str(CHECKOUT)]
+    if site is not None or not is_installed("accel-bench"):
+        site = site or Path(tempfile.mkdtemp(prefix="accel-bench-site-"))
+        unpack_wheels(wheels, site)
+        folders = [str(site), str(CHECKOUT / "core"), str(CHECKOUT)]
+        write_distribution(CHECKOUT, site)
+        for name in PLUGINS:
+            write_distribution(CHECKOUT / "plugins" / name, site)
+            folders.append(str(CHECKOUT / "plugins" / name))
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([inherited] if inherited else [])])
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether this Python has a distribution."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def unpack_wheels(wheels: Path, site: Path) -> None:
+    """Install the wheels of a folder into another one, from nowhere else."""
+    found = sorted(str(path) for path in wheels.glob("*.whl"))
+    if not found:
+        return
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    install += ["--no-compile", "--disable-pip-version-check", "--upgrade", "--target", str(site)]
+    subprocess.run([*install, *found], check=True)
+
+
+def write_distribution(folder: Path, site: Path) -> None:
+    """Write the metadata of an editable install: entry points are found through them."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf8"))["project"]
+    version = project.get("version") or core_version()
+    info = site / f"{project['name'].replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
+    (info / "METADATA").write_text("\n".join(lines) + "\n", "utf8")
+    groups = []
+    for group, entries in project.get("entry-points", {}).items():
+        groups += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(groups) + "\n", "utf8")
+    origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(origin), "utf8")
+
+
+def core_version() -> str:
+    """The version of accel-bench, as its package says it."""
+    lines = (CHECKOUT / "core/accel_bench/__init__.py").read_text("utf8").splitlines()
+    return next(line.split('"')[1] for line in lines if line.startswith("__version__"))

@@ -1,0 +1,115 @@
+"""`run --dry-run`: the whole plan, the same every time, and nothing left on the disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.program import call, start, write_nulls
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the scenario `nulls.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    write_nulls(tmp_path, stacks="{baseline: [], other: {set: {train.seed: 7}}}")
+    return tmp_path
+
+
+def plan(*arguments: str) -> dict[str, Any]:
+    """The plan of `nulls.yaml` as JSON."""
+    done = call("run", "nulls.yaml", "--dry-run", "--format", "json", *arguments)
+    assert (done.code, done.err) == (0, "")
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def ids(found: dict[str, Any]) -> list[str]:
+    """Experiment ids, in order."""
+    return [row["experiment_id"] for row in found["experiments"]]
+
+
+def test_nothing_is_made_on_the_disk(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    assert call("run", "nulls.yaml", "--dry-run", "--results", "new").code == 0
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_each_experiment_has_its_id_what_it_changes_and_its_place_in_the_sweep() -> None:
+    found = plan("--set", "sweep.train.learning_rate=[0.1,0.2]")
+    assert len(set(ids(found))) == 4
+    assert all(len(name) == 12 for name in ids(found))
+    assert [row["stack"] for row in found["experiments"]] == ["baseline", "other"] * 2
+    assert found["experiments"][3]["sweep"] == {"train.learning_rate": 0.2}
+    assert found["experiments"][3]["differs"] == "train.seed=7"
+    assert {row["status"] for row in found["experiments"]} == {"planned"}
+
+
+def test_ids_are_the_same_in_another_process_and_those_of_the_real_run() -> None:
+    arguments = ("run", "nulls.yaml", "--format", "json", "-q")
+    planned = [json.loads(start(*arguments, "--dry-run").out) for _ in range(2)]
+    real = start(*arguments)
+    assert real.code == 0, real.err
+    assert ids(planned[0]) == ids(planned[1]) == ids(json.loads(real.out))
+
+
+def test_a_skipped_experiment_stands_there_with_its_reasons() -> None:
+    found = plan("--set", "stacks.far={set: {resources.nodes: 2}}")
+    row = found["experiments"][2]
+    assert (row["stack"], row["status"]) == ("far", "skipped")
+    assert row["reasons"] == ["the launcher starts processes on one node, 2 are asked for"]
+    assert found["runs"] == 2
+
+
+def test_an_excluded_point_stands_there_with_the_file_s_reason(folder: Path) -> None:
+    rule = "[{when: {stack: other, train.learning_rate: 0.2}, because: it never ends}]"
+    write_nulls(folder, sweep="{train.learning_rate: [0.1, 0.2]}", exclude=rule)
+    rows = plan()["experiments"]
+    assert [row["reasons"] for row in rows] == [[], [], [], ["excluded: it never ends"]]
+
+
+def test_the_estimate_grows_with_the_rounds_and_says_what_it_rests_on() -> None:
+    one, three = plan(), plan("--repeats", "3")
+    assert three["estimated_seconds"] > one["estimated_seconds"]
+    assert (one["runs"], three["runs"]) == (2, 6)
+    assert "not been timed" in one["estimate"]
+
+
+def test_the_estimate_rests_on_earlier_runs_where_there_are_any() -> None:
+    assert call("run", "nulls.yaml", "-q").code == 0
+    found = plan()
+    assert "from earlier runs here" in found["estimate"]
+    assert "not been timed" in plan("--results", "elsewhere")["estimate"]
+
+
+def test_a_table_shows_whole_names_where_there_is_no_terminal(folder: Path) -> None:
+    name = "a-stack-with-a-name-that-is-rather-long-but-still-allowed"
+    write_nulls(folder, stacks=f"{{baseline: [], {name}: []}}")
+    done = call("run", "nulls.yaml", "--dry-run")
+    assert done.out.startswith("nulls: 2 runs, about ")
+    assert name in done.out
+    assert all(column in done.out for column in plan()["experiments"][0])
+
+
+def test_csv_has_a_row_for_each_experiment_of_all_files(folder: Path) -> None:
+    write_nulls(folder, "second.yaml", name="second", stacks="{alone: []}")
+    done = call("run", "nulls.yaml", "second.yaml", "--dry-run", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert [row["scenario"] for row in rows] == ["nulls", "nulls", "second"]
+    assert [row["experiment_id"] for row in rows[:2]] == ids(plan())
+
+
+def test_markdown_has_as_many_cells_in_every_row() -> None:
+    done = call("run", "nulls.yaml", "--dry-run", "--format", "markdown")
+    assert len({line.count("|") for line in done.out.splitlines()}) == 1
+    assert len(done.out.splitlines()) == 4
+
+
+def test_what_a_plugin_needs_is_noticed_for_every_stack() -> None:
+    """`lora` stands in for a plugin that needs something: it is added nowhere by itself."""
+    found = plan()
+    assert found["notices"] == []

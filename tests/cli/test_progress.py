@@ -1,0 +1,89 @@
+"""Progress: lines where nobody watches, a moving line on a terminal, nothing when quiet."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accel_bench.cli.progress import duration
+from cli.program import write_nulls
+
+
+def on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str, int]:
+    """Run the program with a terminal as stderr; return stdout, what the terminal got, the code."""
+    scenario = write_nulls(folder, engine="{use: null, step_seconds: 0.2}", stacks="{alone: []}")
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), *arguments]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "GIT_DIR": os.devnull}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, cwd=folder, env=environment
+    )
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:
+        pass  # Linux reports the end of a terminal as an error.
+    finally:
+        os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    return out.decode(), shown.decode(), process.returncode
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, int]:
+    """One run of five slow steps on a terminal."""
+    folder = tmp_path_factory.mktemp("watched")
+    return on_a_terminal(folder, "--set", "measure.steps=5", "--format", "json")
+
+
+def test_a_terminal_shows_stack_round_phase_and_step_while_it_runs(
+    watched: tuple[str, str, int],
+) -> None:
+    out, shown, code = watched
+    assert code == 0
+    assert "round 1 of 1  alone  starting" in shown
+    assert "round 1 of 1  alone  " in shown
+    assert any(f"step {step}" in shown for step in range(2, 6))
+    assert "tokens/s" in shown
+    assert out.startswith("{")
+
+
+def test_what_has_ended_stays_above_the_moving_line(watched: tuple[str, str, int]) -> None:
+    _, shown, _ = watched
+    assert "nulls: 1 runs" in shown
+    assert "round 1 of 1  alone  ok  " in shown
+
+
+def test_the_moving_line_is_taken_away_and_the_cursor_comes_back(
+    watched: tuple[str, str, int],
+) -> None:
+    _, shown, _ = watched
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    assert shown.rstrip().endswith("\x1b[2K") or "\x1b[2K" in shown
+
+
+def test_quiet_leaves_a_terminal_empty(tmp_path: Path) -> None:
+    out, shown, code = on_a_terminal(tmp_path, "--quiet", "--set", "engine.step_seconds=0.0")
+    assert (shown, code) == ("", 0)
+    assert "alone" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (200.0, "3 min 20 s"),
+        (3599.0, "59 min 59 s"),
+        (7500.0, "2 h 5 min"),
+    ],
+)
+def test_durations_are_written_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,140 @@
+"""`accel-bench scenarios`: list, show, validate, and the schema for editors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench.scenario.load import load_file
+from accel_bench.scenario.samples import find_samples
+from cli.program import call, write_nulls
+
+
+def schema() -> dict[str, Any]:
+    """What `scenarios schema` prints."""
+    done = call("scenarios", "schema")
+    assert (done.code, done.err) == (0, "")
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_the_list_says_what_each_scenario_asks() -> None:
+    rows = {r["name"]: r for r in json.loads(call("scenarios", "list", "--format", "json").out)}
+    assert rows["quickstart"]["slow"] is False
+    assert rows["quickstart"]["stacks"][:2] == ["baseline", "torch-compile"]
+    assert rows["quickstart"]["description"]
+
+
+def test_the_table_has_the_names_of_the_json_as_columns() -> None:
+    columns = list(json.loads(call("scenarios", "list", "--format", "json").out)[0])
+    assert call("scenarios", "list").out.split("\n")[0].split() == columns
+
+
+def test_a_shown_scenario_is_a_file_that_can_be_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(call("scenarios", "show", "quickstart").out)
+    done = call("scenarios", "validate", str(tmp_path / "mine.yaml"))
+    assert done.code == 0
+    assert done.out.endswith("mine.yaml: ok, 15 runs here\n")
+
+
+def test_validate_reports_every_wrong_file_and_ends_with_2(tmp_path: Path) -> None:
+    good = write_nulls(tmp_path)
+    typo = write_nulls(tmp_path, "typo.yaml", train="{micro_batch: 2}")
+    option = write_nulls(tmp_path, "option.yaml", stacks="{a: [{use: torch-compile, mod: x}]}")
+    done = call("scenarios", "validate", *map(str, (good, typo, option, tmp_path / "none.yaml")))
+    assert done.code == 2
+    assert done.out == f"{good}: ok, 2 runs here\n"
+    assert "typo.yaml:8:9: unknown key 'train.micro_batch'" in done.err
+    assert "unknown key 'mod'; did you mean 'mode'?" in done.err
+    assert "none.yaml" in done.err
+
+
+def test_validate_takes_a_scenario_that_cannot_run_here(tmp_path: Path) -> None:
+    far = write_nulls(tmp_path, resources="{nodes: 2}")
+    done = call("scenarios", "validate", str(far))
+    assert done.code == 0
+    assert "ok, but nothing can run here" in done.out
+
+
+def test_validate_checks_every_scenario_of_a_folder(tmp_path: Path) -> None:
+    write_nulls(tmp_path, "a.yaml")
+    write_nulls(tmp_path, "b.yaml", trian="{}")
+    done = call("scenarios", "validate", str(tmp_path))
+    assert done.code == 2
+    assert "b.yaml:8:1: unknown key 'trian'; did you mean 'train'?" in done.err
+
+
+def test_validate_lets_a_scenario_set_any_variable_since_nothing_runs(tmp_path: Path) -> None:
+    path = write_nulls(tmp_path, environment="{MY_VARIABLE: 'on'}")
+    assert call("scenarios", "validate", str(path)).code == 0
+
+
+def test_the_schema_describes_every_key_and_refuses_others() -> None:
+    found = schema()
+    assert found["$schema"].startswith("https://json-schema.org/")
+    assert found["additionalProperties"] is False
+    assert {"model", "stacks", "sweep", "extends"} <= set(found["properties"])
+    assert [key for key in found["properties"] if not description(found, key)] == []
+
+
+def description(found: dict[str, Any], key: str) -> str:
+    """What a property says of itself, or what the model that it refers to says."""
+    value = found["properties"][key]
+    model = found["$defs"].get(value.get("$ref", "").rpartition("/")[2], {})
+    return str(value.get("description") or model.get("description") or "")
+
+
+def test_the_schema_s_references_all_lead_somewhere() -> None:
+    found = schema()
+    names = {reference.rpartition("/")[2] for reference in references(found)}
+    assert names <= set(found["$defs"])
+
+
+def references(node: Any) -> list[str]:
+    """Every `$ref` in a schema."""
+    if isinstance(node, list):
+        return [found for item in node for found in references(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["$ref"]] if "$ref" in node else []
+    return own + [found for value in node.values() for found in references(value)]
+
+
+@pytest.mark.parametrize("name", sorted(find_samples("scenarios")))
+def test_the_schema_accepts_the_shipped_scenarios(name: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator
+    validator.check_schema(schema())
+    data = load_file(find_samples("scenarios")[name]).data
+    assert [error.message for error in validator(schema()).iter_errors(data)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("model: null-model", True),
+        ("{model: {use: x, option: 1}, metrics: [memory, {use: x, every: 2}]}", True),
+        ("stacks: {a: [], b: [x, {use: y, z: 1}], c: {set: {k: 1}, use: [x]}, d: named}", True),
+        ("{extends: base.yaml, slow: true}", True),
+        ("extends: [a.yaml, b.yaml]", True),
+        ("{sweep: {train.seed: [1, 2]}, exclude: [{when: {stack: a}, because: b}]}", True),
+        ("measure: {warmup: auto}", True),
+        ("measure: {warmup: 3}", True),
+        ("measure: {warmup: often}", False),
+        ("trian: {}", False),
+        ("train: {micro_batch_size: 0}", False),
+        ("train: {micro_batch: 1}", False),
+        ("stacks: {a: [{option: 1}]}", False),
+        ("stacks: {a: {use: [x], unknown: 1}}", False),
+    ],
+)
+def test_the_schema_accepts_what_the_program_accepts(
+    text: str, accepted: bool, tmp_path: Path
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    path = tmp_path / "some.yaml"
+    path.write_text(text + "\n")
+    errors = list(jsonschema.Draft202012Validator(schema()).iter_errors(load_file(path).data))
+    assert (not errors) is accepted, errors

@@ -1,0 +1,140 @@
+"""Ctrl-C, SIGTERM, a killed parent and a reader that leaves: what was measured is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench.result import Status
+from faults.program import Program, null_scenario, wait_for, write_scenario
+
+ENDLESS = {"endless": [{"use": "faulty", "fault": "sleep"}]}
+DEAF = {"deaf": [{"use": "faulty", "fault": "ignore"}]}
+
+
+def start_and_hang(program: Program, stacks: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start a program and wait until two runs are stored and the last stack hangs in its step.
+
+    The baseline stands first in every other round: with three rounds the order is known by then.
+    """
+    scenario = null_scenario({"baseline": [], "other": [], **stacks})
+    path = write_scenario(program.folder / "scenario.yaml", scenario)
+    process = program.start("run", str(path), "--quiet", "--format", "json")
+    assert wait_for(lambda: hangs(program, process))
+    return process
+
+
+def hangs(program: Program, process: subprocess.Popen[str]) -> bool:
+    """Whether a worker has reached the step in which it sleeps."""
+    assert process.poll() is None, process.communicate()
+    pages = program.results_folder.glob("runs/*/*/*.heartbeat")
+    marks = [page for page in pages if "endless" in str(page) or "deaf" in str(page)]
+    return any(page.read_bytes()[:1] == b"\x03" for page in marks)
+
+
+def statuses(program: Program) -> dict[str, str]:
+    """Status of each stack's only row."""
+    rows = program.results()
+    found = {row.experiment.stack.name: row.status.value for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+TERMINATED = pytest.param(
+    signal.SIGTERM, 143, marks=pytest.mark.xfail(reason="typer turns it into Ctrl-C's 130")
+)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), TERMINATED])
+def test_a_signal_ends_the_run_in_progress_and_prints_what_there_is(
+    program: Program, number: signal.Signals, code: int
+) -> None:
+    process = start_and_hang(program, ENDLESS)
+    before = statuses(program)
+    process.send_signal(number)
+    finished = program.finish(process)
+    assert statuses(program) == {**before, "endless": "interrupted"}
+    shown = {row["stack"]: row["status"] for row in finished.document["experiments"]}
+    assert shown["endless"] == "interrupted"
+    assert finished.result("endless").reasons == ("stopped by the user",)
+    assert program.left_behind() == []
+    assert finished.code == code
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_deaf_worker(program: Program) -> None:
+    process = start_and_hang(program, DEAF)
+    process.send_signal(signal.SIGINT)
+    # The worker is asked to end and given some seconds: that is when people press it again.
+    assert wait_for(lambda: "stacks" in process_log(program) or process.poll() is None)
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    process.wait(4.0)
+    assert program.finish(process).code == 130
+    assert statuses(program)["deaf"] == "interrupted"
+    assert program.left_behind() == []
+
+
+def process_log(program: Program) -> str:
+    """Logs of the worker that hangs."""
+    logs = program.results_folder.glob("runs/*/*deaf*/rank0.log")
+    return "".join(path.read_text(encoding="utf8") for path in logs)
+
+
+def test_workers_do_not_outlive_a_killed_parent_and_a_resumed_run_does_the_rest(
+    program: Program,
+) -> None:
+    process = start_and_hang(program, ENDLESS)
+    before = program.results()
+    process.kill()
+    process.communicate()
+    assert program.left_behind() == []
+    assert program.results() == before
+
+    scenario = program.folder / "scenario.yaml"
+    finished = program.call("run", str(scenario), "--quiet", "--resume", "--timeout", "2")
+    added = [row for row in program.results() if row.run_id not in {r.run_id for r in before}]
+    # The round that was cut short is run as a whole, since only runs of one sitting are paired.
+    assert {row.experiment.stack.name for row in added} == {"baseline", "other", "endless"}
+    assert {row.experiment.id for row in before} < {row.experiment.id for row in added}
+    assert finished.code == 1
+
+
+def test_rounds_that_were_complete_before_a_kill_are_not_run_again(
+    program: Program, tmp_path: Path
+) -> None:
+    program.environment = {"FAULTY_COUNTER": str(tmp_path / "counter"), "FAULTY_SHARE": "0"}
+    stacks = {"baseline": [], "other": [{"use": "faulty", "fault": "sometimes"}]}
+    measure = {"warmup": 2, "steps": 4, "repeats": 4}
+    path = write_scenario(tmp_path / "long.yaml", null_scenario(stacks, measure=measure))
+    process = program.start("run", str(path), "--quiet")
+    assert wait_for(lambda: len(program.results()) >= 3)
+    process.kill()
+    process.communicate()
+    assert program.left_behind() == []
+    before = program.results()
+    complete = len(before) // 2
+
+    assert program.call("run", str(path), "--quiet", "--resume").code == 0
+    added = program.results()[len(before) :]
+    assert [row.status for row in added] == [Status.OK] * 2 * (4 - complete)
+    assert {row.round for row in added} == set(range(complete, 4))
+    again = program.call("run", str(path), "--quiet", "--resume")
+    assert again.code == 0
+    assert len(program.results()) == len(before) + len(added)
+
+
+def test_a_reader_that_leaves_costs_no_result(program: Program) -> None:
+    path = write_scenario(program.folder / "s.yaml", null_scenario({"baseline": [], "other": []}))
+    reading, writing = os.pipe()
+    process = program.start("run", str(path), "--quiet", stdout=writing)
+    os.close(reading)
+    os.close(writing)
+    finished = program.finish(process)
+    assert "Traceback" not in finished.err
+    assert [row.status for row in finished.results] == [Status.OK] * 2

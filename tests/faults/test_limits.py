@@ -1,0 +1,108 @@
+"""A run that does not end is ended: its row says so, its stack is kept, and all of it is gone.
+
+One program runs all of them under one short time limit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from accel_bench.result import Status
+from faults.program import Finished, Program, null_scenario
+
+LIMIT_SECONDS = 3.0
+"""A sound run takes half a second; a loaded machine needs more to start one."""
+
+TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
+
+
+class Case(NamedTuple):
+    """One way not to end, and what the row says."""
+
+    options: dict[str, Any]
+    status: str
+    reason: str
+    ranks: int = 1
+
+
+CASES = {
+    "sleeps": Case({"fault": "sleep"}, "hung", "the run stood still in window after 3 steps"),
+    "is-deaf": Case({"fault": "ignore"}, "hung", "the run stood still in window"),
+    "is-stopped": Case({"fault": "stop"}, "hung", "the run stood still in window"),
+    "is-slow": Case({"fault": "slow", "at_step": 0}, "timeout", "the run was still busy in w"),
+    "one-sleeps": Case({"fault": "sleep", "rank": 1}, "hung", "rank 1 stood still", ranks=2),
+    "sleeps-in-a-hook": Case(
+        {"fault": "sleep", "hook": "load_data"}, "hung", "stood still in load_data"
+    ),
+}
+
+
+def stacks() -> dict[str, Any]:
+    """A stack for each case, between two that are sound."""
+    found: dict[str, Any] = {"baseline": []}
+    for name, case in CASES.items():
+        use = [{"use": "faulty", **case.options}, "witness"]
+        found[name] = {"set": TWO_RANKS if case.ranks == 2 else {}, "use": use}
+    return {**found, "last": []}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Finished:
+    """The program after it has run all of them."""
+    program = Program(tmp_path_factory.mktemp("limits"), site)
+    measure = {"warmup": 2, "steps": 20, "repeats": 2, "timeout_seconds": LIMIT_SECONDS}
+    return program.run(null_scenario(stacks(), measure=measure), "--quiet", "--format", "json")
+
+
+@pytest.mark.parametrize("stack", CASES)
+def test_the_row_says_what_it_was_doing_at_the_limit(finished: Finished, stack: str) -> None:
+    row = finished.result(stack)
+    assert row.status.value == CASES[stack].status
+    assert CASES[stack].reason in row.reasons[0]
+    assert f"at the limit of {LIMIT_SECONDS:g} s" in row.reasons[0]
+
+
+@pytest.mark.parametrize("stack", CASES)
+def test_the_stacks_of_its_threads_are_in_the_log(finished: Finished, stack: str) -> None:
+    log = finished.log(stack, rank=CASES[stack].ranks - 1)
+    assert "Current thread" in log
+    assert f"in {CASES[stack].options['fault']}" in log
+
+
+def test_it_is_not_run_again_in_later_rounds_but_sound_stacks_are(finished: Finished) -> None:
+    names = [row.experiment.stack.name for row in finished.results]
+    assert {name: names.count(name) for name in names} == {
+        **dict.fromkeys(CASES, 1),
+        "baseline": 2,
+        "last": 2,
+    }
+
+
+def test_sound_stacks_are_not_affected(finished: Finished) -> None:
+    sound = [r for r in finished.results if r.experiment.stack.name in ("baseline", "last")]
+    assert {row.status for row in sound} == {Status.OK}
+
+
+def test_no_process_is_left_behind(finished: Finished) -> None:
+    assert finished.program.left_behind() == []
+
+
+def test_plugins_are_closed_when_the_worker_listens(finished: Finished) -> None:
+    closed = {
+        stack: (
+            finished.program.results_folder / finished.result(stack).folder / "closed-by-rank0"
+        ).exists()
+        for stack in ("sleeps", "is-deaf")
+    }
+    assert closed == {"sleeps": True, "is-deaf": False}
+
+
+def test_the_rank_that_was_not_to_blame_keeps_its_result(finished: Finished) -> None:
+    ranks = {rank.rank: rank.status for rank in finished.result("one-sleeps").ranks}
+    assert ranks[0] is Status.OK
+
+
+def test_the_program_exits_1(finished: Finished) -> None:
+    assert finished.code == 1

@@ -1,0 +1,322 @@
+"""Plugins that are broken, doubled, misspelt or out of place are refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_plugins.distribution import install
+from faults.program import Finished, Program, null_scenario, write_scenario
+
+PLUGIN = """
+from accel_bench import Options, Plugin, hookimpl
+
+class Sound(Plugin[Options]):
+    @hookimpl
+    def accelerate_model(self, run):
+        return None
+"""
+BROKEN = {
+    "syntax": ("def broken(:\n", "SyntaxError"),
+    "raises": ("raise ValueError('no licence')\n", "ValueError: no licence"),
+    "exits": ("import sys; sys.exit(7)\n", "its import calls sys.exit(7)"),
+    "endless": ("while True: pass\n", "its import takes more than 1.0 s"),
+    "missing": ("import no_such_module\n", "No module named 'no_such_module'"),
+    "no-plugin": ("class Sound: pass\n", "is not a subclass of accel_bench.Plugin"),
+    "heavy": ("import torch\n" + PLUGIN, "imports torch at module level"),
+}
+"""Modules that cannot be imported, and what is said of them. The one with torch comes last."""
+
+MISPLACED_SOURCE = f"""{PLUGIN}
+class WithOptions(Options):
+    bits: int = 4
+
+class Optional(Sound, Plugin[WithOptions]):
+    Options = WithOptions
+
+class Later(Sound):
+    after = ("sound",)
+
+class Earlier(Sound):
+    before = ("later",)
+
+class Chicken(Sound):
+    after = ("egg",)
+
+class Egg(Sound):
+    after = ("chicken",)
+
+class Enemy(Sound):
+    conflicts = frozenset({{"sound"}})
+
+class One(Plugin[Options]):
+    @hookimpl
+    def build_optimizer(self, run):
+        return None
+
+class Name(Plugin[Options]):
+    @hookimpl
+    def accelerate_modle(self, run):
+        return None
+
+class Argument(Plugin[Options]):
+    @hookimpl
+    def accelerate_model(self, rnu):
+        return None
+
+class Wrapper(Plugin[Options]):
+    @hookimpl(wrapper=True)
+    def accelerate_model(self, run):
+        return (yield)
+
+class Maker(Sound):
+    def __init__(self, options, name=""):
+        raise RuntimeError("no licence")
+
+class Claimer(One):
+    def claims(self):
+        raise RuntimeError("no licence")
+
+class Printer(Sound):
+    def fingerprint(self, experiment):
+        raise RuntimeError("no licence")
+
+class Object(Sound):
+    def fingerprint(self, experiment):
+        return object()
+
+class Checker(Sound):
+    @hookimpl
+    def check_scenario(self):
+        raise RuntimeError("no licence")
+
+class Lazy(Sound):
+    @hookimpl
+    def check_scenario(self):
+        yield "first"
+        raise RuntimeError("no licence")
+
+class Wording(Sound):
+    @hookimpl
+    def check_scenario(self):
+        return "no licence"
+
+class Numbers(Sound):
+    @hookimpl
+    def check_scenario(self):
+        return [1]
+"""
+MISPLACED: dict[str, tuple[list[Any], str]] = {
+    "two-of-one-name": (["same"], "the plugin 'same' is brought by bench-first and bench-second"),
+    "two-claims": (["one", "two"], "'one' and 'two' both claim build_optimizer"),
+    "unknown": (["soundd"], "no plugin is called 'soundd'; did you mean 'sound'?"),
+    "option": (
+        [{"use": "optional", "bist": 8}],
+        "plugin 'optional': unknown key 'bist'; did you mean 'bits'?",
+    ),
+    "text": (
+        [{"use": "optional", "bits": "four"}],
+        "plugin 'optional': bits: Input should be a valid integer",
+    ),
+    "twice": (["sound", "sound"], "stack 'tested' uses 'sound' twice"),
+    "order": (["later", "sound"], "write ['sound', 'later'] instead"),
+    "long-order": (
+        ["later", "sound", "earlier"],
+        "['later', 'sound', 'earlier'] does not work; write ['sound', 'earlier', 'later'] instead",
+    ),
+    "circle": (["chicken", "egg"], "chicken, egg each want to stand before the other"),
+    "conflict": (["enemy", "sound"], "'enemy' conflicts with 'sound'"),
+    "hook": (
+        ["name"],
+        "plugin 'name' (bench-second) does not fit the hooks: there is no hook "
+        "'accelerate_modle'; did you mean 'accelerate_model'?",
+    ),
+    "argument": (
+        ["argument"],
+        "plugin 'argument' (bench-second) does not fit the hooks: accelerate_model has no argument "
+        "'rnu'; did you mean 'run'?",
+    ),
+    "wrapper": (["wrapper"], "accelerate_model is a wrapper"),
+    "maker": (["maker"], "(bench-second) cannot be made: RuntimeError: no licence"),
+    "claimer": (["claimer"], "(bench-second) failed in claims: RuntimeError: no licence"),
+    "printer": (["printer"], "(bench-second) failed in fingerprint: RuntimeError: no licence"),
+    "object": (["object"], "(bench-second) failed in fingerprint: TypeError"),
+    "checker": (["checker"], "plugin 'checker' (bench-second) failed in check_scenario: Runtime"),
+    "lazy": (["lazy"], "plugin 'lazy' (bench-second) failed in check_scenario: RuntimeError"),
+    "wording": (["wording"], "failed in check_scenario: returned str where a list is expected"),
+    "numbers": (
+        ["numbers"],
+        "failed in check_scenario: returned int where a list of texts is expected",
+    ),
+}
+"""Stacks that cannot be used, and what is said of them."""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """A program among whose plugins everything is wrong that can be."""
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "site").mkdir()
+    program = Program(folder, folder / "site", {"ACCEL_BENCH_IMPORT_SECONDS": "1"})
+    for name, (source, _) in BROKEN.items():
+        install(program.site, f"bench-{name}", {name: "Sound"}, source)
+    (program.site / "torch.py").write_text("", encoding="utf8")
+    words = "optional later earlier chicken egg enemy one name argument wrapper maker claimer "
+    words += "printer object checker lazy wording numbers sound"
+    plugins = {word: word.title() for word in words.split()}
+    install(program.site, "bench-first", {"same": "Sound"}, PLUGIN)
+    both = {**plugins, "two": "One", "same": "Sound"}
+    install(program.site, "bench-second", both, MISPLACED_SOURCE)
+    return program
+
+
+@pytest.fixture(scope="module")
+def validated(broken: Program) -> Finished:
+    """The program after it was asked about all of them at once."""
+    wrong = {**{name: [name] for name in BROKEN}, **{n: uses for n, (uses, _) in MISPLACED.items()}}
+    files = []
+    for name in sorted(wrong, key=lambda name: name == "heavy"):
+        scenario = null_scenario({"baseline": [], "tested": wrong[name]})
+        files.append(str(write_scenario(broken.folder / f"{name}.yaml", scenario)))
+    return broken.call("scenarios", "validate", *files)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_one_is_named_with_its_distribution(validated: Finished, name: str) -> None:
+    assert validated.code == 2
+    line = next(text for text in validated.err.splitlines() if f"plugin '{name}'" in text)
+    assert f"plugin '{name}' (bench-{name} 1.0)" in line
+    assert BROKEN[name][1] in line
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_what_cannot_be_used_is_said_with_the_way_out(validated: Finished, name: str) -> None:
+    assert MISPLACED[name][1] in validated.err
+
+
+def test_all_of_that_is_said_without_a_traceback(validated: Finished) -> None:
+    assert "Traceback" not in validated.err
+    assert len(validated.err.splitlines()) == len(BROKEN) + len(MISPLACED)
+
+
+@pytest.mark.parametrize("name", ["endless", "order", "hook", "checker"])
+def test_nothing_is_started_for_them(broken: Program, validated: Finished, name: str) -> None:
+    finished = broken.call("run", f"{name}.yaml")
+    assert finished.code == (1 if name == "checker" else 2)
+    assert "Traceback" not in finished.err
+    assert not broken.results_folder.exists()
+
+
+@pytest.mark.parametrize("name", ["syntax", "exits", "endless"])
+def test_check_says_what_is_wrong_with_it(broken: Program, name: str) -> None:
+    finished = broken.call("plugins", "check", name)
+    assert finished.code == 2
+    assert f"plugin '{name}' (bench-{name} 1.0) is broken" in finished.out
+    assert BROKEN[name][1] in finished.out
+
+
+def test_check_knows_the_right_names_too(broken: Program) -> None:
+    finished = broken.call("plugins", "check", "argument")
+    assert finished.code == 2
+    assert "accelerate_model has no argument 'rnu'; did you mean 'run'?" in finished.out
+
+
+def test_all_of_them_are_listed_from_metadata_alone(broken: Program) -> None:
+    finished = broken.call("plugins", "--format", "json")
+    assert finished.code == 0
+    listed = {row["name"]: row["distribution"] for row in json.loads(finished.out)}
+    assert listed.items() >= {name: f"bench-{name}" for name in BROKEN}.items()
+
+
+def test_they_harm_nobody_who_does_not_name_them(broken: Program, tmp_path: Path) -> None:
+    program = Program(tmp_path, broken.site, broken.environment)
+    finished = program.run(null_scenario({"baseline": [], "sound": ["sound"]}), "--quiet")
+    assert finished.code == 0
+    assert len(finished.results) == 2
+
+
+NEEDS = f"""{PLUGIN}
+class Dependency(Sound):
+    requires = ("no-such-package>=2",)
+
+class Version(Sound):
+    requires = ("pydantic>=999",)
+
+class Device(Sound):
+    devices = frozenset({{"cuda"}})
+
+class Dtype(Sound):
+    dtypes = frozenset({{"float16", "float32"}})
+
+class Architecture(Sound):
+    restricted_model_archs = frozenset({{"OtherForCausalLM"}})
+
+class Refusing(Sound):
+    @hookimpl
+    def check_scenario(self, experiment, machine):
+        yield "needs a full moon"
+"""
+REASONS = {
+    "dependency": "dependency: no-such-package>=2 is not installed",
+    "version": "version: pydantic>=999 is needed, ",
+    "device": "device: does not work with device cpu; it works with cuda",
+    "dtype": "dtype: does not work with model.dtype bfloat16; it works with float16, float32",
+    "architecture": "architecture: does not support LlamaForCausalLM; it supports OtherForCausalLM",
+    "refusing": "refusing: needs a full moon",
+    "brought": "brought: no-such-package>=3 is not installed",
+}
+"""Plugins that need what is not here, and the reason that is given."""
+
+
+@pytest.fixture
+def needy(tmp_path: Path) -> Program:
+    """A program that knows them."""
+    (tmp_path / "site").mkdir()
+    program = Program(tmp_path, tmp_path / "site")
+    install(program.site, "bench-test", {n: n.title() for n in REASONS if n != "brought"}, NEEDS)
+    requires = ("no-such-package>=3", "also-not-there; python_version < '3'")
+    install(program.site, "bench-brought", {"brought": "Sound"}, PLUGIN, requires)
+    return program
+
+
+def needy_scenario(*stacks: str) -> dict[str, Any]:
+    """A scenario with stacks of their own for some of them, beside a baseline."""
+    model = {"use": "null", "id": "tiny-llama-cpu", "dtype": "bfloat16"}
+    chosen: dict[str, Any] = {name: [name] for name in stacks}
+    return null_scenario({"baseline": [], **chosen}, model=model, resources={"device": "cpu"})
+
+
+def test_what_cannot_run_here_is_skipped_with_its_reason_and_the_rest_runs(needy: Program) -> None:
+    finished = needy.run(needy_scenario(*REASONS), "--quiet", "--format", "json")
+    rows = {row["stack"]: row for row in finished.document["experiments"]}
+    assert finished.code == 0
+    assert rows.pop("baseline")["status"] == "ok"
+    assert {row["status"] for row in rows.values()} == {"skipped"}
+    found = {name: row["reasons"][0] for name, row in rows.items()}
+    assert {name: found[name][: len(text)] for name, text in REASONS.items()} == REASONS
+    assert [row.experiment.stack.name for row in finished.results] == ["baseline"]
+
+
+def test_the_table_says_why_it_was_skipped(needy: Program) -> None:
+    finished = needy.run(needy_scenario("refusing"), "--quiet")
+    assert "needs a full moon" in " ".join(finished.out.split())
+
+
+@pytest.mark.parametrize("option", ["--plugin", "--only"])
+def test_what_cannot_run_here_is_an_error_when_it_is_asked_for(needy: Program, option: str) -> None:
+    stacks = () if option == "--plugin" else ("refusing",)
+    finished = needy.run(needy_scenario(*stacks), option, "refusing")
+    assert finished.code == 2
+    assert "stack 'refusing' cannot run here: refusing: needs a full moon" in finished.err
+    assert not needy.results_folder.exists()
+
+
+def test_nothing_left_to_run_exits_3(needy: Program) -> None:
+    scenario = needy_scenario(*REASONS)
+    del scenario["stacks"]["baseline"]
+    finished = needy.run(scenario)
+    assert finished.code == 3
+    assert "nothing can run here: " in finished.err
+    assert "needs a full moon" in finished.err

@@ -1,0 +1,66 @@
+"""Environment variables: which a scenario may set, and which are recorded."""
+
+from __future__ import annotations
+
+import pytest
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.environment import check_environment, recorded
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OMP_NUM_THREADS",
+        "PYTORCH_ALLOC_CONF",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "NCCL_DEBUG",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "CUDA_LAUNCH_BLOCKING",
+    ],
+)
+def test_what_changes_speed_may_be_set(name: str) -> None:
+    check_environment({name: "1"}, lambda _: "here", False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PATH",
+        "HOME",
+        "HF_TOKEN",
+        "omp_num_threads",
+        "CUDA_INJECTION64_PATH",
+        "TORCH_DEVICE_BACKEND_AUTOLOAD",
+        "TRITON_LIBCUDA_PATH",
+        "TRITON_PTXAS_PATH",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_HOME",
+        "OMP_TOOL_LIBRARIES",
+        "NCCL_NET_PLUGIN",
+        "NCCL_DEBUG_FILE",
+    ],
+)
+def test_what_names_code_or_places_or_carries_secrets_may_not(name: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"here: a scenario may not set {name}; .*--allow-env"):
+        check_environment({name: "x"}, lambda _: "here", False)
+    check_environment({name: "x"}, lambda _: "here", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("", "x"), ("A=B", "x"), ("OMP\0X", "x"), ("OMP_X", "a\0b")]
+)
+def test_what_no_process_can_be_given_is_refused_even_when_all_is_allowed(
+    name: str, value: str
+) -> None:
+    with pytest.raises(ScenarioError, match="is not the name of"):
+        check_environment({name: value}, lambda _: "here", True)
+
+
+def test_what_is_recorded_holds_no_secret_and_is_sorted() -> None:
+    environment = {"OMP_NUM_THREADS": "2", "HF_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
+    assert list(recorded(environment)) == ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"]

@@ -1,0 +1,205 @@
+"""Expansion: sweeps, zips, exclusions and stacks folded into resolved scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.scenario.expand import Point, check_file, count_points, expand
+
+
+def points(tmp_path: Path, text: str, **settings: Any) -> list[Point]:
+    """Every point of a file with this text."""
+    path = tmp_path / "some.yaml"
+    path.write_text(text, encoding="utf8")
+    draft = read_draft(path)
+    file = check_file(draft)
+    found = list(expand(draft, file, **settings))
+    assert count_points(file) == len(found)
+    return found
+
+
+def test_sweep_points_are_outermost_and_stacks_within_in_written_order(tmp_path: Path) -> None:
+    text = "sweep: {train.seed: [1, 2], data.seed: [3, 4]}\nstacks: {b: [], a: []}\n"
+    found = points(tmp_path, text)
+    assert [(p.scenario.train.seed, p.scenario.data.seed, p.stack.name) for p in found] == [
+        (seed, data, stack) for seed in (1, 2) for data in (3, 4) for stack in ("b", "a")
+    ]
+    assert found[-1].sweep == {"train.seed": 2, "data.seed": 4}
+
+
+def test_keys_of_zip_move_together_and_count_as_one_axis(tmp_path: Path) -> None:
+    text = "zip: {train.seed: [1, 2], data.seed: [3, 4]}\nsweep: {model.id: [x, y]}\n"
+    found = points(tmp_path, text)
+    assert [(p.scenario.model.id, p.scenario.train.seed, p.scenario.data.seed) for p in found] == [
+        ("x", 1, 3),
+        ("x", 2, 4),
+        ("y", 1, 3),
+        ("y", 2, 4),
+    ]
+
+
+def test_without_a_sweep_there_is_one_point_for_each_stack(tmp_path: Path) -> None:
+    (point,) = points(tmp_path, "name: x\n")
+    assert (point.stack.name, point.sweep) == ("baseline", {})
+
+
+def test_a_stack_changes_the_work_for_itself_alone(tmp_path: Path) -> None:
+    text = "train: {seed: 1}\nstacks: {a: [], b: {set: {train.seed: 2, model.dtype: float16}}}\n"
+    a, b = points(tmp_path, text)
+    assert (a.scenario.train.seed, b.scenario.train.seed) == (1, 2)
+    assert (a.scenario.model.dtype, b.scenario.model.dtype) == ("float32", "float16")
+    assert b.stack.settings == {"train.seed": 2, "model.dtype": "float16"}
+
+
+def test_a_batch_is_worked_out_at_each_point(tmp_path: Path) -> None:
+    text = "train: {global_batch_size: 8}\nsweep: {train.micro_batch_size: [1, 2, 4]}\n"
+    found = points(tmp_path, text)
+    assert [p.scenario.train.gradient_accumulation for p in found] == [8, 4, 2]
+
+
+def test_a_batch_that_does_not_fit_names_the_point(tmp_path: Path) -> None:
+    text = "train: {global_batch_size: 8}\nsweep: {train.micro_batch_size: [2, 3]}\n"
+    with pytest.raises(ScenarioError, match=r"stack 'baseline' at train\.micro_batch_size=3"):
+        points(tmp_path, text)
+
+
+def test_an_option_of_a_plugin_in_a_stack_can_be_swept(tmp_path: Path) -> None:
+    found = points(tmp_path, "stacks: {a: [x]}\nsweep: {stacks.a.x.bits: [4, 8]}\n")
+    assert [p.stack.uses[0].options for p in found] == [{"bits": 4}, {"bits": 8}]
+
+
+def test_a_whole_slot_can_be_swept(tmp_path: Path) -> None:
+    text = "sweep: {optimizer: [adamw, {use: sgd, momentum: 0.9}]}\n"
+    found = points(tmp_path, text)
+    assert [p.scenario.optimizer.use for p in found] == ["adamw", "sgd"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {seed: 1}\nsweep: {train.seed: [1]}\n", r"2:9: .*also set at .*1:9"),
+        ("train: {seed: 1}\nzip: {train.seed: [1]}\n", r"2:7: .*also set at .*1:9"),
+        ("sweep: {train.seed: []}\n", r"1:9: 'train\.seed' has no values"),
+        ("sweep: {train.seed: [1]}\nzip: {train.seed: [1]}\n", r"is in `sweep` and in `zip`"),
+        ("sweep: {train.sed: [1]}\n", r"1:9: unknown key 'train\.sed'; did you mean 'seed'"),
+        ("sweep: {train.seed: [1, x]}\n", r"1:9: train\.seed: .*at train\.seed=x"),
+        ("sweep: {measure.repeats: [1, 2]}\n", r"1:9: .*belongs to the whole comparison"),
+        ("sweep: {name: [a, b]}\n", r"1:9: .*belongs to the whole comparison"),
+        ("sweep: {launcher.x: [1]}\n", r"1:9: .*belongs to the whole comparison"),
+        ("stacks: {a: {set: {measure.steps: 3}}}\n", r"1:10: a stack cannot set 'measure\.steps'"),
+        ("stacks: {a: {set: {train.sed: 3}}}\n", r"1:20: unknown key .*did you mean 'seed'"),
+        ("stacks: {a: {set: {train.seed: x}}}\n", r"1:20: train\.seed: .*\(stack 'a'\)"),
+        ("stacks: {'a/b': []}\n", r"1:10: name"),
+        ("stacks: {'..': []}\n", r"1:10: name"),
+    ],
+)
+def test_a_wrong_axis_or_stack_is_refused_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        points(tmp_path, text)
+
+
+# Exclusions.
+
+
+def test_an_excluded_point_keeps_its_reason(tmp_path: Path) -> None:
+    text = (
+        "sweep: {train.seed: [1, 2, 3]}\nstacks: {a: [], b: []}\n"
+        "exclude:\n- {when: {stack: b, train.seed: [2, 3]}, because: too slow}\n"
+        "- {when: {train.seed: 3}, because: unlucky}\n"
+    )
+    found = {(p.stack.name, p.scenario.train.seed): p.excluded for p in points(tmp_path, text)}
+    assert found["a", 2] == found["b", 1] == ()
+    assert found["b", 2] == ("too slow",)
+    assert found["a", 3] == ("unlucky",)
+    assert found["b", 3] == ("too slow", "unlucky")
+
+
+def test_a_rule_sees_what_a_stack_has_set(tmp_path: Path) -> None:
+    text = (
+        "stacks: {a: [], b: {set: {model.dtype: float16}}}\n"
+        "exclude: [{when: {model.dtype: float16}, because: no}]\n"
+    )
+    assert [p.excluded for p in points(tmp_path, text)] == [(), ("no",)]
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("{train.sed: 1}", "unknown key 'train.sed'; did you mean 'seed'?"),
+        ("{trian.seed: 1}", "unknown key 'trian.seed'"),
+        ("{stack: c}", "no stack is called 'c'"),
+        ("{stack: [a, c]}", "no stack is called 'c'"),
+        ("{stck: a}", "unknown key 'stck'; did you mean 'stack'?"),
+    ],
+)
+def test_a_rule_that_can_never_apply_is_refused(when: str, message: str, tmp_path: Path) -> None:
+    text = f"stacks: {{a: []}}\nexclude:\n- {{when: {when}, because: no}}\n"
+    with pytest.raises(ScenarioError) as caught:
+        points(tmp_path, text)
+    assert "some.yaml:3:3: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_rule_may_name_an_option_of_a_plugin(tmp_path: Path) -> None:
+    rule = "{when: {optimizer.momentum: 0.9}, because: x}"
+    text = f"optimizer: {{use: sgd, momentum: 0.9}}\nexclude: [{rule}]\n"
+    assert points(tmp_path, text)[0].excluded == ("x",)
+
+
+# The environment.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "environment: {LD_PRELOAD: x}\n",
+        "stacks: {a: {set: {environment.LD_PRELOAD: x}}}\n",
+        "stacks: {a: {set: {environment: {LD_PRELOAD: x}}}}\n",
+        "sweep: {environment.LD_PRELOAD: [x]}\n",
+        "sweep: {environment: [{LD_PRELOAD: x}]}\n",
+    ],
+)
+def test_no_way_leads_around_the_list_of_variables(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="may not set LD_PRELOAD"):
+        points(tmp_path, text)
+
+
+def test_a_stack_may_set_a_variable_of_the_list(tmp_path: Path) -> None:
+    text = "stacks: {a: {set: {environment.OMP_NUM_THREADS: '2'}}}\n"
+    assert points(tmp_path, text)[0].scenario.environment == {"OMP_NUM_THREADS": "2"}
+
+
+def test_a_stack_may_set_any_variable_when_that_is_allowed(tmp_path: Path) -> None:
+    text = "stacks: {a: {set: {environment.MINE: x}}}\n"
+    (point,) = points(tmp_path, text, allow_environment=True)
+    assert point.scenario.environment == {"MINE": "x"}
+
+
+# Counting and leaving alone.
+
+
+def test_a_million_points_are_counted_without_being_made(tmp_path: Path) -> None:
+    values = list(range(1000))
+    draft = Draft("some.yaml", {"sweep": {"train.seed": values, "data.seed": values}})
+    assert count_points(check_file(draft)) == 1_000_000
+    assert next(expand(draft, check_file(draft))).scenario.data.seed == 0
+
+
+def test_expansion_leaves_the_draft_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("model: x\nsweep: {model.id: [a, b]}\nstacks: {s: {set: {train.seed: 1}}}\n")
+    draft = read_draft(path)
+    list(expand(draft, check_file(draft)))
+    assert draft.data == read_draft(path).data
+
+
+def test_the_baseline_is_written_down_while_all_stacks_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("stacks: {b: [], a: []}\n")
+    assert check_file(read_draft(path)).baseline == "b"

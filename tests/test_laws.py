@@ -1,0 +1,370 @@
+"""The laws of the house, held against the code and against the running program."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from accel_bench.machine import read_machine
+from accel_bench.plan import Wishes, make_plan
+from accel_bench.scenario.draft import read_draft
+from cli.program import start, write_nulls
+from fault_plugins.distribution import install
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "core" / "accel_bench"
+OURS = sorted(
+    path
+    for top in ("core", "plugins", "benchmarks")
+    for path in (ROOT / top).rglob("*.py")
+    if "tests" not in path.relative_to(ROOT).parts
+)
+"""Every module that is no test."""
+
+HEAVY = frozenset(
+    "accelerate datasets matplotlib numpy pandas peft plotly pyarrow scipy tokenizers torch "
+    "transformers".split()
+)
+"""Packages that take seconds to import."""
+
+WITNESS = """\
+import pathlib, sys
+from accel_bench import Plugin, hookimpl
+
+pathlib.Path({folder!r}, __name__).write_text("imported")
+
+
+class Witness(Plugin):
+    '''Reports what its process has imported.'''
+
+    @hookimpl
+    def report_evidence(self, run):
+        return {{"modules": sorted(sys.modules)}}
+"""
+
+
+def name_of(path: Path) -> str:
+    """A module's path, as a test's name."""
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf8"), str(path))
+
+
+def may_be_heavy(path: Path) -> bool:
+    """Whether the house lets this module import heavy packages on top."""
+    inside = path.relative_to(ROOT)
+    return (
+        path.name == "impl.py"
+        or (path.parent.name == "builtin" and path.stem.endswith("_impl"))
+        or inside.parts[:3] == ("core", "accel_bench", "worker")
+        or inside.parts[0] == "benchmarks"
+    )
+
+
+every_module = pytest.mark.parametrize("path", OURS, ids=name_of)
+
+
+# Law 1: registered means selected.
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Two installed distributions whose modules leave a file when they are imported."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    source = WITNESS.format(folder=str(tmp_path))
+    for name in ("first", "second"):
+        install(folder, f"accel-bench-{name}", {name: "Witness"}, source)
+    return folder
+
+
+def imported(folder: Path) -> set[str]:
+    """Which of the two modules have left their file."""
+    names = {"accel_bench_first", "accel_bench_second"}
+    return {path.name for path in folder.iterdir()} & names
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plugins"], ["plugins", "--format", "json"], ["stacks", "list"], ["models", "list"]],
+)
+def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: Path) -> None:
+    done = start(*arguments, PYTHONPATH=str(site))
+    assert done.code == 0, done.err
+    assert imported(tmp_path) == set()
+    if "plugins" in arguments:
+        assert "accel-bench-first" in done.out
+
+
+def test_a_plan_imports_the_plugins_that_it_names_and_no_other(site: Path, tmp_path: Path) -> None:
+    scenario = write_nulls(tmp_path, stacks="{baseline: [], other: [first]}")
+    done = start("run", str(scenario), "--dry-run", PYTHONPATH=str(site))
+    assert done.code == 0, done.err
+    assert imported(tmp_path) == {"accel_bench_first"}
+
+
+def test_what_was_active_is_what_was_named_in_the_order_of_the_calls(tmp_path: Path) -> None:
+    path = write_nulls(tmp_path, stacks="{both: [example, torch-compile]}")
+    (planned,) = make_plan(read_draft(path), read_machine(), Wishes()).planned
+    names = [member.name for member in planned.active.members]
+    assert names == ["example", "torch-compile", *["null"] * 4, "local", "memory"]
+
+
+def test_two_plans_share_no_plugin_instance(tmp_path: Path) -> None:
+    draft = read_draft(write_nulls(tmp_path, stacks="{one: [example]}"))
+    members = [
+        make_plan(draft, read_machine(), Wishes()).planned[0].active.members for _ in range(2)
+    ]
+    assert not {id(m.instance) for m in members[0]} & {id(m.instance) for m in members[1]}
+
+
+# Law 2: the measured thing and the measuring thing share no process.
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of one run, for the commands that read them."""
+    folder = tmp_path_factory.mktemp("laws")
+    scenario = write_nulls(folder, stacks="{alone: []}")
+    done = start("run", str(scenario), "-q", "--results", str(folder / "results"))
+    assert done.code == 0, done.err
+    return folder / "results"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "--version",
+        "run --help",
+        "run --dry-run",
+        "run --dry-run --plugin example --format json",
+        "plugins",
+        "plugins show torch-compile",
+        "plugins check example",
+        "plugins check huggingface",
+        "scenarios list",
+        "scenarios show quickstart",
+        "scenarios validate quickstart",
+        "scenarios schema",
+        "stacks list",
+        "stacks show torch-compile",
+        "models list",
+        "models show gpt2",
+        "results list",
+        "results export",
+    ],
+)
+def test_the_parent_imports_no_heavy_package(arguments: str, results: Path, tmp_path: Path) -> None:
+    found = modules_after(arguments.split(), results, tmp_path)
+    assert "accel_bench.cli.main" in found
+    assert found & HEAVY == set()
+
+
+def test_the_parent_of_a_run_imports_no_torch(results: Path, tmp_path: Path) -> None:
+    scenario = write_nulls(tmp_path, stacks="{alone: []}")
+    found = modules_after(["run", str(scenario), "-q"], results, tmp_path)
+    assert "accel_bench.rounds" in found
+    assert found & (HEAVY - {"numpy", "scipy"}) == set()
+    assert not [name for name in found if name.startswith("accel_bench.worker")]
+
+
+def modules_after(arguments: list[str], results: Path, folder: Path) -> set[str]:
+    """Names of the modules that the program has imported when it ends."""
+    program = (
+        "import atexit, json, pathlib, sys\n"
+        "from accel_bench.cli.main import main\n"
+        "target = pathlib.Path(sys.argv.pop(1))\n"
+        "atexit.register(lambda: target.write_text(json.dumps(sorted(sys.modules))))\n"
+        "main()\n"
+    )
+    target = folder / "modules.json"
+    command = [sys.executable, "-c", program, str(target), *arguments]
+    environment = {**os.environ, "ACCEL_BENCH_RESULTS": str(results), "GIT_DIR": os.devnull}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(target.read_text()))
+
+
+def test_a_worker_without_torch_in_its_scenario_imports_none(site: Path, tmp_path: Path) -> None:
+    scenario = write_nulls(tmp_path, stacks="{witnessed: [first]}")
+    arguments = ["run", str(scenario), "-q", "--format", "json"]
+    done = start(*arguments, folder=tmp_path, PYTHONPATH=str(site))
+    assert done.code == 0, done.err
+    evidence = json.loads(done.out)["experiments"][0]["evidence"]
+    modules = set(evidence["first"]["modules"])
+    assert "accel_bench.worker.measurement" in modules
+    assert modules & HEAVY == set()
+    assert not [name for name in modules if name.startswith(("sqlalchemy", "rich", "typer"))]
+
+
+# Law 5: core never learns a plugin's name.
+
+
+def plugin_distributions() -> Iterator[tuple[str, str, list[str]]]:
+    """Distribution, package and plugin names of everything in `plugins/`."""
+    for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        text = file.read_text(encoding="utf8")
+        (name,) = re.findall(r'^name = "(.+)"$', text, re.MULTILINE)
+        entries = re.findall(r'^([\w-]+) = "(accel_bench_\w+):\w+"$', text, re.MULTILINE)
+        assert entries, f"{file} has no entry point"
+        yield name, entries[0][1], [entry for entry, _ in entries]
+
+
+@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=name_of)
+def test_core_holds_no_name_of_a_plugin(path: Path) -> None:
+    source = path.read_text(encoding="utf8")
+    texts = [
+        node.value
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    for distribution, package, plugins in plugin_distributions():
+        assert distribution not in source
+        assert package not in source
+        for plugin in plugins:
+            assert plugin not in texts
+            assert "-" not in plugin or plugin not in source
+
+
+def test_core_imports_no_plugin_in_the_box_by_name() -> None:
+    """They are reached through their entry points, as a stranger's are."""
+    for path in sorted(CORE.rglob("*.py")):
+        if path.parent.name != "builtin":
+            found = {name for name, _ in imports_of(tree_of(path))}
+            assert not [name for name in found if name.startswith("accel_bench.builtin")], path
+
+
+def test_every_plugin_in_the_box_is_an_entry_point_of_the_distribution() -> None:
+    entries = metadata.entry_points(group="accel_bench")
+    ours = [entry for entry in entries if entry.value.startswith("accel_bench.builtin.")]
+    named = {entry.value.partition(":")[0].rpartition(".")[2] for entry in ours}
+    holding = {
+        path.stem
+        for path in (CORE / "builtin").glob("*.py")
+        if re.search(r"^class \w+\(Plugin\b", path.read_text(encoding="utf8"), re.MULTILINE)
+    }
+    assert holding <= named
+
+
+# What no module does.
+
+FORBIDDEN_CALLS = frozenset(
+    "eval exec os.system os.popen pickle.load pickle.loads yaml.load yaml.unsafe_load "
+    "yaml.full_load tempfile.mktemp marshal.loads shelve.open torch.load".split()
+)
+"""Calls that run what they read, start a shell, or can be raced."""
+
+
+@every_module
+def test_no_module_makes_a_forbidden_call(path: Path) -> None:
+    found = [
+        f"line {call.lineno}: {name}"
+        for call, name in calls_of(tree_of(path))
+        if name in FORBIDDEN_CALLS and not (name == "torch.load" and is_weights_only(call))
+    ]
+    assert found == []
+
+
+@every_module
+def test_no_module_starts_a_shell(path: Path) -> None:
+    found = [
+        call.lineno
+        for call, _ in calls_of(tree_of(path))
+        for keyword in call.keywords
+        if keyword.arg == "shell"
+        and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", [p for p in OURS if not may_be_heavy(p)], ids=name_of)
+def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
+    found = [
+        f"line {line}: {name}"
+        for name, line in imports_of(tree_of(path), at_module_level=True)
+        if name.partition(".")[0] in HEAVY
+    ]
+    assert found == []
+
+
+@every_module
+def test_every_module_begins_with_its_idea(path: Path) -> None:
+    words = ast.get_docstring(tree_of(path))
+    assert words, "no docstring"
+    assert words[0].isupper() or words[0] in "`1234567890" or words.startswith("accel-bench")
+
+
+def calls_of(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """Every call with the dotted name of what is called, `import ... as` undone."""
+    names = {
+        alias.asname or alias.name: origin
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        for origin in [
+            f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        ]
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            head, dot, rest = ast.unparse(node.func).partition(".")
+            yield node, f"{names.get(head, head)}{dot}{rest}"
+
+
+def is_weights_only(call: ast.Call) -> bool:
+    """Whether a call of `torch.load` unpickles tensors alone."""
+    return any(
+        keyword.arg == "weights_only"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is True
+        for keyword in call.keywords
+    )
+
+
+def imports_of(tree: ast.AST, at_module_level: bool = False) -> Iterator[tuple[str, int]]:
+    """Every imported module and its line; what only type checkers see is left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module), node.lineno
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        elif not (at_module_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            yield from imports_of(node, at_module_level)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import pickle as p\np.load(f)", "pickle.load"),
+        ("from yaml import load\nload(f)", "yaml.load"),
+        ("import os\nos.system('x')", "os.system"),
+        ("eval('x')", "eval"),
+    ],
+)
+def test_the_search_for_calls_sees_through_other_names(source: str, name: str) -> None:
+    assert name in [found for _, found in calls_of(ast.parse(source))]
+
+
+def test_imports_go_one_way() -> None:
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout

@@ -1,0 +1,164 @@
+"""The README: its commands run, its samples load, its code works, and it stays short."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from accel_bench.errors import NothingToRunError
+from accel_bench.machine import read_machine
+from accel_bench.plan import Wishes, make_plan
+from accel_bench.scenario.draft import read_draft
+from accel_bench.store.database import open_store
+from cli.program import start, write_nulls
+from fault_plugins.distribution import install
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf8")
+
+
+def blocks(*languages: str) -> list[str]:
+    """The fenced blocks in one of these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    return [body for language, body in found if language in languages]
+
+
+def commands() -> Iterator[str]:
+    """Every command line of the README, its comment cut off."""
+    for block in blocks("console", "sh"):
+        for line in block.splitlines():
+            command = line.removeprefix("$ ").partition("  #")[0].strip()
+            if command and not command.startswith("#"):
+                yield command
+
+
+def is_ours(command: str) -> bool:
+    """Whether it calls the program."""
+    return command.startswith(("accel-bench", "python -m accel_bench"))
+
+
+def is_long(command: str) -> bool:
+    """Whether it measures the quickstart."""
+    words = shlex.split(command)
+    measures = "run" in words and "--dry-run" not in words
+    return measures and not any(word.endswith(".yaml") for word in words)
+
+
+def marked(command: str) -> object:
+    """The command, marked as slow when it is."""
+    marks = [pytest.mark.slow] if is_long(command) else []
+    return pytest.param(command, marks=marks, id=command)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a reader has it: a scenario of theirs, and results of one run."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_nulls(folder, "my.yaml")
+    done = start("run", "my.yaml", "-q", folder=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.mark.parametrize("command", [marked(c) for c in commands() if is_ours(c)])
+def test_a_command_runs(command: str, workplace: Path) -> None:
+    command, _, target = command.partition(" > ")
+    words = [stored_id(workplace) if word == "ID" else word for word in shlex.split(command)]
+    arguments = words[3:] if words[0] == "python" else words[1:]
+    done = start(*arguments, folder=workplace)
+    assert done.code == 0, done.out + done.err
+    assert done.out
+    if target:
+        assert start("scenarios", "validate", "-", folder=workplace).code == 2
+        (workplace / "written.yaml").write_text(done.out)
+        assert start("scenarios", "validate", "written.yaml", folder=workplace).code == 0
+
+
+def stored_id(folder: Path) -> str:
+    """Id of a run that is stored."""
+    with open_store(folder / "accel_bench_results", write=False) as store:
+        return store.results()[0].run_id
+
+
+def test_the_other_commands_are_targets_of_the_makefile() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    others = [shlex.split(command) for command in commands() if not is_ours(command)]
+    assert others
+    for words in others:
+        assert words[0] in ("make", "pip", "git", "cd"), words
+        assert words[0] != "make" or words[1] in targets
+
+
+def test_it_is_under_150_lines() -> None:
+    assert len(TEXT.splitlines()) < 150
+
+
+def test_its_output_is_real_and_not_a_placeholder() -> None:
+    (printed,) = [block for block in blocks("text") if "tokens/s" in block or "OUTPUT" in block]
+    assert "baseline" in printed
+    assert "Results: " in printed
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_its_plugins_pass_the_check(source: str, tmp_path: Path) -> None:
+    compile(source, "README.md", "exec")
+    (entry,) = re.findall(r'^([\w-]+) = "my_package:(\w+)"$', "\n".join(blocks("toml")), re.M)
+    install(tmp_path, "my-package", dict([entry]), source)
+    done = start("plugins", "check", entry[0], PYTHONPATH=str(tmp_path))
+    assert (done.code, done.out) == (0, f"{entry[0]}: ok\n")
+
+
+@pytest.mark.parametrize("source", blocks("yaml"))
+def test_its_scenarios_plan(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-data.jsonl").write_text('{"text": "some words"}\n' * 50)
+    (tmp_path / "some.yaml").write_text(source)
+    try:
+        make_plan(read_draft(tmp_path / "some.yaml"), read_machine(), Wishes())
+    except NothingToRunError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("source", blocks("toml"))
+def test_its_toml_is_toml(source: str) -> None:
+    assert tomllib.loads(source)
+
+
+def test_the_table_of_plugins_is_the_list_of_what_is_installed() -> None:
+    table = re.findall(r"^\| (`[^|]+) \| [^|]+ \| \w+ \|", TEXT, re.MULTILINE)
+    named = {name for cell in table for name in re.findall(r"`([\w-]+)`", cell)}
+    listed = start("plugins")
+    assert named == {line.split()[0] for line in listed.out.splitlines()[1:] if line.strip()}
+
+
+def test_every_path_that_it_names_is_there() -> None:
+    paths = re.findall(r"`((?:core|plugins|worker|benchmarks)/[\w./]+)`", TEXT)
+    paths += re.findall(r"\]\(([\w./]+)\)", TEXT)
+    assert paths
+    for path in paths:
+        places = [ROOT / path, ROOT / "core" / "accel_bench" / path]
+        assert any(place.exists() for place in places), path
+
+
+def test_it_names_no_path_of_a_machine() -> None:
+    assert not re.search(rf"/(home|root|work|tmp|Users)/|{re.escape(os.sep)}site-packages", TEXT)
+
+
+def test_make_demo_ends_in_the_command_that_it_says() -> None:
+    dry = subprocess.run(
+        ["make", "--dry-run", "demo"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    if dry.returncode:
+        pytest.skip("make is not here")
+    assert dry.stdout.rstrip().endswith("accel-bench run")

@@ -1,0 +1,135 @@
+"""Every shipped scenario, stack and model loads, validates and plans; so do those of plugins."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from accel_bench.cli.request import find_drafts
+from accel_bench.machine import read_machine
+from accel_bench.plan import Wishes, make_plan
+from accel_bench.scenario.catalogue import read_card
+from accel_bench.scenario.draft import Draft, normalise_stacks, read_draft, read_stack
+from accel_bench.scenario.expand import check_file
+from accel_bench.scenario.load import load_file
+from accel_bench.scenario.samples import SAMPLES_GROUP, find_samples, sample_roots, samples_root
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+
+scenarios = pytest.mark.parametrize("name", sorted(find_samples("scenarios")))
+stacks = pytest.mark.parametrize("name", sorted(find_samples("stacks")))
+models = pytest.mark.parametrize("name", sorted(find_samples("models")))
+
+
+def test_the_shipped_samples_and_those_of_installed_plugins_are_found() -> None:
+    assert "quickstart" in find_samples("scenarios")
+    assert "tiny-llama-cpu" in find_samples("models")
+    assert {"activation-checkpointing", "torch-compile"} <= set(find_samples("stacks"))
+
+
+def test_every_samples_entry_point_leads_to_a_folder() -> None:
+    entries = metadata.entry_points(group=SAMPLES_GROUP)
+    assert len(sample_roots()) == 1 + len(entries)
+
+
+@scenarios
+def test_a_scenario_loads_and_plans(name: str) -> None:
+    (draft,) = find_drafts([name])
+    plan = make_plan(draft, read_machine(), Wishes(max_runs=10_000))
+    assert plan.file.name == name
+    assert plan.runnable
+    assert plan.file.description
+    assert len({p.experiment.id for p in plan.planned}) == len(plan.planned)
+
+
+@scenarios
+def test_a_scenario_says_its_question_in_its_first_line(name: str) -> None:
+    first = find_samples("scenarios")[name].read_text(encoding="utf8").splitlines()[0]
+    assert re.fullmatch(r"# [A-Z].*[.?]", first)
+
+
+@stacks
+def test_a_stack_loads_and_plans_on_the_quickstart(name: str) -> None:
+    stack = read_stack(find_samples("stacks")[name])
+    assert stack.description
+    assert stack.set or stack.use
+    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    draft = Draft("test", {**quickstart.data, "stacks": {"baseline": [], "it": name}})
+    normalise_stacks(draft)
+    plan = make_plan(draft, read_machine(), Wishes())
+    baseline, it = (planned.experiment.id for planned in plan.planned)
+    assert baseline != it
+
+
+@models
+def test_a_model_loads_and_can_be_named_by_a_scenario(name: str) -> None:
+    card = read_card(name)
+    assert card.description.endswith(".")
+    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    quickstart.set("model.id", name, "test")
+    file = check_file(quickstart)
+    assert file.model.id == name
+
+
+@pytest.mark.parametrize("kind", ["scenarios", "stacks", "models"])
+def test_a_sample_s_file_name_is_a_short_name(kind: str) -> None:
+    names = list(find_samples(kind))
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) for name in names)
+
+
+def test_no_sample_names_a_path_of_some_machine() -> None:
+    for path in samples_root().rglob("*.yaml"):
+        assert not re.search(r"(^|[\s:'\"])(/|~|[A-Z]:\\)", path.read_text()), path
+
+
+def test_every_file_in_the_folder_is_a_sample_or_the_list_of_extras() -> None:
+    found = {path for path in samples_root().rglob("*") if path.is_file()}
+    known = {
+        path for kind in ("scenarios", "stacks", "models") for path in find_samples(kind).values()
+    }
+    assert {path.name for path in found - known} == {"extras.yaml"}
+
+
+def test_every_extra_that_an_error_can_name_is_one_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    extras = load_file(samples_root() / "extras.yaml").data
+    for plugin, extra in extras.items():
+        (requirement,) = project["optional-dependencies"][extra]
+        assert plugin in plugins_of(requirement)
+
+
+def test_every_plugin_of_a_distribution_that_an_extra_brings_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    ours = {d["name"]: d for d in distributions()}
+    extras = load_file(samples_root() / "extras.yaml").data
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            if requirement in ours:
+                assert {extras[name] for name in plugins_of(requirement)} == {extra}
+
+
+def plugins_of(distribution: str) -> set[str]:
+    """Plugins that a distribution of `plugins/` brings."""
+    (found,) = [d for d in distributions() if d["name"] == distribution]
+    return set(found["entry-points"]["accel_bench"])
+
+
+def distributions() -> list[dict[str, Any]]:
+    """The `project` table of every distribution in `plugins/`."""
+    files = sorted((ROOT / "plugins").glob("*/pyproject.toml"))
+    return [tomllib.loads(file.read_text(encoding="utf8"))["project"] for file in files]
+
+
+def test_samples_are_plain_yaml_for_other_readers_too() -> None:
+    for path in samples_root().rglob("*.yaml"):
+        assert isinstance(yaml.safe_load(path.read_text(encoding="utf8")), dict), path
