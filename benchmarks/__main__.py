@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.provenance import git_state
-
 from benchmarks import command_line, engine, harness
 from benchmarks.entry import QUICK, Counts, Document, Entry
 

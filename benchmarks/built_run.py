@@ -20,7 +20,6 @@ from accel_bench.worker import measurement
 from accel_bench.worker.clocks import Clock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
-
 from benchmarks import bare_loop
 from benchmarks.watched_clock import WatchedClock
 

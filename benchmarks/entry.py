@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Literal
 
+from pydantic import Field, computed_field
+
 from accel_bench.machine import read_machine
 from accel_bench.scenario.base import Frozen, JsonValue
-from pydantic import Field, computed_field
 
 PRIVATE = {"host", "c_compiler"}
 """What a published file need not say about the machine."""

@@ -11,7 +11,6 @@ from accel_bench.engine import Batch, Stopwatch, TokenCounts
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
-
 from benchmarks.entry import Counts, Entry, interleave, this_machine
 from benchmarks.watched_clock import WatchedClock
 

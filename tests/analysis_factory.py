@@ -16,7 +16,8 @@ from accel_bench.result import (
     Window,
 )
 from accel_bench.scenario.experiment import Experiment, digest
-from accel_bench.scenario.models import Scenario, Stack, Use
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.scenario.uses import Use
 
 TOKENS = 100
 """Real tokens of one rank's step unless a test says otherwise."""

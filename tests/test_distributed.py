@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from accel_bench import Result, Status
 from accel_bench.analysis.throughput import run_throughput
 from accel_bench.store.database import open_store

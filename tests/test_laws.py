@@ -13,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from cli.program import start, write_nulls
+from fault_plugins.distribution import install
+
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
 from accel_bench.scenario.draft import read_draft
-from cli.program import start, write_nulls
-from fault_plugins.distribution import install
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "core" / "accel_bench"

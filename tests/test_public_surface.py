@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import accel_bench
 import pytest
+
+import accel_bench
 
 PROMISED = {
     "Batch",

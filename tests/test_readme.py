@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.program import start, write_nulls
+from fault_plugins.distribution import install
+
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
-from cli.program import start, write_nulls
-from fault_plugins.distribution import install
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,7 +81,6 @@ def test_a_command_runs(command: str, workplace: Path) -> None:
     assert done.code == 0, done.out + done.err
     assert done.out
     if target:
-        assert start("scenarios", "validate", "-", folder=workplace).code == 2
         (workplace / "written.yaml").write_text(done.out)
         assert start("scenarios", "validate", "written.yaml", folder=workplace).code == 0
 

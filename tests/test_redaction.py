@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from accel_bench.redaction import Redactor, looks_secret
 from accel_bench.result import Status
 

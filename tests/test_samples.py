@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from accel_bench.cli.request import find_drafts
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan

@@ -25,8 +25,9 @@ from accel_bench.plugin_import import import_plugin
 from accel_bench.provenance import distribution_version
 from accel_bench.result import PluginVersion
 from accel_bench.scenario.load import load_file
-from accel_bench.scenario.models import Scenario, Stack, Use, Work
+from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.samples import samples_root
+from accel_bench.scenario.uses import Use
 from accel_bench.scenario.validate import validate
 
 NO_PLUGIN = "none"

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from accel_bench.analysis.comparison import Comparison, compare
 
 RUNS = 2000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench.analysis.convergence import compare_losses, loss_tolerance, smoothed
-from accel_bench.result import Status
-from accel_bench.scenario.models import Scenario
 from analysis_factory import make_experiment, make_rank, make_result
 from hypothesis import given
 from hypothesis import strategies as st
+
+from accel_bench.analysis.convergence import compare_losses, loss_tolerance, smoothed
+from accel_bench.result import Status
+from accel_bench.scenario.models import Scenario
 
 STEPS = 10
 FLAT = [2.0] * STEPS

@@ -6,9 +6,10 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from accel_bench.analysis.order import williams_rounds
 from hypothesis import given
 from hypothesis import strategies as st
+
+from accel_bench.analysis.order import williams_rounds
 
 SIZES = st.integers(min_value=2, max_value=6)
 SEEDS = st.integers(min_value=0, max_value=10_000)

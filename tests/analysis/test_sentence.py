@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.sentence import sentence
-from accel_bench.result import Status
 from analysis_factory import (
     STEADY,
     make_experiment,
@@ -13,6 +11,9 @@ from analysis_factory import (
     make_summary,
     scaled,
 )
+
+from accel_bench.analysis.sentence import sentence
+from accel_bench.result import Status
 
 LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
 BASE = make_rounds(LORA, STEADY)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench.analysis.summary import differs
-from accel_bench.result import Status
-from accel_bench.scenario.models import Stack, Use
 from analysis_factory import (
     STEADY,
     make_experiment,
@@ -15,6 +12,11 @@ from analysis_factory import (
     make_summary,
     scaled,
 )
+
+from accel_bench.analysis.summary import differs
+from accel_bench.result import Status
+from accel_bench.scenario.models import Stack
+from accel_bench.scenario.uses import Use
 
 LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
 

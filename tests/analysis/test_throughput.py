@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from analysis_factory import make_experiment, make_rank, make_result, make_sample
+
 from accel_bench.analysis.throughput import run_throughput
 from accel_bench.result import Status
-from analysis_factory import make_experiment, make_rank, make_result, make_sample
 
 TWO_DEVICES = {"resources": {"device": "cpu", "devices": 2}}
 

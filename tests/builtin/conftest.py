@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.scenario.models import Stack
 

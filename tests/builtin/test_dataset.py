@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from accel_bench import Batch, Device, Run
 from accel_bench.builtin.dataset_impl import (
     BatchPlan,
@@ -19,8 +22,6 @@ from accel_bench.builtin.dataset_impl import (
     sample_order,
 )
 from accel_bench.errors import ScenarioError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def ragged(lengths: list[int], sequence_length: int = 16) -> TokenDataset:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from accel_bench import Options, Run
 from accel_bench.builtin import huggingface_impl
 from accel_bench.builtin.huggingface import HuggingFace
 from accel_bench.errors import ScenarioError
 from accel_bench.machine import Machine
 from accel_bench.scenario.catalogue import list_cards, read_card
-from accel_bench.scenario.models import ModelUse
-from safetensors.torch import load_file, save_file
+from accel_bench.scenario.uses import ModelUse
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
 MACHINE = Machine(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from accel_bench import Options, Run
 from accel_bench.builtin.huggingface import HuggingFace
 from accel_bench.builtin.lora import Lora, LoraOptions

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
+
 from accel_bench import Run
 from accel_bench.builtin.optimizers import SGD, Adafactor, Adam, AdamW, TorchOptimizer
 from accel_bench.errors import InvalidRunError
-from pydantic import ValidationError
 
 ALL = (AdamW, Adam, SGD, Adafactor)
 MakeRun = Callable[..., Run]

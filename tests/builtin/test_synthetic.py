@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
+
 from accel_bench import Run
 from accel_bench.builtin.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.synthetic import Synthetic, SyntheticOptions
 from accel_bench.builtin.synthetic_impl import make_up
-from pydantic import ValidationError
 
 
 def rows(seed: int = 0, sequence_length: int = 64, **options: Any) -> Tokens:

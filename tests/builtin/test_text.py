@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
 from accel_bench import Run
 from accel_bench.builtin import text_impl, text_sources
 from accel_bench.builtin.dataset_impl import TokenDataset
 from accel_bench.builtin.text import Text, TextOptions
 from accel_bench.builtin.text_sources import path_files, read_documents, stdlib_files
 from accel_bench.errors import ScenarioError
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
-from tokenizers import Tokenizer
 
 MakeRun = Callable[..., Run]
 

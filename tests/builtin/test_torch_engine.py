@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.torch_engine_impl import TorchEngine
 from accel_bench.errors import ScenarioError

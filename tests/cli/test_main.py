@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_bench import __version__
 from cli.program import call, start, write_nulls
+
+from accel_bench import __version__
 
 COMMANDS = ("run", "plugins", "scenarios", "stacks", "models", "results")
 

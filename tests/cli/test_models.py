@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 
+from typer.testing import CliRunner
+
 from accel_bench.cli.models import app
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.catalogue import list_cards, read_card
-from typer.testing import CliRunner
 
 
 def test_the_list_has_a_row_for_every_model() -> None:

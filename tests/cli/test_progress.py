@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from accel_bench.cli.progress import duration
 from cli.program import write_nulls
+
+from accel_bench.cli.progress import duration
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str, int]:

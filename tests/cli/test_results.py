@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accel_bench.cli.results import app
-from accel_bench.errors import StoreError
-from accel_bench.result import Result, Status
-from accel_bench.store.database import open_store
 from store.store_factory import (
     change_payload,
     make_experiment,
@@ -22,6 +18,11 @@ from store.store_factory import (
     make_sitting,
 )
 from typer.testing import CliRunner
+
+from accel_bench.cli.results import app
+from accel_bench.errors import StoreError
+from accel_bench.result import Result, Status
+from accel_bench.store.database import open_store
 
 LORA = make_experiment("lora")
 LONG = make_experiment("long", {"model.id": "[/red]"}, train={"seed": 7})

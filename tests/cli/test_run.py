@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import Done, call, start, write_nulls
+from fault_plugins.distribution import install
+
 from accel_bench.cli.request import parse_overrides
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
 from accel_bench.scenario.draft import read_draft
-from cli.program import Done, call, start, write_nulls
-from fault_plugins.distribution import install
 
 KEYS = {
     "experiment_id",

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import call, write_nulls
+
 from accel_bench.scenario.load import load_file
 from accel_bench.scenario.samples import find_samples
-from cli.program import call, write_nulls
 
 
 def schema() -> dict[str, Any]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accel_bench.scenario import samples
 from cli.program import call
+
+from accel_bench.scenario import samples
 
 
 def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:

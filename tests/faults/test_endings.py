@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from faults.program import Finished, Program, null_scenario
+
 from accel_bench.plugins import hooks
 from accel_bench.result import Status
-from faults.program import Finished, Program, null_scenario
 
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
 WORKER_HOOKS = [

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench.result import Status
 from faults.program import Program, null_scenario, wait_for, write_scenario
+
+from accel_bench.result import Status
 
 ENDLESS = {"endless": [{"use": "faulty", "fault": "sleep"}]}
 DEAF = {"deaf": [{"use": "faulty", "fault": "ignore"}]}

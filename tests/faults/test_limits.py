@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from accel_bench.result import Status
 from faults.program import Finished, Program, null_scenario
+
+from accel_bench.result import Status
 
 LIMIT_SECONDS = 3.0
 """A sound run takes half a second; a loaded machine needs more to start one."""

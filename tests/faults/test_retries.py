@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accel_bench.result import Status
 from faults.program import Finished, Program, null_scenario
+
+from accel_bench.result import Status
 
 ROUNDS = 6
 

@@ -6,8 +6,6 @@ import csv
 from io import StringIO
 
 import pytest
-from accel_bench.report.csv_report import render_csv
-from accel_bench.result import Status
 from analysis_factory import (
     STEADY,
     make_experiment,
@@ -16,6 +14,9 @@ from analysis_factory import (
     make_summary,
     scaled,
 )
+
+from accel_bench.report.csv_report import render_csv
+from accel_bench.result import Status
 
 LORA, FAST = make_experiment("lora"), make_experiment("fast", sweep={})
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
+
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.formats import FORMATS, render
-from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
 
 LORA = make_experiment("lora")
 

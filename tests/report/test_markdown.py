@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from accel_bench.report.markdown import escape, render_markdown
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
+
+from accel_bench.report.markdown import escape, render_markdown
 
 LORA = make_experiment("lora")
 ODD = make_experiment("odd", settings={"model.overrides": "a|b\n| c <script>*[x](y)`"})

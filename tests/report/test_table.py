@@ -5,8 +5,6 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
-from accel_bench.report.table import print_table, render_table
-from accel_bench.result import Status
 from analysis_factory import (
     STEADY,
     make_experiment,
@@ -16,6 +14,9 @@ from analysis_factory import (
     scaled,
 )
 from rich.console import Console
+
+from accel_bench.report.table import print_table, render_table
+from accel_bench.result import Status
 
 LORA, FAST, SLOW = (make_experiment(name) for name in ("lora", "fast", "slow"))
 

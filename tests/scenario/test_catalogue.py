@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario import catalogue, samples
-from accel_bench.scenario.models import ModelUse
+from accel_bench.scenario.uses import ModelUse
 
 NAMES = (
     "gpt2",
@@ -94,7 +95,7 @@ def test_reading_the_catalogue_imports_no_torch_and_no_transformers() -> None:
     program = (
         "import sys\n"
         "from accel_bench.scenario.catalogue import architecture_of, list_cards\n"
-        "from accel_bench.scenario.models import ModelUse\n"
+        "from accel_bench.scenario.uses import ModelUse\n"
         "from accel_bench.builtin import huggingface, lora, optimizers\n"
         "list_cards(), architecture_of(ModelUse())\n"
         "print(sorted({'torch', 'transformers', 'peft', 'numpy'} & set(sys.modules)))\n"

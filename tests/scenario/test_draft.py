@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario import samples
 from accel_bench.scenario.draft import Draft, read_draft, read_stack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.environment import check_environment, recorded
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.scenario.expand import Point, check_file, count_points, expand

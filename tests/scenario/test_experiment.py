@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
+from cli.program import write_nulls
+from hypothesis import given
+from hypothesis import strategies as st
+
 from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan, scenario_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.experiment import canonical_json, digest
-from cli.program import write_nulls
-from hypothesis import given
-from hypothesis import strategies as st
 
 MACHINE = read_machine()
 

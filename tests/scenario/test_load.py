@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accel_bench.errors import ScenarioError
-from accel_bench.scenario.load import load_file, load_yaml, parse_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.load import load_file, load_yaml, parse_value
 
 DEPTH = 20_000
 

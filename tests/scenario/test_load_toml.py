@@ -1,11 +1,12 @@
 """TOML obeys the limits of YAML, gives the same values, and its errors and keys have places."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.load import load_file, load_yaml
 from accel_bench.scenario.load_toml import load_toml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 DEPTH = 20_000
 MANY = 120_000

@@ -6,20 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from accel_bench.errors import ScenarioError
-from accel_bench.scenario.models import (
-    AdapterUse,
-    DataUse,
-    ModelUse,
-    Scenario,
-    ScenarioFile,
-    StackEntry,
-    Use,
-    complete_batch,
-)
-from accel_bench.scenario.validate import validate
 from hypothesis import given
 from hypothesis import strategies as st
+
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.models import Scenario, ScenarioFile, StackEntry
+from accel_bench.scenario.settings import complete_batch
+from accel_bench.scenario.uses import AdapterUse, DataUse, ModelUse, Use
+from accel_bench.scenario.validate import validate
 
 SIZES = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
 

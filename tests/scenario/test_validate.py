@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.scenario.models import Scenario, ScenarioFile
 from accel_bench.scenario.validate import known_keys, validate

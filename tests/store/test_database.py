@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from store.store_factory import make_experiment, make_rank, make_result, make_sitting
+
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
-from store.store_factory import make_experiment, make_rank, make_result, make_sitting
 
 CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 

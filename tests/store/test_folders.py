@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
 from accel_bench.errors import StoreError
 from accel_bench.store.folders import packages_list, run_folder, slug, write_atomically
 

@@ -6,9 +6,10 @@ import csv
 import io
 
 import pytest
+from store.store_factory import make_rank, make_result
+
 from accel_bench.result import Metric, Status
 from accel_bench.store.listing import csv_text, differences, flat_run, markdown_text, shown
-from store.store_factory import make_rank, make_result
 
 
 def test_a_flat_run_sums_tokens_over_ranks_and_takes_the_slowest_ranks_time() -> None:

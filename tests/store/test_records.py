@@ -7,10 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from store.store_factory import change_payload, make_result, make_sitting
+
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
-from store.store_factory import change_payload, make_result, make_sitting
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
+from store.store_factory import make_result, make_sitting
+
 from accel_bench.errors import StoreError
 from accel_bench.store.database import open_store
 from accel_bench.store.sqlite import StoreUnavailableError
-from sqlalchemy import Engine, event
-from store.store_factory import make_result, make_sitting
 
 CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 NOBODY = 65534

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.models import Stack
@@ -61,7 +62,7 @@ def test_a_step_that_trains_passes_and_its_gradient_norms_are_kept(make: Any) ->
 def test_a_module_without_gradient_is_named(make: Any) -> None:
     cut = model()
     cut[1].register_forward_hook(lambda module, inputs, output: output.detach())
-    with pytest.raises(InvalidRunError, match="the gradient is cut: 1 trained modules .*: 0"):
+    with pytest.raises(InvalidRunError, match=r"the gradient is cut: 1 trained modules .*: 0"):
         step(make(cut))
 
 

@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 import pytest
+
 from accel_bench import Batch, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.worker.clocks import HostClock

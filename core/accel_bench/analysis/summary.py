@@ -25,7 +25,8 @@ from accel_bench.analysis.statistics import Interval
 from accel_bench.analysis.status import exit_code
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.result import Result, Status
-from accel_bench.scenario.models import Stack, Use
+from accel_bench.scenario.models import Stack
+from accel_bench.scenario.uses import Use
 
 __all__ = ["ExperimentSummary", "PlannedSummary", "Summary", "exit_code", "sentence", "summarize"]
 

@@ -11,8 +11,8 @@ from typing import Any
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.catalogue import CONFIG_FILE, model_directory, read_config
-from accel_bench.scenario.models import ModelUse
 from accel_bench.scenario.samples import find_samples
+from accel_bench.scenario.uses import ModelUse
 
 SMALL_BYTES = 1_000_000
 """A file below this size goes into a fingerprint with its content, a larger one with its size."""

@@ -13,8 +13,8 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 from accel_bench import Run
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.catalogue import architecture_of, model_directory, read_card
-from accel_bench.scenario.models import ModelUse
 from accel_bench.scenario.samples import find_samples
+from accel_bench.scenario.uses import ModelUse
 
 RESERVED = {
     "use_cache": "it is always false in training",

@@ -10,8 +10,8 @@ from pydantic import Field
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.base import Frozen, JsonValue, PositiveInt
 from accel_bench.scenario.load import load_file
-from accel_bench.scenario.models import ModelUse
 from accel_bench.scenario.samples import find_samples, sample_path
+from accel_bench.scenario.uses import ModelUse
 from accel_bench.scenario.validate import validate
 
 CONFIG_FILE = "config.json"

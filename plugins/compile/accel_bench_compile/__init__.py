@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from pydantic import Field, model_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 
 if TYPE_CHECKING:
     from accel_bench_compile.impl import Compilation

@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accel_bench.errors import PluginError, did_you_mean
 from torch import nn
+
+from accel_bench.errors import PluginError, did_you_mean
 
 if TYPE_CHECKING:
     from accel_bench_compile import TorchCompileOptions

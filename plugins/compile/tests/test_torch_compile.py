@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from accel_bench_compile import TorchCompile
+from accel_bench_compile.impl import repeated_blocks
+from pydantic import ValidationError
+from torch import nn
+
 from accel_bench import Device, Experiment, Machine, Run, Scenario
 from accel_bench.errors import PluginError
 from accel_bench.scenario.load import load_file
 from accel_bench.scenario.models import Stack, StackEntry
 from accel_bench.scenario.samples import find_samples
-from accel_bench_compile import TorchCompile
-from accel_bench_compile.impl import repeated_blocks
-from pydantic import ValidationError
-from torch import nn
 
 LAYERS = 3
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accel_bench import Options, Plugin, Run, hookimpl
 from pydantic import Field
+
+from accel_bench import Options, Plugin, Run, hookimpl
 
 if TYPE_CHECKING:
     from accel_bench_example.impl import Freezing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from accel_bench.errors import PluginError
 from torch import nn
+
+from accel_bench.errors import PluginError
 
 
 class Freezing:

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import torch
-from accel_bench import Device, Experiment, Run, Scenario
-from accel_bench.errors import PluginError
-from accel_bench.scenario.models import Stack
 from accel_bench_example import Example
 from pydantic import ValidationError
 from torch import nn
+
+from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench.errors import PluginError
+from accel_bench.scenario.models import Stack
 
 
 class Model(nn.Module):

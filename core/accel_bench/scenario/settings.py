@@ -1,0 +1,119 @@
+"""Settings of a scenario: training, resources, measurement, and the rule of the batch sizes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from accel_bench.scenario.base import Frozen, PositiveInt
+
+
+class Train(Frozen):
+    """Settings of training, per device where a size is meant."""
+
+    micro_batch_size: PositiveInt = 1
+    """Samples in one forward pass, per device."""
+
+    gradient_accumulation: PositiveInt = 1
+    """Forward passes in one optimizer step."""
+
+    global_batch_size: PositiveInt = 1
+    """Samples in one optimizer step over all devices: any two of the three give the third."""
+
+    precision: Literal["as-is", "bf16-autocast", "fp16-autocast"] = "as-is"
+    """How matmuls compute; `as-is` means in the dtype of the weights."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass instead of keeping them (non-reentrant)."""
+
+    max_grad_norm: float | None = Field(None, gt=0)
+    """Clip gradients to this total norm; null does not clip."""
+
+    learning_rate: float = Field(1e-3, ge=0)
+    """Constant learning rate."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of random weights, adapters and dropout; the same for every stack."""
+
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """torch.set_float32_matmul_precision: whether float32 matmuls may use tf32 or bf16."""
+
+
+class Resources(Frozen):
+    """What one run may use."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` is a GPU where there is one; the resolved scenario says which it was."""
+
+    devices: PositiveInt = 1
+    """Devices on each node; one process each."""
+
+    nodes: PositiveInt = 1
+    """Machines."""
+
+    threads: PositiveInt | None = None
+    """CPU threads of each process; null divides the cores among the processes of a node."""
+
+
+class Measure(Frozen):
+    """How a run is measured."""
+
+    warmup: PositiveInt | Literal["auto"] = "auto"
+    """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count.
+    """
+
+    steps: PositiveInt = 20
+    """Steps of the measured window."""
+
+    repeats: PositiveInt = 5
+    """Rounds: each runs every stack once, in fresh processes."""
+
+    sync: Literal["window", "each"] = "window"
+    """Device synchronisations by the harness: one for the window, or one each step (for parity)."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the order of stacks within the rounds."""
+
+    timeout_seconds: float = Field(1800.0, gt=0)
+    """Wall-clock limit of one process, imports and warm-up included."""
+
+
+def complete_batch(train: Any, world_size: int) -> Any:
+    """Give the missing one of micro batch, accumulation and global batch.
+
+    global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none
+    given the missing ones of the first two are 1. Raises ValueError when the numbers do not fit.
+    """
+    keys = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
+    if not isinstance(train, dict):
+        return train
+    given = {key: train[key] for key in keys if train.get(key) is not None}
+    if not all(isinstance(value, int) and value > 0 for value in given.values()):
+        return train
+    micro, accumulation, total = (given.get(key) for key in keys)
+    if total is not None and micro is None:
+        accumulation = accumulation or 1
+        micro = _share(total, accumulation * world_size, f"{accumulation} x {world_size} devices")
+    elif total is not None and accumulation is None:
+        assert micro is not None
+        accumulation = _share(
+            total, micro * world_size, f"micro batch {micro} x {world_size} devices"
+        )
+    micro, accumulation = micro or 1, accumulation or 1
+    product = micro * accumulation * world_size
+    if total is not None and total != product:
+        raise ValueError(
+            f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
+            f"gradient_accumulation {accumulation} x {world_size} devices = {product}; "
+            "give two of the three"
+        )
+    sizes = dict(zip(keys, (micro, accumulation, product), strict=True))
+    return {**train, **sizes}
+
+
+def _share(total: int, parts: int, what: str) -> int:
+    """Divide without remainder, or say what does not divide."""
+    if total % parts:
+        raise ValueError(f"train.global_batch_size {total} cannot be divided by {what} = {parts}")
+    return total // parts

@@ -1,0 +1,140 @@
+"""Uses of plugins: a name with options, and the slots with the keys that core owns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
+from pydantic_core import CoreSchema
+
+from accel_bench.scenario.base import Frozen, JsonValue, PositiveInt
+
+DType = Literal["float32", "bfloat16", "float16"]
+
+
+class Use(Frozen):
+    """One use of a plugin: its name and its options.
+
+    Written as a bare name, or as a mapping with `use` and the plugin's options beside it. Keys that
+    the slot does not own are the plugin's, and are validated by the plugin's own `Options` on
+    activation. YAML's `use: null` means the plugin that is called `null`.
+    """
+
+    use: str = Field(min_length=1, max_length=64)
+    """Name of the plugin, as `accel-bench plugins` lists it."""
+
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """The plugin's options; in files they stand beside `use`, not under a key of their own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, raw: Any) -> Any:
+        """Turn `name` and `{use: name, option: value}` into `{use: name, options: {...}}`."""
+        if isinstance(raw, str):
+            return {"use": raw}
+        if not isinstance(raw, dict):
+            return raw
+        owned = {key: value for key, value in raw.items() if key in cls.model_fields}
+        if "use" in raw and raw["use"] is None:
+            owned["use"] = "null"
+        rest = {key: value for key, value in raw.items() if key not in owned}
+        if rest:
+            owned["options"] = {**owned.get("options", {}), **rest}
+        return owned
+
+    @model_serializer(mode="wrap")
+    def _beside_use(self, handler: Any) -> dict[str, Any]:
+        """Write options beside `use`, as they are read."""
+        plain = handler(self)
+        options = plain.pop("options")
+        return {**plain, **options}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Tell editors what files may hold: a name, or a mapping that leaves room for options."""
+        written = handler.resolve_ref_schema(handler(schema))
+        written["additionalProperties"] = True
+        written.get("properties", {}).pop("options", None)
+        return {"anyOf": [{"type": "string"}, written]}
+
+    @classmethod
+    def owned_keys(cls) -> frozenset[str]:
+        """Keys that belong to the slot, so that no plugin may use them as option names."""
+        return frozenset(cls.model_fields) - {"options"}
+
+
+class ModelUse(Use):
+    """Which model, how its base weights come to be and how they are stored."""
+
+    use: str = "huggingface"
+    """Plugin that loads the model."""
+
+    id: str = "tiny-llama-cpu"
+    """A name of the catalogue (`accel-bench models list`), a local directory, or a hub id."""
+
+    weights: Literal["random", "pretrained"] = "random"
+    """`random`: created on the device from the configuration with one seed; nothing is downloaded.
+    """
+
+    dtype: DType = "float32"
+    """How base weights are stored; `train.precision` says how they are computed with."""
+
+    attention: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] = "sdpa"
+    """Attention implementation, in transformers' names."""
+
+    overrides: dict[str, JsonValue] = Field(default_factory=dict)
+    """Changes of the architecture's configuration, such as `num_hidden_layers: 4`."""
+
+    revision: str | None = None
+    """Revision of a hub model; required with `--trust-remote-code`."""
+
+
+class AdapterUse(Use):
+    """What is trained instead of the base weights; `none` trains all of them."""
+
+    use: str = "none"
+    """Plugin that adds the adapter, such as `lora`."""
+
+
+class DataUse(Use):
+    """What the model is trained on."""
+
+    use: str = "synthetic"
+    """Plugin that brings the data, such as `synthetic` or `text`."""
+
+    sequence_length: PositiveInt = 512
+    """Tokens in one sample, padding included."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the order of samples, and of their content where it is made up."""
+
+
+class OptimizerUse(Use):
+    """What updates the parameters; its learning rate is `train.learning_rate`."""
+
+    use: str = "adamw"
+    """Plugin that builds the optimizer: `adamw`, `adam`, `sgd`, `adafactor`, ..."""
+
+
+class EngineUse(Use):
+    """What drives the steps."""
+
+    use: str = "torch"
+    """Plugin that builds the engine: `torch`, or `null` to measure the harness."""
+
+
+class ParallelUse(Use):
+    """How several devices share the work."""
+
+    use: str = "none"
+    """Plugin that parallelizes: `none`, or `ddp` (the default when there is more than one device).
+    """
+
+
+class LauncherUse(Use):
+    """What starts the ranks."""
+
+    use: str = "local"
+    """Plugin that starts processes; `local` starts them on this machine."""

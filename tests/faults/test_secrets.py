@@ -1,0 +1,57 @@
+"""Secrets of the environment are in no file of the results folder, whatever a plugin does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faults.program import Finished, Program, null_scenario
+
+CANARIES = {
+    "HF_TOKEN": "hf_CANARYa1b2c3d4e5f6g7h8i9",
+    "AWS_SECRET_ACCESS_KEY": "CANARY/aws+wJalrXUtnFEMI",
+    "MY_DATABASE_PASSWORD": "CANARY hunter2 with 'quotes\"",
+}
+OF_THE_SCENARIO = {"WANDB_API_KEY": "CANARY-of-the-scenario-0123456789"}
+"""A secret that a trusted scenario sets itself."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Finished:
+    """A program whose plugin prints and raises all that it finds, in the worker."""
+    program = Program(tmp_path_factory.mktemp("secrets"), site, CANARIES)
+    stacks = {
+        "baseline": [],
+        "blab": [{"use": "faulty", "fault": "blab"}],
+        "hook": [{"use": "faulty", "fault": "blab", "hook": "load_model"}],
+        "argument": [{"use": "faulty", "value": CANARIES["HF_TOKEN"]}],
+    }
+    scenario = null_scenario(stacks, environment=OF_THE_SCENARIO)
+    secret = CANARIES["AWS_SECRET_ACCESS_KEY"]
+    option = f"stacks.hook.faulty.value='{secret}'"
+    return program.run(scenario, "--allow-env", "--set", option)
+
+
+def test_the_plugin_did_what_it_could(finished: Finished) -> None:
+    for stack in ("blab", "hook"):
+        reasons = " ".join(finished.result(stack).reasons)
+        assert "could not log in" in reasons
+        assert "[redacted]" in reasons
+        assert "[redacted]" in finished.log(stack)
+
+
+def test_no_file_of_the_results_holds_a_secret(finished: Finished) -> None:
+    files = [path for path in finished.program.results_folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"rank0.log", "rank0.json", "result.json", "job.json"}
+    holding = [str(path) for path in files if b"CANARY" in path.read_bytes()]
+    assert holding == []
+
+
+def test_nothing_that_is_printed_holds_one(finished: Finished) -> None:
+    assert "CANARY" not in finished.out + finished.err
+
+
+def test_what_is_listed_and_shown_later_holds_none(finished: Finished) -> None:
+    shown = finished.program.call("results", "export")
+    assert shown.code == 0
+    assert "CANARY" not in shown.out
