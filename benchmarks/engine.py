@@ -45,7 +45,7 @@ def _measure(
                 "bare_tokens_per_second": lambda: bare_speed(built, counts.steps),
                 "bare_again_tokens_per_second": lambda: bare_speed(built, counts.steps),
             },
-            counts.rounds,
+            counts.windows,
         )
     return Entry(
         name=name,

@@ -76,11 +76,14 @@ class Counts(Frozen):
     laps: int = Field(20_000, ge=1)
     """Steps of a window that do nothing."""
 
-    steps: int = Field(20, ge=1)
+    windows: int = Field(31, ge=1)
+    """Rounds of training: many short windows tell more than few long ones where load changes."""
+
+    steps: int = Field(10, ge=1)
     """Steps of a window that train."""
 
 
-QUICK = Counts(rounds=1, laps=50, steps=2)
+QUICK = Counts(rounds=1, laps=50, windows=1, steps=2)
 """Enough to see that everything works."""
 
 

@@ -143,61 +143,77 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--help",
-        "--version",
-        "run --help",
-        "run --dry-run",
-        "run --dry-run --plugin example --format json",
-        "plugins",
-        "plugins show torch-compile",
-        "plugins check example",
-        "plugins check huggingface",
-        "scenarios list",
-        "scenarios show quickstart",
-        "scenarios validate quickstart",
-        "scenarios schema",
-        "stacks list",
-        "stacks show torch-compile",
-        "models list",
-        "models show gpt2",
-        "results list",
-        "results export",
-    ],
+LIGHT_COMMANDS = (
+    "--help",
+    "--version",
+    "run --help",
+    "run --dry-run",
+    "run --dry-run --plugin example --format json",
+    "plugins",
+    "plugins show torch-compile",
+    "plugins check example",
+    "plugins check huggingface",
+    "scenarios list",
+    "scenarios show quickstart",
+    "scenarios validate quickstart",
+    "scenarios schema",
+    "stacks list",
+    "stacks show torch-compile",
+    "models list",
+    "models show gpt2",
+    "results list",
+    "results export",
 )
-def test_the_parent_imports_no_heavy_package(arguments: str, results: Path, tmp_path: Path) -> None:
-    found = modules_after(arguments.split(), results, tmp_path)
+"""Commands that measure nothing."""
+
+
+def test_no_command_but_run_imports_a_heavy_package(results: Path, tmp_path: Path) -> None:
+    found = modules_after([command.split() for command in LIGHT_COMMANDS], results, tmp_path)
+    assert [
+        command for command, modules in zip(LIGHT_COMMANDS, found, strict=True) if modules & HEAVY
+    ] == []
+
+
+@pytest.mark.parametrize("command", ["--help", "run --dry-run", "results list"])
+def test_a_command_alone_imports_no_heavy_package(
+    command: str, results: Path, tmp_path: Path
+) -> None:
+    (found,) = modules_after([command.split()], results, tmp_path)
     assert "accel_bench.cli.main" in found
     assert found & HEAVY == set()
 
 
 def test_the_parent_of_a_run_imports_no_torch(results: Path, tmp_path: Path) -> None:
     scenario = write_nulls(tmp_path, stacks="{alone: []}")
-    found = modules_after(["run", str(scenario), "-q"], results, tmp_path)
+    (found,) = modules_after([["run", str(scenario), "-q"]], results, tmp_path)
     assert "accel_bench.rounds" in found
     assert found & (HEAVY - {"numpy", "scipy"}) == set()
     assert not [name for name in found if name.startswith("accel_bench.worker")]
 
 
-def modules_after(arguments: list[str], results: Path, folder: Path) -> set[str]:
-    """Names of the modules that the program has imported when it ends."""
+def modules_after(commands: list[list[str]], results: Path, folder: Path) -> list[set[str]]:
+    """Names of the modules that one process has imported after each of these commands."""
     program = (
-        "import atexit, json, pathlib, sys\n"
+        "import json, pathlib, sys\n"
         "from accel_bench.cli.main import main\n"
-        "target = pathlib.Path(sys.argv.pop(1))\n"
-        "atexit.register(lambda: target.write_text(json.dumps(sorted(sys.modules))))\n"
-        "main()\n"
+        "target, commands, found = sys.argv[1], json.loads(sys.argv[2]), []\n"
+        "for command in commands:\n"
+        "    sys.argv[1:] = command\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as stop:\n"
+        "        assert not stop.code, (command, stop.code)\n"
+        "    found.append(sorted(sys.modules))\n"
+        "pathlib.Path(target).write_text(json.dumps(found))\n"
     )
     target = folder / "modules.json"
-    command = [sys.executable, "-c", program, str(target), *arguments]
+    command = [sys.executable, "-c", program, str(target), json.dumps(commands)]
     environment = {**os.environ, "ACCEL_BENCH_RESULTS": str(results), "GIT_DIR": os.devnull}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=folder, check=False
     )
     assert done.returncode == 0, done.stderr
-    return set(json.loads(target.read_text()))
+    return [set(names) for names in json.loads(target.read_text())]
 
 
 def test_a_worker_without_torch_in_its_scenario_imports_none(site: Path, tmp_path: Path) -> None:

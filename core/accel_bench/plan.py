@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accel_bench.constraints import unmet_constraints
-from accel_bench.errors import NothingToRunError, PluginError, ScenarioError, did_you_mean
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine import Machine
-from accel_bench.plugins import Active, Member, activate, blaming, load_class
+from accel_bench.plugins import Active, Member, activate, blaming, find, load_class
 from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.expand import Point, check_file, count_points, expand
@@ -89,17 +89,22 @@ class Plan:
         """Runs that all rounds need."""
         return len(self.runnable) * self.file.measure.repeats
 
+    @property
+    def nothing(self) -> str:
+        """Why nothing of it can run here; empty when something can."""
+        reasons = {reason for planned in self.planned for reason in planned.skipped}
+        return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
+
 
 def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
     """Work out what to run. Nothing is started, and nothing heavy is imported.
 
-    Raises ScenarioError or PluginError for what the user must mend, NothingToRunError when
-    constraints leave nothing. A skipped stack that was asked for by name is an error too.
+    Raises ScenarioError or PluginError for what the user must mend; a skipped stack that was asked
+    for by name is an error too.
     """
     draft = copy.deepcopy(draft)
     for wish in wishes.plugins:
-        draft.set(f"stacks.{wish}", {"use": wish.split("+")}, f"--plugin {wish}")
-        draft.data["stacks"] = _with_baseline(draft.data["stacks"])
+        _add_stack(draft, wish)
     for key, value in wishes.overrides:
         draft.set(key, value, f"--set {key}")
     notices = _add_what_plugins_need(draft)
@@ -107,15 +112,22 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
     chosen = _choose(file, wishes)
     file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
     _refuse_too_many(file, wishes.max_runs)
-    planned = tuple(_plan_point(point, machine, notices) for point in expand(draft, file))
+    points = expand(draft, file, wishes.allow_environment)
+    planned = tuple(_plan_point(point, machine, notices) for point in points)
     plan = Plan(file, file.baseline_name(), planned, wishes, notices)
-    _refuse_nothing(plan)
+    _refuse_skipped_wishes(plan)
     return plan
 
 
-def _with_baseline(stacks: dict[str, Any]) -> dict[str, Any]:
-    """A plugin's stack is compared with the plain work when the file has no stack of its own."""
-    return stacks if len(stacks) > 1 else {"baseline": {"use": []}, **stacks}
+def _add_stack(draft: Draft, wish: str) -> None:
+    """Add the stack of `--plugin`; a file without stacks of its own is the baseline as it is."""
+    names = wish.split("+")
+    for name in names:
+        find(name)
+    stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
+    if isinstance(stacks, dict):
+        stacks[wish] = {"use": names}
+    draft.places["stacks", wish] = f"--plugin {wish}"
 
 
 def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
@@ -142,16 +154,13 @@ def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
         )
 
 
-def _refuse_nothing(plan: Plan) -> None:
-    """A stack asked for by name must run; a plan must hold something."""
+def _refuse_skipped_wishes(plan: Plan) -> None:
+    """A stack that was asked for by name must run."""
     asked = {*plan.wishes.plugins, *plan.wishes.only}
     for planned in plan.planned:
         stack = planned.experiment.stack.name
         if planned.skipped and stack in asked and not _excluded_by_file(planned):
             raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
-    if not plan.runnable:
-        reasons = {reason for planned in plan.planned for reason in planned.skipped}
-        raise NothingToRunError(f"nothing can run here: {'; '.join(sorted(reasons))}")
 
 
 def _excluded_by_file(planned: Planned) -> bool:

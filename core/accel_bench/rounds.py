@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from accel_bench.analysis.order import williams_rounds
 from accel_bench.job import Job
-from accel_bench.launch.attempt import Attempt, InterruptedAttempt, carry_out
+from accel_bench.launch.attempt import Attempt, carry_out
 from accel_bench.launch.watch import Beat
 from accel_bench.machine import Machine
 from accel_bench.plan import Plan, Planned
@@ -199,15 +199,12 @@ class SweepPoint:
         )
         facts = session.machine.model_dump(mode="json")
         what = Attempt(job, session.id, position, command, facts, root)
-        try:
-            result = carry_out(
-                what, planned.active, lambda beat: session.reporter.on_beat(planned, beat)
-            )
-        except InterruptedAttempt as interrupted:
-            self._keep(folder, interrupted.result, purpose)
-            raise interrupted.cause from None
-        self._keep(folder, result, purpose)
-        return result
+        return carry_out(
+            what,
+            planned.active,
+            lambda beat: session.reporter.on_beat(planned, beat),
+            lambda result: self._keep(folder, result, purpose),
+        )
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> None:
         """Store a run; a preparation is stored only when it failed, as the run it stands for."""

@@ -483,8 +483,10 @@ def test_a_scenario_that_cannot_run_is_reported_beside_one_that_can(folder: Path
     write_nulls(folder, "two.yaml", name="two", resources="{nodes: 2}")
     done = call("run", "nulls.yaml", "two.yaml", "--dry-run", "--format", "json")
     assert done.code == 0
-    assert json.loads(done.out)["scenario"] == "nulls"
-    assert "not run: nothing can run here: the launcher starts" in done.err
+    runs, does_not = json.loads(done.out)
+    assert {row["status"] for row in runs["experiments"]} == {"planned"}
+    assert {row["status"] for row in does_not["experiments"]} == {"skipped"}
+    assert "the launcher starts" in does_not["experiments"][0]["reasons"][0]
 
 
 def test_a_stack_asked_for_by_name_that_cannot_run_ends_with_2() -> None:

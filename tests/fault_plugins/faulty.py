@@ -143,13 +143,24 @@ def setsid(options: FaultyOptions) -> None:
     subprocess.Popen(command, start_new_session=True)
 
 
-def sometimes(options: FaultyOptions) -> None:
-    """Crash in about a third of all runs: which, is settled by how many there were before."""
+def chance() -> random.Random:
+    """Which runs break is settled by how many there were before."""
     with Path(os.environ["FAULTY_COUNTER"]).open("a+b") as counter:
         counter.write(b".")
-        count = counter.tell()
-    if random.Random(count).random() < float(os.environ.get("FAULTY_SHARE", "0.3")):
+        return random.Random(counter.tell())
+
+
+def sometimes(options: FaultyOptions) -> None:
+    """Crash in about a third of all runs, or in another share."""
+    if chance().random() < float(os.environ.get("FAULTY_SHARE", "0.3")):
         os.abort()
+
+
+def assorted(options: FaultyOptions) -> None:
+    """Every tenth run: crash, be killed, vanish, or leave a process behind."""
+    dice = chance()
+    if dice.random() < 0.1:
+        dice.choice([abort, kill, vanish, grandchild, setsid])(options)
 
 
 def blab(options: FaultyOptions) -> NoReturn:
@@ -183,7 +194,7 @@ def act(options: FaultyOptions, rank: int) -> Any:
     name = options.fault if mine else options.others
     if name == "return":
         return options.value
-    print(f"about to {name}", flush=True)
+    print(f"about to {name}", file=sys.stderr, flush=True)
     return globals()[name](options)
 
 

@@ -41,7 +41,7 @@ def null_scenario(stacks: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 def write_scenario(path: Path, scenario: Mapping[str, Any]) -> Path:
     """Write it; JSON is YAML too."""
-    path.write_text(json.dumps(scenario, indent=1), encoding="utf8")
+    path.write_text(json.dumps(scenario, indent=1, ensure_ascii=False), encoding="utf8")
     return path
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench.result import Result
 from faults.program import Finished, Program, null_scenario, write_scenario
+
+from accel_bench.result import Result
 
 HOSTILE = {
     "shell": "x; touch pwned",
@@ -20,7 +21,7 @@ HOSTILE = {
     "octal": "089",
     "word": "null",
     "yes": "no",
-    "unicode": "ümlaut \U0001f600 \u2028 \x7f",
+    "unicode": "ümlaut \U0001f600 \u2028",
     "yaml": "&a *b !c {d: e} # f",
     "dash": "--results=/nowhere",
     "empty": "",
@@ -71,53 +72,47 @@ def test_no_text_was_run_by_a_shell(finished: Finished) -> None:
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["../up", "/absolute", "x" * 300, "two\nlines", "a/b", "", "..", "white space", "a\0b"]
-)
-@pytest.mark.parametrize("what", ["scenario", "stack"])
-def test_a_name_that_could_leave_the_folder_is_refused(
-    program: Program, name: str, what: str
-) -> None:
-    changes: dict[str, Any] = {"name": name} if what == "scenario" else {}
-    scenario = null_scenario({name if what == "stack" else "baseline": []}, **changes)
-    path = write_scenario(program.folder / "s.yaml", scenario)
+NAMES = ["../up", "/absolute", "x" * 300, "two\nlines", "a/b", "", "..", "white space", "a\0b"]
+
+
+def test_names_that_could_leave_the_folder_are_refused(program: Program) -> None:
+    files = []
+    for number, name in enumerate(NAMES):
+        scenarios = [null_scenario({"baseline": []}, name=name), null_scenario({name: []})]
+        for what, scenario in zip(("scenario", "stack"), scenarios, strict=True):
+            path = program.folder / f"{what}{number}.yaml"
+            files.append(str(write_scenario(path, scenario)))
     before = sorted(program.folder.parent.rglob("*"))
-    finished = program.call("scenarios", "validate", str(path))
+    finished = program.call("scenarios", "validate", *files)
     assert finished.code == 2
+    assert finished.out == ""
     assert "Traceback" not in finished.err
+    assert all(file in finished.err for file in files)
     assert sorted(program.folder.parent.rglob("*")) == before
 
 
-REFUSED = ("LD_PRELOAD", "PYTHONPATH", "PATH", "HF_TOKEN", "LD_LIBRARY_PATH", "BASH_ENV")
+def test_a_variable_that_loads_code_is_refused(program: Program) -> None:
+    scenario = null_scenario({"baseline": []}, environment={"LD_PRELOAD": "evil.so"})
+    finished = program.run(scenario)
+    assert finished.code == 2
+    assert "a scenario may not set LD_PRELOAD; if you trust it, use --allow-env" in finished.err
+    assert not program.results_folder.exists()
 
 
-def test_variables_that_load_code_or_carry_secrets_are_refused(program: Program) -> None:
-    files = [
-        str(
-            write_scenario(
-                program.folder / f"{name}.yaml",
-                null_scenario({"baseline": []}, environment={name: "value"}),
-            )
-        )
-        for name in REFUSED
-    ]
-    for path in files[:1]:
-        finished = program.call("run", path)
-        assert finished.code == 2
-        assert "a scenario may not set LD_PRELOAD; if you trust it, use --allow-env" in finished.err
-        assert not program.results_folder.exists()
+def show(*names: str) -> dict[str, Any]:
+    """A use that reports variables of the worker."""
+    return {"use": "faulty", "fault": "show", "hook": "report_evidence", "value": list(names)}
 
 
 def test_variables_that_change_speed_are_set_in_the_worker(program: Program) -> None:
-    show = {"use": "faulty", "fault": "show", "value": ["OMP_NUM_THREADS", "BASH_ENV"]}
-    scenario = null_scenario({"baseline": [show]}, environment={"OMP_NUM_THREADS": "3"})
+    use = show("OMP_NUM_THREADS", "BASH_ENV")
+    scenario = null_scenario({"baseline": [use]}, environment={"OMP_NUM_THREADS": "3"})
     shown = program.run(scenario, "--quiet").results[0].ranks[0].evidence["faulty"]
     assert shown == {"OMP_NUM_THREADS": "3", "BASH_ENV": None}
 
 
 def test_any_variable_can_be_set_when_the_scenario_is_trusted(program: Program) -> None:
-    show = {"use": "faulty", "fault": "show", "value": ["BASH_ENV"]}
-    scenario = null_scenario({"baseline": [show]}, environment={"BASH_ENV": "/x"})
+    scenario = null_scenario({"baseline": [show("BASH_ENV")]}, environment={"BASH_ENV": "/x"})
     finished = program.run(scenario, "--quiet", "--allow-env")
     assert finished.results[0].ranks[0].evidence["faulty"] == {"BASH_ENV": "/x"}
     assert "--allow-env" in finished.results[0].command

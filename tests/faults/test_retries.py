@@ -8,11 +8,11 @@ from faults.program import Finished, Program, null_scenario
 
 from accel_bench.result import Status
 
-ROUNDS = 6
+ROUNDS = 4
 
 
 def run(program: Program, tmp_path: Path) -> Finished:
-    """Six rounds, of which about a third crash."""
+    """Four rounds, of which about a third crash."""
     program.environment = {"FAULTY_COUNTER": str(tmp_path / "counter")}
     stacks = {"baseline": [], "shaky": [{"use": "faulty", "fault": "sometimes"}]}
     measure = {"warmup": 2, "steps": 4, "repeats": ROUNDS}

@@ -17,11 +17,9 @@ from accel_bench.scenario.validate import validate
 
 SIZES = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=4,
-)
+scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
+flat = st.lists(scalars, max_size=2) | st.dictionaries(st.text(max_size=4), scalars, max_size=2)
+json_values = scalars | flat | st.lists(flat, max_size=2)
 option_names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(
     lambda name: name not in ("use", "options")
 )

@@ -71,7 +71,7 @@ def differs(stack: Stack) -> str:
 
 
 def _use_text(use: Use) -> str:
-    """`torch-compile(mode=default)`."""
+    """`name(option=value)`."""
     return f"{use.use}({settings(use.options)})" if use.options else use.use
 
 

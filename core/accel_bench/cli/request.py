@@ -16,9 +16,10 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
 from accel_bench.errors import NothingToRunError, ScenarioError, did_you_mean
-from accel_bench.machine import read_machine
+from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
 from accel_bench.report.formats import render
+from accel_bench.result import Result
 from accel_bench.rounds import Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.scenario.load import parse_value
@@ -61,20 +62,20 @@ class Request:
         """Plan everything before anything starts, run it, print the comparison; return the exit
         code."""
         machine = read_machine()
-        plans, empty = [], []
-        for draft in find_drafts(self.files):
-            try:
-                plans.append(make_plan(draft, machine, self.wishes))
-            except NothingToRunError as error:
-                empty.append(error)
+        plans = [make_plan(draft, machine, self.wishes) for draft in find_drafts(self.files)]
         if self.dry_run:
             print_plan(plans, self.results, self.output)
-        if not plans:
-            raise empty[0]
-        for problem in empty:
-            typer.echo(f"not run: {problem}", err=True)
-        if self.dry_run:
-            return 0
+        elif not any(plan.runnable for plan in plans):
+            typer.echo(render([_summary(plan, []) for plan in plans], self.output).rstrip("\n"))
+        if not any(plan.runnable for plan in plans):
+            raise NothingToRunError(plans[0].nothing)
+        return 0 if self.dry_run else self._run(plans, machine)
+
+    def _run(self, plans: list[Plan], machine: Machine) -> int:
+        """Run the plans, print what came of them, and return the exit code."""
+        for plan in plans:
+            if plan.nothing:
+                typer.echo(f"not run: {plan.nothing}", err=True)
         with open_store(self.results, write=True) as store:
             reporter = make_reporter(self.quiet)
             sitting = new_id()
@@ -95,7 +96,8 @@ class Request:
                     session.carry_out(plan)
             finally:
                 reporter.close()
-                summaries = _summaries(sessions, plans)
+                pairs = zip(sessions, plans, strict=True)
+                summaries = [_summary(plan, session.results(plan)) for session, plan in pairs]
                 self._print(summaries, store, sessions)
         return exit_code(summaries)
 
@@ -164,21 +166,17 @@ def _nth(number: int) -> str:
     return f".{number + 1}" if number else ""
 
 
-def _summaries(sessions: Sequence[Session], plans: Sequence[Plan]) -> list[Summary]:
-    """What the stored results of each plan say."""
-    return [
-        summarize(
-            scenario=plan.file.name,
-            baseline=plan.baseline,
-            planned=[
-                PlannedSummary(experiment=one.experiment, skipped=one.skipped)
-                for one in plan.planned
-            ],
-            results=session.results(plan),
-            repeats=plan.file.measure.repeats,
-        )
-        for session, plan in zip(sessions, plans, strict=True)
-    ]
+def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
+    """What the results of a plan say."""
+    return summarize(
+        scenario=plan.file.name,
+        baseline=plan.baseline,
+        planned=[
+            PlannedSummary(experiment=one.experiment, skipped=one.skipped) for one in plan.planned
+        ],
+        results=results,
+        repeats=plan.file.measure.repeats,
+    )
 
 
 def _print_failures(store: Store, sessions: Sequence[Session]) -> None:

@@ -50,7 +50,7 @@ def validate(
     """Check files, their plugins' options included, without running anything; exit 2 if one is
     wrong."""
     from accel_bench.cli.request import find_drafts
-    from accel_bench.errors import AccelBenchError, NothingToRunError
+    from accel_bench.errors import AccelBenchError
     from accel_bench.machine import read_machine
     from accel_bench.plan import Wishes, make_plan
 
@@ -59,9 +59,8 @@ def validate(
         try:
             for draft in find_drafts([name]):
                 plan = make_plan(draft, machine, Wishes(allow_environment=True))
-                typer.echo(f"{draft.source}: ok, {plan.runs} runs here")
-        except NothingToRunError as error:
-            typer.echo(f"{name}: ok, but {error}")
+                but = f"but {plan.nothing}" if plan.nothing else f"{plan.runs} runs here"
+                typer.echo(f"{draft.source}: ok, {but}")
         except AccelBenchError as error:
             wrong += 1
             typer.echo(str(error), err=True)

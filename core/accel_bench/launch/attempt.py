@@ -12,6 +12,7 @@ from pathlib import Path
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launch.endings import Verdict, describe_exit, judge, read_ranks
+from accel_bench.launch.signals import undisturbed
 from accel_bench.launch.watch import Beat, Ending, Watch
 from accel_bench.plugins import Active, wrong_answer
 from accel_bench.ranks import RankProcess
@@ -45,10 +46,15 @@ class Attempt:
     """The results folder."""
 
 
-def carry_out(attempt: Attempt, active: Active, on_beat: Callable[[Beat], None]) -> Result:
-    """Run the attempt to its end, whatever that is.
+def carry_out(
+    attempt: Attempt,
+    active: Active,
+    on_beat: Callable[[Beat], None],
+    keep: Callable[[Result], None],
+) -> Result:
+    """Run the attempt to its end, whatever that is, and `keep` its result.
 
-    Ctrl-C ends the ranks and is raised again as `InterruptedAttempt`, which carries the result.
+    Ctrl-C and SIGTERM end the ranks and are raised again once the result is kept.
     """
     job = attempt.job
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -64,25 +70,18 @@ def carry_out(attempt: Attempt, active: Active, on_beat: Callable[[Beat], None])
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
-    found = read_ranks(job)
-    verdict = verdict or judge(job, ending, found)
-    redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
-    _redact_files(job, redactor)
-    seconds = time.monotonic() - began
-    result = _result(attempt, active, verdict, ending, found, started_at, seconds)
-    result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
+    with undisturbed():
+        found = read_ranks(job)
+        verdict = verdict or judge(job, ending, found)
+        redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
+        _redact_files(job, redactor)
+        seconds = time.monotonic() - began
+        result = _result(attempt, active, verdict, ending, found, started_at, seconds)
+        result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
+        keep(result)
     if interruption is not None:
-        raise InterruptedAttempt(result, interruption)
+        raise interruption
     return result
-
-
-class InterruptedAttempt(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM during an attempt; `result` says so and is still to be stored."""
-
-    def __init__(self, result: Result, cause: KeyboardInterrupt) -> None:
-        super().__init__("stopped by the user")
-        self.result = result
-        self.cause = cause
 
 
 def _start(job: Job, active: Active) -> Sequence[RankProcess]:

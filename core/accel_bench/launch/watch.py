@@ -89,17 +89,17 @@ class Watch:
             self._sweep()
         return self.ending
 
-    def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
+    def end(self) -> None:
         """End all ranks: SIGTERM, then SIGKILL for those that are still there; a second Ctrl-C
         hurries."""
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
         self._ending_them = True
         try:
             self._signal(signal.SIGTERM)
-            self._wait(grace_seconds)
+            self._wait(GRACE_SECONDS)
         finally:
             self._signal(signal.SIGKILL)
-            self._wait(grace_seconds)
+            self._wait(GRACE_SECONDS)
 
     def _running(self) -> list[RankProcess]:
         return [rank for rank in self._ranks if rank.poll() is None]
@@ -116,7 +116,7 @@ class Watch:
                 sound = code == 0 and found is not None and found.status.completed
                 if not sound and self.ending.first_bad is None:
                     self.ending.first_bad = rank.rank
-        if self.ending.beats:
+        if self.ending.beats and not self._ending_them:
             self._on_beat(min(self.ending.beats.values(), key=lambda beat: beat.step))
 
     def _look_at_beat(self, rank: RankProcess) -> None:
@@ -161,9 +161,9 @@ class Watch:
             self._look()
 
     def _sweep(self) -> None:
-        self._look()
         for rank in self._ranks:
             rank.sweep()
+        self._look()
 
 
 def read_rank(job: Job, rank: int) -> RankResult | None:

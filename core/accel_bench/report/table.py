@@ -17,7 +17,7 @@ from accel_bench.analysis.sentence import sentence
 from accel_bench.report import cells
 from accel_bench.report.notes import memory_note, reason_notes, stack_notes
 
-WIDTH = 110
+WIDTH = 112
 """Columns of a table that is not printed on a terminal."""
 
 NAME_WIDTH = 26

@@ -1,0 +1,75 @@
+"""Many runs in one process, a tenth of them with faults: nothing is lost, nothing accumulates.
+
+`ACCEL_BENCH_SOAK_RUNS=1000` makes it the long form, which takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_plugins.active import faulty_installed
+from faults.program import MARK, Program, null_scenario, write_scenario
+
+from accel_bench.cli.progress import QuietReporter
+from accel_bench.launch.watch import Beat
+from accel_bench.machine import read_machine
+from accel_bench.plan import Planned, Wishes, make_plan
+from accel_bench.result import Result
+from accel_bench.rounds import Session
+from accel_bench.scenario.draft import read_draft
+from accel_bench.store.database import open_store
+
+RUNS = int(os.environ.get("ACCEL_BENCH_SOAK_RUNS", "60"))
+SETTLED = 10
+"""Runs after which everything that is made once has been made."""
+
+GROWTH_BYTES = 20 * 2**20
+"""Growth of the parent that is no leak."""
+
+
+class Gauge(QuietReporter):
+    """Reads this process's size after every run."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+        self.descriptors: list[int] = []
+
+    def on_beat(self, planned: Planned, beat: Beat) -> None:
+        """Nothing to read."""
+
+    def on_result(self, planned: Planned, result: Result) -> None:
+        """Read memory and open descriptors."""
+        self.bytes.append(psutil.Process().memory_info().rss)
+        self.descriptors.append(psutil.Process().num_fds())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 10 * RUNS)
+def test_a_long_sitting_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    finder = Program(tmp_path, tmp_path / "site")
+    engine = {"use": "null"}
+    measure = {"warmup": 1, "steps": 4, "repeats": RUNS}
+    stacks = {"soak": [{"use": "faulty", "fault": "assorted"}]}
+    scenario = null_scenario(stacks, engine=engine, measure=measure)
+    path = write_scenario(tmp_path / "soak.yaml", scenario)
+    machine, gauge = read_machine(), Gauge()
+    with faulty_installed(tmp_path / "site") as patch:
+        patch.setenv("FAULTY_COUNTER", str(tmp_path / "counter"))
+        patch.setenv(MARK, finder.mark)
+        plan = make_plan(read_draft(path), machine, Wishes(max_runs=RUNS))
+        with open_store(tmp_path / "results", write=True) as store:
+            Session(store, machine, gauge).carry_out(plan)
+            rows = store.results()
+    assert [row.round for row in rows] == list(range(RUNS))
+    counts = Counter(row.status.value for row in rows)
+    assert set(counts) <= {"ok", "crashed", "killed", "failed"}
+    assert counts["ok"] >= RUNS * 0.8
+    assert counts["ok"] < RUNS
+    assert finder.left_behind() == []
+    assert gauge.descriptors[-1] == gauge.descriptors[SETTLED]
+    assert gauge.bytes[-1] - gauge.bytes[SETTLED] <= GROWTH_BYTES

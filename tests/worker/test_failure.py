@@ -1,0 +1,118 @@
+"""What a worker's exception means, in the words of torch and of others."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from accel_bench.errors import HookError, InvalidRunError, WorkerError
+from accel_bench.result import Status
+from accel_bench.worker.failure import describe, out_of_memory, reasons_of, status_of
+
+GPU_TEXT = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+    "which 1.50 GiB is free. Process 1 has 77.5 GiB memory in use."
+)
+CPU_TEXT = (
+    "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 4398046511104 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called like torch's."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    """An exception that hides another."""
+    error.__cause__ = cause
+    return error
+
+
+def while_handling(error: Exception, context: Exception) -> Exception:
+    """An exception that came up while another one was handled."""
+    error.__context__ = context
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OutOfMemoryError("full"),
+        type("Aliased", (OutOfMemoryError,), {})("full"),
+        RuntimeError(GPU_TEXT),
+        RuntimeError(CPU_TEXT),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        caused(ValueError("no kernel"), caused(KeyError("x"), OutOfMemoryError("full"))),
+        while_handling(ValueError("no kernel"), MemoryError()),
+        caused(HookError("a", "b", "load_model", "full"), MemoryError()),
+    ],
+)
+def test_out_of_memory_is_found_wherever_it_hides(error: Exception) -> None:
+    assert status_of(error) is Status.OOM
+
+
+def test_an_error_that_only_speaks_of_memory_is_none() -> None:
+    assert out_of_memory(ValueError("this option is out of memory of everybody")) is None
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert status_of(first) is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "free"),
+    [
+        (GPU_TEXT, 20 * 2**20, 3 * 2**29),
+        (CPU_TEXT, 4398046511104, None),
+        ("CUDA out of memory. Tried to allocate 512 bytes.", 512, None),
+        ("out of memory", None, None),
+    ],
+)
+def test_bytes_asked_and_free_come_from_torch_s_text(
+    text: str, asked: int | None, free: int | None
+) -> None:
+    found = describe(caused(ValueError("hidden"), OutOfMemoryError(text)))
+    assert (found["bytes_asked"], found["bytes_free"]) == (asked, free)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidRunError(["no gradient"]), Status.INVALID),
+        (HookError("a", "b", "load_model", "it broke"), Status.PLUGIN_ERROR),
+        (KeyboardInterrupt("signal 15"), Status.INTERRUPTED),
+        (OSError(errno.ENOSPC, "No space left on device"), Status.INFRA_ERROR),
+        (OSError(errno.ENOENT, "No such file"), Status.FAILED),
+        (RuntimeError("CUDA error: device-side assert triggered"), Status.FAILED),
+        (WorkerError("something"), Status.FAILED),
+        (SystemExit(3), Status.FAILED),
+    ],
+)
+def test_each_error_has_one_status(error: BaseException, status: Status) -> None:
+    assert status_of(error) is status
+
+
+def test_reasons_are_one_line_each() -> None:
+    assert reasons_of(ValueError("first\nsecond")) == ("ValueError: first",)
+    assert reasons_of(MemoryError()) == ("MemoryError",)
+    assert reasons_of(InvalidRunError(["one", "two"])) == ("one", "two")
+
+
+def test_what_a_hook_raised_is_described_with_whose_it_is() -> None:
+    try:
+        raise HookError("faulty", "a-distribution", "load_model", "it broke") from ValueError("x")
+    except HookError as error:
+        found = describe(error)
+    assert found.items() >= {"plugin": "faulty", "hook": "load_model"}.items()
+    assert "ValueError: x" in found["traceback"]
+    assert "bytes_asked" not in found
+
+
+def test_an_endless_message_is_cut() -> None:
+    found = describe(ValueError("x" * 10**6))
+    assert len(found["message"]) + len(found["traceback"]) <= 20_000
