@@ -16,16 +16,8 @@ from faults.program import null_scenario
 from accel_bench import Options, Plugin, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.plugins import (
-    Active,
-    Member,
-    activate,
-    duplicates,
-    find,
-    hooks,
-    installed,
-    unmet_requirement,
-)
+from accel_bench.installed import duplicates, find, installed, unmet_requirement
+from accel_bench.plugins import Active, Member, activate, hooks
 from accel_bench.scenario.models import Scenario, Stack
 
 CALLED: list[str] = []
@@ -184,10 +176,10 @@ def test_doubled_names_are_known_with_their_distributions(installing: Callable[.
 
 
 def test_a_plugin_of_an_extra_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from accel_bench import plugins
+    from accel_bench import installed as listing
 
     without = tuple(plugin for plugin in installed() if plugin.name != "torch-compile")
-    monkeypatch.setattr(plugins, "installed", lambda: without)
+    monkeypatch.setattr(listing, "installed", lambda: without)
     with pytest.raises(PluginError, match=r"pip install 'accel-bench\[compile\]'"):
         find("torch-compile")
     with pytest.raises(PluginError, match="did you mean 'torch-compile'"):

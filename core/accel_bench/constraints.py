@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from accel_bench.installed import find, unmet_requirement
 from accel_bench.machine import Machine
-from accel_bench.plugins import Active, Member, find, unmet_requirement, wrong_answer
+from accel_bench.plugins import Active, Member, wrong_answer
 from accel_bench.scenario.catalogue import architecture_of
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from accel_bench.constraints import unmet_constraints
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.installed import find
 from accel_bench.machine import Machine
-from accel_bench.plugins import Active, Member, activate, blaming, find, load_class
+from accel_bench.plugins import Active, Member, activate, blaming, load_class
 from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.expand import Point, check_file, count_points, expand
 from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
 from accel_bench.scenario.models import Scenario, ScenarioFile
@@ -237,6 +240,7 @@ def _environment(experiment: Experiment, active: Active, machine: Machine) -> di
         "devices": devices,
         "cores": machine.cores,
         "fingerprints": fingerprints,
+        "variables": recorded(os.environ),
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from accel_bench.errors import AccelBenchError
+from accel_bench.installed import find, unmet_requirement
 from accel_bench.misfits import misfits
 from accel_bench.plugin import PROJECT, Plugin
-from accel_bench.plugins import find, hooks, load_class, unmet_requirement
+from accel_bench.plugins import hooks, load_class
 
 CONSTRAINTS = (
     "requires",
@@ -94,7 +96,11 @@ def _marked(kind: type[Plugin[Any]]) -> set[str]:
 
 def _type_name(annotation: Any) -> str:
     """A type as a person writes it."""
-    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(_type_name, get_args(annotation)))
+    if isinstance(annotation, type) and not get_args(annotation):
         return annotation.__name__
     return str(annotation).replace("typing.", "")
 

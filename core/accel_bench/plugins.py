@@ -1,7 +1,7 @@
-"""Plugins: listed from metadata alone, and activated only when a scenario names them.
+"""Plugins are activated only when a scenario names them.
 
-`installed` imports nothing. `activate` imports the named ones, validates their options and returns
-the `Active` plugins of one run, which call hooks in written order and know whom to blame.
+`activate` imports the named ones, validates their options and returns the `Active` plugins of one
+run, which call hooks in written order and know whom to blame. `installed.py` lists what there is.
 """
 
 from __future__ import annotations
@@ -10,53 +10,25 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import metadata
 from typing import Any
 
 import pluggy
 
 from accel_bench import hookspecs
-from accel_bench.errors import AccelBenchError, HookError, PluginError, did_you_mean
+from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.installed import find
 from accel_bench.misfits import hook_arguments, misfits
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugin_import import import_plugin
 from accel_bench.provenance import distribution_version
 from accel_bench.result import PluginVersion
-from accel_bench.scenario.load import load_file
 from accel_bench.scenario.models import Scenario, Stack, Work
-from accel_bench.scenario.samples import samples_root
 from accel_bench.scenario.uses import Use
 from accel_bench.scenario.validate import validate
 
 NO_PLUGIN = "none"
 """The name that leaves a slot empty."""
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A plugin that is installed, as its distribution's metadata describe it."""
-
-    name: str
-    """What `use` calls it."""
-
-    entry: metadata.EntryPoint
-    """Where its class is."""
-
-    distribution: str
-    """The distribution that brings it."""
-
-    version: str
-    """That distribution's version."""
-
-    requires: tuple[str, ...]
-    """That distribution's requirements (PEP 508), as its metadata say them."""
-
-    @property
-    def unmet(self) -> tuple[str, ...]:
-        """Requirements of the distribution that are not met here."""
-        return tuple(filter(None, map(unmet_requirement, self.requires)))
 
 
 @dataclass(frozen=True)
@@ -186,45 +158,6 @@ def hooks() -> list[str]:
     return list(hook_arguments())
 
 
-@lru_cache(maxsize=1)
-def installed() -> tuple[Installed, ...]:
-    """All installed plugins by name, from metadata alone: nothing is imported."""
-    entries = metadata.entry_points(group=PROJECT)
-    found = [
-        Installed(entry.name, entry, *_described(entry.dist))
-        for entry in entries
-        if entry.dist is not None
-    ]
-    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
-
-
-@cache
-def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...]]:
-    """Name, version and requirements: its metadata are parsed once for all its plugins."""
-    described = distribution.metadata
-    requires = described.get_all("Requires-Dist") or ()
-    return described["Name"], described["Version"], tuple(requires)
-
-
-def duplicates() -> dict[str, tuple[str, ...]]:
-    """Names that more than one distribution brings, with those distributions."""
-    by_name: dict[str, list[str]] = {}
-    for plugin in installed():
-        by_name.setdefault(plugin.name, []).append(plugin.distribution)
-    return {name: tuple(brings) for name, brings in by_name.items() if len(brings) > 1}
-
-
-def find(name: str) -> Installed:
-    """The installed plugin of that name. Raises PluginError unless there is exactly one."""
-    found = [plugin for plugin in installed() if plugin.name == name]
-    if len(found) > 1:
-        brings = " and ".join(plugin.distribution for plugin in found)
-        raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
-    if not found:
-        raise PluginError(_not_installed(name))
-    return found[0]
-
-
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
     plugin = find(name)
@@ -248,26 +181,6 @@ def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> 
     active = Active(members)
     _check_slots(scenario, active)
     return active
-
-
-@cache
-def unmet_requirement(requirement: str) -> str | None:
-    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        wanted = Requirement(requirement)
-    except InvalidRequirement as error:
-        return f"{requirement!r} is no requirement: {error}"
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return None
-    try:
-        have = metadata.version(wanted.name)
-    except metadata.PackageNotFoundError:
-        return f"{requirement} is not installed"
-    if wanted.specifier.contains(have, prereleases=True):
-        return None
-    return f"{requirement} is needed, {have} is installed"
 
 
 def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
@@ -353,12 +266,3 @@ def _claims(member: Member, hook: str) -> bool:
     with blaming(member, "claims"):
         claims = member.instance.claims()
     return claims is None or hook in claims
-
-
-def _not_installed(name: str) -> str:
-    """What to do about a plugin that is not there: install an extra, or spell it right."""
-    extras = load_file(samples_root() / "extras.yaml").data
-    if name in extras:
-        return f"the plugin {name!r} is not installed; pip install 'accel-bench[{extras[name]}]'"
-    known = [*(plugin.name for plugin in installed()), *extras]
-    return f"no plugin is called {name!r}{did_you_mean(name, known)}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-Format = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
-]
+from accel_bench.cli.output import Format, print_json, print_table
 
 app = typer.Typer(
     no_args_is_help=True, help="Models of the catalogue, with their published figures."
@@ -26,9 +24,9 @@ def list_models(output: Format = "table") -> None:
         for name, card in list_cards().items()
     ]
     if output == "json":
-        _print_json([{key: row[key] for key in ("name", *columns)} for row in rows])
+        print_json([{key: row[key] for key in ("name", *columns)} for row in rows])
     else:
-        _print_table(
+        print_table(
             ("name", *columns),
             [
                 (row["name"], row["architecture"], f"{row['parameters']:,}", row["description"])
@@ -47,31 +45,9 @@ def show_model(
 
     card = read_card(name).model_dump(mode="json")
     if output == "json":
-        _print_json({"name": name, **card})
+        print_json({"name": name, **card})
         return
     config = card.pop("config")
     card["parameters"] = f"{card['parameters']:,}"
     rows = {"name": name, **card, **{f"config.{key}": value for key, value in config.items()}}
-    _print_table(("key", "value"), [(key, str(value)) for key, value in rows.items()])
-
-
-def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print a table; square brackets in cells are text, not markup."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in columns:
-        number, last = column == "parameters", column == columns[-1]
-        table.add_column(column, justify="right" if number else "left", no_wrap=not last)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
-
-
-def _print_json(value: object) -> None:
-    """Print what a program can read."""
-    import json
-
-    typer.echo(json.dumps(value, indent=2))
+    print_table(("key", "value"), [(key, str(value)) for key, value in rows.items()])

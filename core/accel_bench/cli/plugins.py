@@ -21,7 +21,7 @@ def list_plugins(context: typer.Context, output: Format = "table") -> None:
     if context.invoked_subcommand is not None:
         return
     from accel_bench.cli.output import print_rows
-    from accel_bench.plugins import duplicates, installed
+    from accel_bench.installed import duplicates, installed
 
     doubled = duplicates()
     rows = [
@@ -52,7 +52,9 @@ def show(name: Name, output: Format = "table") -> None:
     typer.echo("\nOptions:" if options else "\nNo options.")
     if options:
         columns = ("name", "type", "default", "description")
-        print_table(columns, [[_text(option[column]) for column in columns] for option in options])
+        print_table(
+            columns, [[_default(option[column]) for column in columns] for option in options]
+        )
 
 
 @app.command("check")
@@ -77,3 +79,8 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value)
+
+
+def _default(value: Any) -> str:
+    """A cell of the options: a default is written as in a scenario file."""
+    return "null" if value is None else _text(value)

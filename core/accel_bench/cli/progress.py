@@ -80,7 +80,7 @@ class LineReporter(QuietReporter):
         return f"({duration(left)} left)"
 
     def _say(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(line), soft_wrap=True)
 
 
 class LiveReporter(LineReporter):

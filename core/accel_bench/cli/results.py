@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from accel_bench.cli.output import print_json
+from accel_bench.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from accel_bench.result import Result
@@ -22,8 +22,6 @@ Results = Annotated[
     typer.Option("--results", envvar="ACCEL_BENCH_RESULTS", help="The results folder."),
 ]
 DEFAULT = Path("accel_bench_results")
-TABLE_WIDTH = 240
-"""Columns of a table that is not printed on a terminal: nothing should be cut off in a file."""
 
 
 @app.command("list")
@@ -47,7 +45,7 @@ def list_results(
     elif output == "markdown":
         typer.echo(markdown_text(rows, LIST_COLUMNS), nl=False)
     else:
-        _print_table(LIST_COLUMNS, ([shown(row[name]) for name in LIST_COLUMNS] for row in rows))
+        print_table(LIST_COLUMNS, ([shown(row[name]) for name in LIST_COLUMNS] for row in rows))
 
 
 @app.command("show")
@@ -131,7 +129,7 @@ def explain_difference(
         typer.echo(f"nothing differs: both are runs of the experiment {pair[0].id}")
         return
     rows = ([key, json.dumps(one), json.dumps(other)] for key, one, other in found)
-    _print_table(("differs", pair[0].id, pair[1].id), rows)
+    print_table(("differs", pair[0].id, pair[1].id), rows)
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
@@ -187,7 +185,7 @@ def _print_run(result: Result, folder: Path) -> None:
         _print_yaml({"log_tail": result.log_tail.splitlines()})
     columns = ("rank", "step", "part", "seconds", "real_tokens", "loss")
     if rows := list(_samples(result)):
-        _print_table(columns, rows)
+        print_table(columns, rows)
     typer.echo(f"repeat with: {shlex.join(result.command)}\n")
 
 
@@ -210,22 +208,6 @@ def _samples(result: Result) -> Iterable[list[str]]:
                 numbers = (f"{sample.seconds:.6f}", str(sample.real_tokens), str(sample.loss))
                 label = "measured" if part == "samples" else part
                 yield [str(rank.rank), str(sample.step), label, *numbers]
-
-
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; square brackets in cells are text, not markup."""
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
 
 
 def _print_yaml(value: object) -> None:
