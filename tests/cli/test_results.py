@@ -130,7 +130,7 @@ def test_a_shown_run_prints_its_scenario_evidence_machine_and_samples_of_each_ra
     assert "host: bench-1" in printed
     assert "modules: 4" in printed
     assert len([line for line in printed.splitlines() if " warmup " in line]) == 2
-    assert len([line for line in printed.splitlines() if "│ measured" in line]) == 4
+    assert len([line for line in printed.splitlines() if " measured " in line]) == 4
     assert "1.000000" in printed
     assert "tokens_per_second: 200.0" in printed
 
