@@ -154,7 +154,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """The values as they are, as they stand in URLs and in JSON, and long single lines of them."""
+    """The values as they are, and as URLs, JSON and Python spell them; also long lines of them."""
     found: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:
@@ -162,5 +162,6 @@ def _spellings(values: Iterable[str]) -> tuple[str, ...]:
         lines = [line.strip() for line in value.splitlines()]
         for text in (value, *(line for line in lines if len(line) >= MINIMUM_LINE_LENGTH)):
             plain = json.dumps(text, ensure_ascii=False)[1:-1]
-            found |= {text, quote(text), quote(text, safe=""), json.dumps(text)[1:-1], plain}
+            spelt = {quote(text), quote(text, safe=""), json.dumps(text)[1:-1], repr(text)[1:-1]}
+            found |= {text, plain, *spelt}
     return tuple(sorted(found, key=lambda text: (-len(text), text)))

@@ -45,12 +45,7 @@ def statuses(program: Program) -> dict[str, str]:
     return found
 
 
-TERMINATED = pytest.param(
-    signal.SIGTERM, 143, marks=pytest.mark.xfail(reason="typer turns it into Ctrl-C's 130")
-)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), TERMINATED])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_in_progress_and_prints_what_there_is(
     program: Program, number: signal.Signals, code: int
 ) -> None:

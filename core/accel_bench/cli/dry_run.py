@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,7 @@ from accel_bench.cli.output import cell, print_json, print_table
 from accel_bench.cli.progress import duration
 from accel_bench.errors import StoreError
 from accel_bench.plan import Plan, Planned
+from accel_bench.redaction import Redactor
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import csv_text, markdown_text
 
@@ -25,7 +27,8 @@ COLUMNS = ("experiment_id", "stack", "sweep", "status", "reasons", "differs")
 
 def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
-    documents = [_document(plan, results) for plan in plans]
+    redactor = Redactor.from_environment(os.environ)
+    documents = [redactor.redact_value(_document(plan, results)) for plan in plans]
     if output == "json":
         print_json(documents[0] if len(documents) == 1 else documents)
         return

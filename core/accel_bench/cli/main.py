@@ -55,19 +55,20 @@ def main() -> None:
     except AccelBenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except TerminatedError:
-        sys.exit(143)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except SystemExit:
+        if _signalled:  # typer knows of Ctrl-C only, and says 130 for both
+            sys.exit(128 + signal.SIGTERM)
+        raise
     except BrokenPipeError:
         # Whoever read our output has gone; what was measured is stored.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: treated like Ctrl-C, with an exit code of its own."""
+_signalled: list[int] = []
 
 
 def _on_sigterm(number: int, frame: object) -> None:
-    raise TerminatedError
+    """End like on Ctrl-C, with an exit code of its own."""
+    _signalled.append(number)
+    raise KeyboardInterrupt

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from accel_bench.cli.progress import make_reporter
 from accel_bench.errors import NothingToRunError, ScenarioError, did_you_mean
 from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
+from accel_bench.redaction import Redactor
 from accel_bench.report.formats import render
 from accel_bench.result import Result
 from accel_bench.rounds import Session, new_id
@@ -62,7 +65,8 @@ class Request:
         """Plan everything before anything starts, run it, print the comparison; return the exit
         code."""
         machine = read_machine()
-        plans = [make_plan(draft, machine, self.wishes) for draft in find_drafts(self.files)]
+        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+            plans = [make_plan(draft, machine, self.wishes) for draft in find_drafts(self.files)]
         if self.dry_run:
             print_plan(plans, self.results, self.output)
         elif not any(plan.runnable for plan in plans):
@@ -92,8 +96,9 @@ class Request:
                 for n in range(len(plans))
             ]
             try:
-                for session, plan in zip(sessions, plans, strict=True):
-                    session.carry_out(plan)
+                with redirect_stdout(sys.stderr):
+                    for session, plan in zip(sessions, plans, strict=True):
+                        session.carry_out(plan)
             finally:
                 reporter.close()
                 pairs = zip(sessions, plans, strict=True)
@@ -168,7 +173,7 @@ def _nth(number: int) -> str:
 
 def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
     """What the results of a plan say."""
-    return summarize(
+    summary = summarize(
         scenario=plan.file.name,
         baseline=plan.baseline,
         planned=[
@@ -177,6 +182,8 @@ def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
         results=results,
         repeats=plan.file.measure.repeats,
     )
+    redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
+    return Summary.model_validate(redactor.redact_value(summary.model_dump(mode="python")))
 
 
 def _print_failures(store: Store, sessions: Sequence[Session]) -> None:
