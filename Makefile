@@ -1,4 +1,4 @@
-# Each target works alone in a fresh clone with Python 3.10 or newer and nothing else.
+# Each target works alone in a fresh clone with Python 3.11 and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
