@@ -154,7 +154,11 @@ def test_it_names_no_path_of_a_machine() -> None:
 
 def test_make_demo_ends_in_the_command_that_it_says() -> None:
     dry = subprocess.run(
-        ["make", "--dry-run", "demo"], capture_output=True, text=True, cwd=ROOT, check=False
+        ["make", "--dry-run", "--no-print-directory", "demo"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     if dry.returncode:
         pytest.skip("make is not here")

@@ -65,8 +65,9 @@ class InvalidRunError(WorkerError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?`, or `; known: a, b` when nothing is near, or nothing at all."""
     names = sorted(set(known))
+    same = [name for name in names if name.lower() == word.lower()]
     inside = [name for name in names if len(word) > 2 and word in name]
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6) or inside[:1]
+    near = same or difflib.get_close_matches(word, names, n=1, cutoff=0.6) or inside[:1]
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""

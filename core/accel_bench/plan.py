@@ -112,6 +112,8 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
         draft.set(key, value, f"--set {key}")
     notices = _add_what_plugins_need(draft)
     file = check_file(draft, wishes.allow_environment)
+    if draft.get("baseline") is None and "baseline" not in file.stacks:
+        notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
     chosen = _choose(file, wishes)
     file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
     _refuse_too_many(file, wishes.max_runs)

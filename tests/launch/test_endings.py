@@ -92,7 +92,8 @@ def test_at_the_limit_the_slowest_rank_is_named(tmp_path: Path) -> None:
     ending = Ending(beats={0: Beat(9, "window"), 1: Beat(4, "window")}, expired="hung", slowest=1)
     verdict = judge(job, ending, {})
     assert verdict.status is Status.HUNG
-    assert verdict.reasons == ("rank 1 stood still in window after 4 steps at the limit of 90 s",)
+    stood_still = "rank 1 stood still in window after 4 steps at the limit of 90 s"
+    assert verdict.reasons == (f"{stood_still}; if it needs longer, raise --timeout",)
 
 
 def test_exits_have_names() -> None:

@@ -18,8 +18,12 @@ Name = Annotated[str, typer.Argument(help="A name that `accel-bench plugins` pri
 @app.callback()
 def list_plugins(context: typer.Context, output: Format = "table") -> None:
     """List the installed plugins from metadata alone; nothing of theirs is imported."""
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        print_installed(output)
+
+
+def print_installed(output: str) -> None:
+    """Print what metadata say of the installed plugins."""
     from accel_bench.cli.output import print_rows
     from accel_bench.installed import duplicates, installed
 
@@ -35,6 +39,12 @@ def list_plugins(context: typer.Context, output: Format = "table") -> None:
         for plugin in installed()
     ]
     print_rows(COLUMNS, rows, output)
+
+
+@app.command("list", hidden=True)
+def list_again(output: Format = "table") -> None:
+    """The same as `accel-bench plugins`."""
+    print_installed(output)
 
 
 @app.command("show")

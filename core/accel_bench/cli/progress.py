@@ -51,7 +51,8 @@ class LineReporter(QuietReporter):
         for planned in plan.planned:
             if planned.skipped:
                 self._say(f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}")
-        self._say(f"{plan.file.name}: {runs} runs")
+        done = "" if runs else "; all rounds are complete, nothing is run"
+        self._say(f"{plan.file.name}: {runs} runs{done}")
         self._runs, self._ended, self._seconds = runs, 0, 0.0
 
     def on_start(self, planned: Planned, what: str) -> None:

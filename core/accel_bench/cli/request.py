@@ -189,6 +189,7 @@ def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
 def _print_failures(store: Store, sessions: Sequence[Session]) -> None:
     """Under a run that ended badly: the last lines of its log, and where the log lies."""
     shown: set[str] = set()
+    last: list[str] = []
     for session in sessions:
         for result in store.results(sitting=session.id):
             if result.status.completed or result.experiment.id in shown:
@@ -197,5 +198,6 @@ def _print_failures(store: Store, sessions: Sequence[Session]) -> None:
             lines = result.log_tail.rstrip().splitlines()[-LOG_LINES:]
             typer.echo(f"\n{result.experiment.stack.name}: {result.status.value}; log in")
             typer.echo(f"  {store.folder / result.folder}")
-            for line in lines:
+            for line in lines if lines != last else ["(as above)"]:
                 typer.echo(f"  | {line}")
+            last = lines

@@ -66,7 +66,8 @@ def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdi
     limit = job.experiment.scenario.measure.timeout_seconds
     who = f"rank {rank}" if job.world_size > 1 else "the run"
     what = "stood still" if ending.expired == "hung" else "was still busy"
-    reason = f"{who} {what} in {beat.phase} after {beat.step} steps at the limit of {limit:g} s"
+    where = f"in {beat.phase} after {beat.step} steps at the limit of {limit:g} s"
+    reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
     return Verdict(Status(ending.expired), (reason,), beat.phase, rank)
 
 

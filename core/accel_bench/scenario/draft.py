@@ -60,6 +60,8 @@ class Draft:
         if parts[0] in ("sweep", "zip") and len(parts) > 1:
             parts = [parts[0], ".".join(parts[1:])]
         self.places[tuple(parts)] = place
+        for length in range(1, len(parts)):
+            self.places.setdefault(tuple(parts[:length]), place)
         if parts[0] == "stacks" and len(parts) >= 4:
             _set_option(self, parts[1], parts[2], parts[3:], value)
             return

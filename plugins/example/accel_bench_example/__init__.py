@@ -9,7 +9,7 @@ from pydantic import Field
 from accel_bench import Options, Plugin, Run, hookimpl
 
 if TYPE_CHECKING:
-    from accel_bench_example.impl import Freezing
+    from .impl import Freezing
 
 
 class ExampleOptions(Options):
@@ -33,7 +33,7 @@ class Example(Plugin[ExampleOptions]):
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Freeze in place; a plugin that makes a new model returns it instead."""
-        from accel_bench_example.impl import Freezing
+        from .impl import Freezing
 
         self._freezing = Freezing(run.model, self.options.trainable_blocks)
 
