@@ -12,9 +12,6 @@ from accel_bench.scenario.experiment import Experiment
 PROJECT = "accel_bench"
 """Name of the pluggy project and of the entry-point group."""
 
-CONTRACT_VERSION = 1
-"""Version of the hooks; a plugin built for another one is refused."""
-
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the implementation of the hook of that name."""
 
