@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
+
+PhaseName: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
+"""Parts of an optimizer step. A part that comes several times, by accumulation, adds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,14 @@ class Stopwatch(Protocol):
 
     running: bool
     """True while another optimizer step is wanted."""
+
+    def mark(self, phase: PhaseName) -> None:
+        """Say which part of a step has just ended.
+
+        The time since the last mark, or since the last lap, is this phase's. Only a few steps after
+        the window are split so; otherwise nothing happens here. An engine that marks nothing gets
+        no split.
+        """
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End one optimizer step.

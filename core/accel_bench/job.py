@@ -26,6 +26,7 @@ PHASES = (
     "warm-up",
     "window",
     "finish_metrics",
+    "phases",
     "report_evidence",
     "close_run",
 )

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.workload import Workload
 
 
 class Status(str, Enum):
@@ -109,8 +110,29 @@ class Window(Frozen):
     discarded: tuple[Sample, ...] = ()
     """Steps of windows that were disturbed and measured again."""
 
+    disturbances: tuple[str, ...] = ()
+    """What disturbed each window that was discarded, and the kept one where it was disturbed too.
+    """
+
     warmup: tuple[Sample, ...] = ()
     """Steps before the window; the first holds what happens once."""
+
+
+class PhaseSplit(Frozen):
+    """Where the time of a step goes, seen in a few steps of their own after the window.
+
+    Marking waits for nothing, but it is work: the window itself is never split. On a device with
+    events the seconds are those of the device, in which work overlapping on the host is hidden.
+    """
+
+    steps: int
+    """Steps that were split."""
+
+    step_seconds: float
+    """Median seconds of those steps."""
+
+    seconds: dict[str, float]
+    """Seconds by `PhaseName`: the median over those steps."""
 
 
 class Stage(Frozen):
@@ -153,6 +175,12 @@ class RankResult(Frozen):
 
     window: Window | None = None
     """What was measured; null when the window was not reached."""
+
+    phases: PhaseSplit | None = None
+    """Where the time of a step goes; null when the engine marks no phases."""
+
+    workload: Workload | None = None
+    """What the model's matmuls and attention compute for a token; null without torch."""
 
     metrics: tuple[Metric, ...] = ()
     """What metrics plugins measured."""

@@ -154,12 +154,81 @@ def test_an_automatic_warmup_ends_on_a_plateau(heartbeat: Heartbeat) -> None:
 
 
 def test_ranks_open_the_window_only_when_all_are_warm(heartbeat: Heartbeat) -> None:
-    answers = iter([False, False, False, True])
+    answers = iter([False, False, False, True, True])
     stopwatch = WindowStopwatch(
         HostClock(), heartbeat, warmup=1, steps=1, agree=lambda ready: next(answers)
     )
     drive(stopwatch)
     assert len(stopwatch.window().warmup) == 4
+
+
+def test_a_disturbed_window_is_kept_apart_and_measured_again(heartbeat: Heartbeat) -> None:
+    opened: list[int] = []
+    found = iter([["it compiled again"], []])
+    stopwatch = WindowStopwatch(
+        HostClock(),
+        heartbeat,
+        warmup=1,
+        steps=2,
+        before_window=lambda: opened.append(1),
+        disturbances=lambda samples: next(found),
+    )
+    assert drive(stopwatch) == 5
+    window = stopwatch.window()
+    assert [sample.step for sample in window.discarded] == [1, 2]
+    assert [sample.step for sample in window.samples] == [3, 4]
+    assert window.disturbances == ("it compiled again",)
+    assert len(opened) == 2
+
+
+def test_after_two_disturbed_windows_the_third_is_kept_with_what_disturbed_it(
+    heartbeat: Heartbeat,
+) -> None:
+    stopwatch = WindowStopwatch(
+        HostClock(), heartbeat, warmup=1, steps=2, disturbances=lambda samples: ["a jump"]
+    )
+    drive(stopwatch)
+    window = stopwatch.window()
+    assert [sample.step for sample in window.samples] == [5, 6]
+    assert (len(window.discarded), len(window.disturbances)) == (4, 3)
+
+
+def test_ranks_discard_a_window_together(heartbeat: Heartbeat) -> None:
+    answers = iter([True, False, True])
+    stopwatch = WindowStopwatch(
+        HostClock(), heartbeat, warmup=1, steps=1, agree=lambda ready: next(answers)
+    )
+    drive(stopwatch)
+    assert stopwatch.window().disturbances == ("the window of another rank was disturbed",)
+
+
+def test_phases_are_split_in_steps_of_their_own_after_the_window(heartbeat: Heartbeat) -> None:
+    device = CountingDevice()
+    stopwatch = WindowStopwatch(
+        device,
+        heartbeat,
+        warmup=1,
+        steps=2,
+        phase_steps=3,
+        after_window=lambda: device.calls.append("after_window"),
+    )
+    stopwatch.start()
+    while stopwatch.running:
+        for phase in ("data", "forward", "forward", "optimizer"):
+            stopwatch.mark(phase)
+        stopwatch.lap([BATCH], 1.0)
+    assert stopwatch.phases is not None
+    assert stopwatch.phases.steps == 3
+    assert stopwatch.phases.seconds == {"data": 0.5, "forward": 1.0, "optimizer": 0.5}
+    assert stopwatch.phases.step_seconds == 2.5
+    assert device.calls[device.calls.index("after_window") :].count("mark") == 1 + 3 * 5
+    assert len(stopwatch.window().samples) == 2
+
+
+def test_an_engine_that_marks_no_phases_takes_no_further_step(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=2, phase_steps=3)
+    assert drive(stopwatch) == 3
+    assert stopwatch.phases is None
 
 
 @pytest.mark.parametrize(

@@ -39,27 +39,33 @@ class TorchEngine:
         """While the stopwatch runs: one optimizer step, one lap."""
         while stopwatch.running:
             batches = list(islice(self._batches, self._accumulation))
-            loss = self._forward_backward(batches)
+            loss = self._forward_backward(batches, stopwatch)
             self._step()
+            stopwatch.mark("optimizer")
             stopwatch.lap(batches, loss)
 
-    def _forward_backward(self, batches: list[Batch]) -> torch.Tensor:
+    def _forward_backward(self, batches: list[Batch], stopwatch: Stopwatch) -> torch.Tensor:
         """Accumulate the gradients of a step; return this rank's share of its loss, of shape ()."""
         total = torch.zeros((), device=self._device)
         for number, batch in enumerate(batches, start=1):
             with contextlib.nullcontext() if number == len(batches) else self._no_sync():
-                loss = self._loss(batch)
+                inputs = self._on_device(batch)
+                stopwatch.mark("data")
+                loss = self._loss(inputs, batch.supervised_in_step)
+                stopwatch.mark("forward")
                 self._scaler.scale(loss * self._gradient_scale).backward()
+                stopwatch.mark("backward")
             total += loss.detach()
         return total
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
+    def _on_device(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Copy the inputs; from pinned memory this does not wait."""
+        return {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
+
+    def _loss(self, inputs: dict[str, torch.Tensor], supervised_in_step: int) -> torch.Tensor:
         """The model's own loss: never made from logits, which a fused loss does not compute."""
-        inputs = {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
         with self._autocast:
-            loss: torch.Tensor = self._model(
-                **inputs, num_items_in_batch=batch.supervised_in_step
-            ).loss
+            loss: torch.Tensor = self._model(**inputs, num_items_in_batch=supervised_in_step).loss
         return loss
 
     def _step(self) -> None:

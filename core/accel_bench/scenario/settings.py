@@ -66,6 +66,9 @@ class Measure(Frozen):
     steps: PositiveInt = 20
     """Steps of the measured window."""
 
+    phase_steps: int = Field(5, ge=0)
+    """Steps after the window that are split into data, forward, backward and optimizer; 0: none."""
+
     repeats: PositiveInt = 5
     """Rounds: each runs every stack once, in fresh processes."""
 

@@ -5,37 +5,31 @@ This file is longer than others because it is read once, in the order in which t
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
+from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
 from accel_bench.plugins import Active, Member, wrong_answer
-from accel_bench.result import Metric, RankResult, Status, Window
+from accel_bench.result import RankResult
 from accel_bench.run import Device, Run
-from accel_bench.worker import failure, settings
+from accel_bench.worker import settings
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
+from accel_bench.worker.disturbance import Disturbances
+from accel_bench.worker.findings import (
+    Findings,
+    check_window,
+    collect_evidence,
+    collect_metrics,
+    rank_result,
+)
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
-
-
-@dataclass
-class Findings:
-    """What a run has found so far; whatever happens, this much is written down."""
-
-    window: Window | None = None
-    metrics: list[Metric] = field(default_factory=list)
-    realised: dict[str, Any] = field(default_factory=dict)
-    evidence: dict[str, Any] = field(default_factory=dict)
-    degraded: list[str] = field(default_factory=list)
-    device: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(
@@ -95,23 +89,43 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
     engine = build_engine(active, run, heartbeat)
     probe = first_step_probe(run)
 
+    disturbances = Disturbances(run.device.type)
+
     def before_window() -> None:
-        run.trace.mark("warm-up")
-        check_first_step(run, probe, findings)
+        if run.trace.find("warm-up") is None:
+            run.trace.mark("warm-up")
+            check_first_step(run, probe, findings)
         for _ in active.call_all("start_metrics", run=run):
             pass
+        disturbances.start()
         run.barrier()
 
-    stopwatch = make_stopwatch(job, run, heartbeat, before_window)
+    def after_window() -> None:
+        findings.window = stopwatch.window()
+        findings.degraded += disturbances.own()
+        run.trace.mark("window")
+        heartbeat.phase = "finish_metrics"
+        collect_metrics(active, run, findings)
+        check_window(findings.window)
+
+    asked = run.scenario.measure
+    stopwatch = WindowStopwatch(
+        clock_of(run),
+        heartbeat,
+        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
+        steps=asked.steps,
+        before_window=before_window,
+        after_window=after_window,
+        disturbances=disturbances.look,
+        phase_steps=asked.phase_steps,
+        agree=lambda ready: settings.agree(run, ready),
+        synchronize_each=asked.sync == "each",
+    )
     stopwatch.start()
     engine.run(stopwatch)
     if stopwatch.running:
         raise InvalidRunError(["the engine returned before the window was full"])
-    findings.window = stopwatch.window()
-    run.trace.mark("window")
-    heartbeat.phase = "finish_metrics"
-    collect_metrics(active, run, findings)
-    check_window(findings.window)
+    findings.phases = stopwatch.phases
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, findings)
 
@@ -179,20 +193,6 @@ def clock_of(run: Run) -> Clock:
     return CudaClock() if run.device.type == "cuda" else HostClock()
 
 
-def make_stopwatch(job: Job, run: Run, heartbeat: Heartbeat, before_window: Any) -> WindowStopwatch:
-    """The stopwatch, with the warm-up that the scenario, or round 1, has settled on."""
-    asked = run.scenario.measure
-    return WindowStopwatch(
-        clock_of(run),
-        heartbeat,
-        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
-        steps=asked.steps,
-        before_window=before_window,
-        agree=lambda ready: settings.agree(run, ready),
-        synchronize_each=asked.sync == "each",
-    )
-
-
 def first_step_probe(run: Run) -> Any:
     """Watch the first optimizer step where torch trains; the null engine has nothing to watch."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
@@ -223,43 +223,6 @@ def check_first_step(run: Run, probe: Any, findings: Findings) -> None:
     probe.check()
 
 
-def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
-    """Let the metrics plugins say what they measured around the window."""
-    for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
-        for metric in found:
-            if not isinstance(metric, Metric):
-                raise wrong_answer(member, "finish_metrics", "Metric objects", metric)
-        findings.metrics += found
-
-
-def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
-    """Let every plugin show that it acted; what it shows must be JSON."""
-    for member, shown in active.call_all("report_evidence", run=run):
-        if shown is None:
-            continue
-        if not isinstance(shown, dict):
-            raise wrong_answer(member, "report_evidence", "a dict", shown)
-        try:
-            json.dumps(shown, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            problem = f"returned what is not JSON: {error}"
-            raise HookError(member.name, member.distribution, "report_evidence", problem) from error
-        findings.evidence[member.name] = shown
-
-
-def check_window(window: Window) -> None:
-    """Refuse a window in which nothing was trained."""
-    steps = (*window.warmup, *window.samples)
-    reasons = []
-    if any(sample.loss is None for sample in steps):
-        first = next(sample.step for sample in steps if sample.loss is None)
-        reasons.append(f"the loss of step {first} is not finite")
-    if not any(sample.supervised_tokens for sample in steps):
-        reasons.append("no token was supervised, so there was nothing to learn from")
-    if reasons:
-        raise InvalidRunError(reasons)
-
-
 def close(active: Active, run: Run, heartbeat: Heartbeat) -> BaseException | None:
     """Give every plugin its `close_run`, whatever the others do; return the first error."""
     heartbeat.phase = "close_run"
@@ -276,23 +239,3 @@ def close(active: Active, run: Run, heartbeat: Heartbeat) -> BaseException | Non
         # The other ranks may be gone; what was measured is measured.
         run.logger.exception("the process group could not be left")
     return first
-
-
-def rank_result(
-    run: Run, findings: Findings, error: BaseException | None, phase: str
-) -> RankResult:
-    """Write down what was found and how it ended."""
-    ended = Status.DEGRADED if findings.degraded else Status.OK
-    return RankResult(
-        rank=run.rank,
-        status=ended if error is None else failure.status_of(error),
-        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error),
-        phase=phase,
-        error={} if error is None else failure.describe(error),
-        device=findings.device,
-        window=findings.window,
-        metrics=tuple(findings.metrics),
-        realised=findings.realised,
-        evidence=findings.evidence,
-        stages=tuple(run.trace.stages),
-    )

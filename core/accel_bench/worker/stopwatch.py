@@ -1,5 +1,5 @@
-"""The stopwatch: counts warm-up, opens the window, and does nothing in it but mark the end of
-steps."""
+"""The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
+measures a disturbed window again, and at last splits a few steps into their phases."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from accel_bench.engine import Batch, TokenCounts
-from accel_bench.result import Sample, Window
+from accel_bench.engine import Batch, PhaseName, TokenCounts
+from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.worker.clocks import Clock
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.phases import split_steps
 
 SHORTEST_WARMUP = 5
 """Steps that `auto` takes at least."""
@@ -28,12 +29,17 @@ PLATEAU_STEPS = 5
 PLATEAU_TOLERANCE = 0.01
 """Relative difference of those medians that counts as a plateau."""
 
+MOST_DISCARDED = 2
+"""Disturbed windows that are measured again; the one after them is kept as it is."""
+
 
 class WindowStopwatch:
     """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
 
-    `warmup` is a number of steps, or None to look for a plateau. `before_window` is called once,
-    after the warm-up, while the clock stands; `agree` makes ranks take the same decision about it.
+    `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
+    time before a window opens, and `after_window` once after the one that is kept, while the clock
+    stands. `disturbances` says what disturbed a window, given its samples; `agree` makes ranks
+    take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases.
     """
 
     def __init__(  # noqa: PLR0913 - each is a part that tests exchange
@@ -44,23 +50,35 @@ class WindowStopwatch:
         warmup: int | None,
         steps: int,
         before_window: Callable[[], None] = lambda: None,
+        after_window: Callable[[], None] = lambda: None,
+        disturbances: Callable[[Sequence[Sample]], list[str]] = lambda samples: [],
+        phase_steps: int = 0,
         agree: Callable[[bool], bool] = lambda ready: ready,
         synchronize_each: bool = False,
     ) -> None:
         self.running = True
         self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
+        self.mark: Callable[[PhaseName], None] = self._notice_phase
+        self.phases: PhaseSplit | None = None
         self._clock = clock
         self._page = heartbeat.page
         self._heartbeat = heartbeat
         self._warmup = warmup
         self._steps = steps
         self._before_window = before_window
+        self._after_window = after_window
+        self._disturbances = disturbances
+        self._phase_steps = phase_steps
+        self._marks_phases = False
         self._agree = agree
         self._synchronize_each = synchronize_each
         self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
         self._done = 0
         self._warmup_samples: list[Sample] = []
         self._window_samples: list[Sample] = []
+        self._discarded: list[list[Sample]] = []
+        self._disturbed: list[str] = []
+        self._names: list[PhaseName | None] = []
         self._started = self._ended = 0.0
 
     def start(self) -> None:
@@ -76,8 +94,14 @@ class WindowStopwatch:
             started=self._started,
             ended=self._ended,
             samples=tuple(self._window_samples),
+            discarded=tuple(sample for window in self._discarded for sample in window),
+            disturbances=tuple(self._disturbed),
             warmup=tuple(self._warmup_samples),
         )
+
+    def _notice_phase(self, phase: PhaseName) -> None:
+        """In the warm-up: the engine marks phases, so there is something to split later."""
+        self._marks_phases = True
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a warm-up step: here the device may be waited for."""
@@ -99,6 +123,7 @@ class WindowStopwatch:
         self._heartbeat.phase = "window"
         self._clock.reserve(self._steps + 1)
         self.lap = self._synchronized_lap if self._synchronize_each else self._window_lap
+        self.mark = _ignore
         gc.collect()
         gc.freeze()
         self._clock.synchronize()
@@ -120,12 +145,48 @@ class WindowStopwatch:
         self._window_lap(batches, loss)
 
     def _close_window(self) -> None:
-        """Wait for the device once, and turn marks and device values into samples."""
+        """Wait for the device once, turn marks and device values into samples, and look at them."""
         self._clock.synchronize()
         self._ended = time.monotonic()
         gc.unfreeze()
-        self.running = False
-        self._window_samples = self._read_samples(first=self._done - self._steps)
+        samples = self._read_samples(first=self._done - self._steps)
+        found = self._disturbances(samples)
+        calm = self._agree(not found)
+        if not calm:
+            self._disturbed.append("; ".join(found) or "the window of another rank was disturbed")
+        if calm or len(self._discarded) == MOST_DISCARDED:
+            self._keep_window(samples)
+        else:
+            self._discarded.append(samples)
+            self._open_window()
+
+    def _keep_window(self, samples: list[Sample]) -> None:
+        """These are the samples; what is left is to split a few more steps into their phases."""
+        self._window_samples = samples
+        self._after_window()
+        if self._phase_steps and self._marks_phases:
+            self._heartbeat.phase = "phases"
+            self.lap, self.mark = self._phase_lap, self._phase_mark
+            self._clock.synchronize()
+            self._clock.mark()
+        else:
+            self.running = False
+
+    def _phase_mark(self, phase: PhaseName | None) -> None:
+        """End a phase; None is what is left of a step when it ends."""
+        self._clock.mark()
+        self._names.append(phase)
+
+    def _phase_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step that is split. It trains the model too, but is no part of the loss curve."""
+        self._phase_mark(None)
+        self._done += 1
+        self._page[0] = self._done
+        if self._names.count(None) == self._phase_steps:
+            self.running = False
+            self._clock.synchronize()
+            host, device = self._clock.read()
+            self.phases = split_steps(self._names, host if device is None else device)
 
     def _is_warm(self) -> bool:
         """Whether the asked number of steps is done, or the plateau is reached."""
@@ -152,6 +213,10 @@ def is_plateau(seconds: Sequence[float]) -> bool:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
     return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before
+
+
+def _ignore(phase: PhaseName) -> None:
+    """In the window phases are not marked."""
 
 
 def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:

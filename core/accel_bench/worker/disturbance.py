@@ -1,0 +1,75 @@
+"""What disturbs a window from within: compiling again, an allocator that starts over, a jump."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from accel_bench.result import Sample
+
+JUMP = 5.0
+"""A step that takes this many times the median, per token, is out of range."""
+
+JUMP_SECONDS = 0.05
+"""Shorter hiccups are the operating system's: they do not move a window."""
+
+
+class Disturbances:
+    """Counts from outside the steps, read before and after a window."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._before: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Remember the counts as they are before a window."""
+        self._before = self._counts()
+
+    def look(self, samples: Sequence[Sample]) -> list[str]:
+        """What disturbed the window since `start`, a sentence each."""
+        jumps = out_of_range(samples)
+        if not jumps:
+            return self.own()
+        listed = ", ".join(
+            f"step {sample.step} took {sample.seconds:.3g} s" for sample in jumps[:3]
+        )
+        return [*self.own(), f"{listed}, more than {JUMP:g} times the median"]
+
+    def own(self) -> list[str]:
+        """What the process itself did since `start`; a jump may be the doing of others."""
+        after = self._counts()
+        grown = {name: after[name] - self._before.get(name, 0) for name in after}
+        return [f"{count} {name}" for name, count in grown.items() if count > 0]
+
+    def _counts(self) -> dict[str, int]:
+        """Counters that must stand still in a window."""
+        counts = {}
+        if "torch._dynamo" in sys.modules:
+            counts["graph(s) compiled within the window"] = compiled_graphs()
+        if self._device_type == "cuda":
+            cuda = sys.modules["torch"].cuda
+            retries = cuda.memory_stats().get("num_alloc_retries", 0)
+            counts["allocator retry(s) within the window"] = retries
+        return counts
+
+
+def compiled_graphs() -> int:
+    """Graphs that dynamo has compiled in this process."""
+    counters: Any = sys.modules["torch._dynamo"].utils.counters
+    return int(counters["stats"]["unique_graphs"])
+
+
+def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
+    """Steps that took many times longer per token than the others.
+
+    Per token, since steps hold different numbers of tokens where batches are padded.
+    """
+    pace = [sample.seconds / max(1, sample.processed_tokens) for sample in samples]
+    usual = median(pace) if pace else 0.0
+    return [
+        sample
+        for sample, seconds in zip(samples, pace, strict=True)
+        if seconds > JUMP * usual and sample.seconds > JUMP_SECONDS
+    ]

@@ -1,0 +1,84 @@
+"""What one rank has found so far: collected from plugins, checked, and written down at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from accel_bench.errors import HookError, InvalidRunError
+from accel_bench.plugins import Active, wrong_answer
+from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
+from accel_bench.run import Run
+from accel_bench.worker import failure
+
+
+@dataclass
+class Findings:
+    """What a run has found so far; whatever happens, this much is written down."""
+
+    window: Window | None = None
+    phases: PhaseSplit | None = None
+    metrics: list[Metric] = field(default_factory=list)
+    realised: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    degraded: list[str] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+
+
+def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
+    """Let the metrics plugins say what they measured around the window."""
+    for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
+        for metric in found:
+            if not isinstance(metric, Metric):
+                raise wrong_answer(member, "finish_metrics", "Metric objects", metric)
+        findings.metrics += found
+
+
+def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
+    """Let every plugin show that it acted; what it shows must be JSON."""
+    for member, shown in active.call_all("report_evidence", run=run):
+        if shown is None:
+            continue
+        if not isinstance(shown, dict):
+            raise wrong_answer(member, "report_evidence", "a dict", shown)
+        try:
+            json.dumps(shown, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            problem = f"returned what is not JSON: {error}"
+            raise HookError(member.name, member.distribution, "report_evidence", problem) from error
+        findings.evidence[member.name] = shown
+
+
+def check_window(window: Window) -> None:
+    """Refuse a window in which nothing was trained."""
+    steps = (*window.warmup, *window.samples)
+    reasons = []
+    if any(sample.loss is None for sample in steps):
+        first = next(sample.step for sample in steps if sample.loss is None)
+        reasons.append(f"the loss of step {first} is not finite")
+    if not any(sample.supervised_tokens for sample in steps):
+        reasons.append("no token was supervised, so there was nothing to learn from")
+    if reasons:
+        raise InvalidRunError(reasons)
+
+
+def rank_result(
+    run: Run, findings: Findings, error: BaseException | None, phase: str
+) -> RankResult:
+    """Write down what was found and how it ended."""
+    ended = Status.DEGRADED if findings.degraded else Status.OK
+    return RankResult(
+        rank=run.rank,
+        status=ended if error is None else failure.status_of(error),
+        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error),
+        phase=phase,
+        error={} if error is None else failure.describe(error),
+        device=findings.device,
+        window=findings.window,
+        phases=findings.phases,
+        metrics=tuple(findings.metrics),
+        realised=findings.realised,
+        evidence=findings.evidence,
+        stages=tuple(run.trace.stages),
+    )
