@@ -22,6 +22,9 @@ from accel_bench.scenario.uses import Use
 TOKENS = 100
 """Real tokens of one rank's step unless a test says otherwise."""
 
+SHORT = {"sequence_length": TOKENS + TOKENS // 10}
+"""The data of that one sample, with its padding."""
+
 
 def make_experiment(
     stack: str = "lora",
@@ -34,7 +37,7 @@ def make_experiment(
     identity = {"stack": stack, "sweep": dict(sweep or {}), "scenario": dict(scenario or {})}
     return Experiment(
         id=digest(identity),
-        scenario=Scenario.model_validate(dict(scenario or {})),
+        scenario=Scenario.model_validate({"data": SHORT, **(scenario or {})}),
         stack=Stack(name=stack, uses=tuple(uses), settings=dict(settings or {})),
         sweep=dict(sweep or {}),
         identity=identity,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_plugins.distribution import install
 from faults.program import null_scenario, write_scenario
 
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.installed import installed
 from accel_bench.machine import GPU, Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
 from accel_bench.scenario.draft import read_draft
@@ -176,3 +179,120 @@ def test_a_text_that_looks_like_something_else_survives_being_written_down(text:
 
     written = scenario_text({"value": text})
     assert parse_value(written, "written") == {"value": text}
+
+
+NEEDY = """
+from accel_bench import Options, Plugin
+class Needy(Plugin[Options]):
+    dtypes = frozenset({"bfloat16", "float16"})
+    needs_adapter = True
+"""
+
+
+@pytest.fixture
+def needy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A plugin that needs an adapter and half precision is installed."""
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", "needy", {"needy": "Needy"}, NEEDY)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+
+
+@pytest.mark.usefixtures("needy")
+def test_what_a_plugin_needs_is_added_to_every_stack(plan_of: Any) -> None:
+    plan = plan_of(stacks={"baseline": [], "n": ["needy"]})
+    assert {one.experiment.scenario.adapter.use for one in plan.planned} == {"lora"}
+    assert {one.experiment.scenario.model.dtype for one in plan.planned} == {"bfloat16"}
+    assert len(plan.notices) == 2
+
+
+@pytest.mark.usefixtures("needy")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stacks": {"baseline": [], "n": {"set": {"model.dtype": "float16"}, "use": ["needy"]}}},
+        {"stacks": {"baseline": [], "n": ["needy"]}, "sweep": {"model.dtype": ["float16"]}},
+    ],
+)
+def test_what_the_stack_sets_or_the_file_sweeps_is_not_added(
+    plan_of: Any, changes: dict[str, Any]
+) -> None:
+    plan = plan_of(**changes)
+    assert not any(notice.startswith("model.dtype") for notice in plan.notices)
+    assert plan.planned[1].experiment.scenario.model.dtype == "float16"
+
+
+@pytest.mark.usefixtures("needy")
+def test_what_a_stack_that_is_not_chosen_needs_is_not_added(plan_of: Any) -> None:
+    plan = plan_of(Wishes(only=("baseline",)), stacks={"baseline": [], "n": ["needy"]})
+    assert plan.notices == ()
+
+
+@pytest.mark.usefixtures("needy")
+def test_options_of_an_adapter_without_a_name_are_those_of_the_one_that_is_added(
+    plan_of: Any,
+) -> None:
+    plan = plan_of(adapter={"r": 4}, stacks={"baseline": [], "n": ["needy"]})
+    assert plan.planned[0].experiment.scenario.adapter.options == {"r": 4}
+
+
+def test_options_of_an_adapter_that_is_none_are_refused(plan_of: Any) -> None:
+    with pytest.raises(PluginError, match=r"adapter: none has no option r; .*adapter\.use"):
+        plan_of(adapter={"r": 4})
+
+
+def test_a_plugin_does_not_replace_a_stack_of_the_same_name(plan_of: Any) -> None:
+    stacks = {"baseline": [], "example": [{"use": "example", "factor": 2.0}]}
+    with pytest.raises(ScenarioError, match=r"has a stack 'example' of its own.*--only example"):
+        plan_of(Wishes(plugins=("example",)), stacks=stacks)
+
+
+DEEP = "model.overrides" + ".a" * 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sweep": {DEEP: [1]}}, {"stacks": {"baseline": [], "other": {"set": {DEEP: 1}}}}],
+)
+def test_a_key_of_hundreds_of_parts_is_refused(plan_of: Any, changes: dict[str, Any]) -> None:
+    with pytest.raises(ScenarioError, match=r"402 parts; at most"):
+        plan_of(**changes)
+    with pytest.raises(ScenarioError, match=r"402 parts; at most"):
+        plan_of(Wishes(overrides=((DEEP, 1),)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, ["memory", "nvml"]),
+        ({"resources": {"device": "cuda"}}, ["memory", "nvml"]),
+        ({"resources": {"device": "cpu"}}, ["memory"]),
+        ({"metrics": ["memory"]}, ["memory"]),
+        ({"metrics": []}, []),
+    ],
+)
+def test_a_gpu_is_watched_from_outside_unless_metrics_were_chosen(
+    tmp_path: Path, machine: Machine, changes: dict[str, Any], names: list[str]
+) -> None:
+    gpu = GPU(index=0, name="a GPU", uuid="GPU-1", memory_bytes=2**34, compute_capability=(9, 0))
+    here = machine.model_copy(update={"gpus": (gpu,), "versions": {"torch": "2.13.0"}})
+    scenario = null_scenario({"baseline": [], "other": []})
+    del scenario["metrics"]
+    path = write_scenario(tmp_path / "scenario.yaml", {**scenario, **changes})
+    plan = make_plan(read_draft(path), here, Wishes())
+    for planned in plan.planned:
+        assert [use.use for use in planned.experiment.scenario.metrics] == names
+        assert [m.name for m in planned.active.members if m.slot == "metrics"] == names
+
+
+def test_seeds_of_weights_and_data_move_together_from_those_of_the_file(plan_of: Any) -> None:
+    plan = plan_of(Wishes(seeds=3), train={"seed": 7})
+    swept = [one.experiment.sweep for one in plan.planned if one.experiment.stack.name == "other"]
+    assert swept == [{"train.seed": 7 + n, "data.seed": n} for n in range(3)]
+
+
+def test_seeds_cannot_be_added_to_a_zip(plan_of: Any) -> None:
+    with pytest.raises(ScenarioError, match="--seeds cannot be added to a zip"):
+        plan_of(Wishes(seeds=2), zip={"train.learning_rate": [0.1, 0.2]})

@@ -17,7 +17,7 @@ from accel_bench import Options, Plugin, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.installed import duplicates, find, installed, unmet_requirement
-from accel_bench.plugins import Active, Member, activate, hooks
+from accel_bench.plugins import Active, Member, activate, hooks, load_class
 from accel_bench.scenario.models import Scenario, Stack
 
 CALLED: list[str] = []
@@ -236,3 +236,41 @@ def test_planning_without_torch_imports_none() -> None:
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        ('conflicts = ("mine",)', "conflicts"),
+        ('requires = "numpy"', "requires"),
+        ('after = "mine"', "after"),
+        ('loss_tolerance = "0.1"', "loss_tolerance"),
+        ("Options = None", "Options is not a subclass"),
+    ],
+)
+def test_a_declaration_of_the_wrong_type_breaks_the_plugin(
+    installing: Callable[..., None], declaration: str, problem: str
+) -> None:
+    source = f"from accel_bench import Plugin\nclass P(Plugin):\n    {declaration}\n"
+    name = f"wrong-{problem.partition(' ')[0].lower()}"
+    installing(name, {name: "P"}, source)
+    with pytest.raises(PluginError, match=f"{name}.* is broken: {problem}"):
+        load_class(name)
+
+
+def test_a_constructor_that_exits_is_blamed(installing: Callable[..., None]) -> None:
+    source = (
+        "from accel_bench import Plugin\nclass P(Plugin):\n"
+        "    def __init__(self, options, name=''):\n        raise SystemExit(3)\n"
+    )
+    installing("rude", {"rude": "P"}, source)
+    with pytest.raises(PluginError, match=r"'rude'.* cannot be made: SystemExit: 3"):
+        activate(Scenario(), Stack(name="s", uses=({"use": "rude"},)))  # type: ignore[arg-type]
+
+
+def test_a_plugin_need_not_be_hashable() -> None:
+    class Unhashable(First):
+        __hash__ = None  # type: ignore[assignment]
+
+    active = Active([Member(Unhashable(Options(), "u"), "u", None, "d")])
+    assert [found for _, found in active.call_all("accelerate_model", run=None)] == ["u"]

@@ -27,6 +27,9 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 
+KINDS = ("scenarios", "stacks", "models", "hardware", "prices")
+"""Folders of samples."""
+
 scenarios = pytest.mark.parametrize("name", sorted(find_samples("scenarios")))
 stacks = pytest.mark.parametrize("name", sorted(find_samples("stacks")))
 models = pytest.mark.parametrize("name", sorted(find_samples("models")))
@@ -82,7 +85,7 @@ def test_a_model_loads_and_can_be_named_by_a_scenario(name: str) -> None:
     assert file.model.id == name
 
 
-@pytest.mark.parametrize("kind", ["scenarios", "stacks", "models"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_s_file_name_is_a_short_name(kind: str) -> None:
     names = list(find_samples(kind))
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) for name in names)
@@ -95,9 +98,7 @@ def test_no_sample_names_a_path_of_some_machine() -> None:
 
 def test_every_file_in_the_folder_is_a_sample_or_the_list_of_extras() -> None:
     found = {path for path in samples_root().rglob("*") if path.is_file()}
-    known = {
-        path for kind in ("scenarios", "stacks", "models") for path in find_samples(kind).values()
-    }
+    known = {path for kind in KINDS for path in find_samples(kind).values()}
     assert {path.name for path in found - known} == {"extras.yaml"}
 
 

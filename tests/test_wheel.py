@@ -74,7 +74,7 @@ def test_the_program_runs_from_the_wheel(site: Path, tmp_path: Path) -> None:
     assert Path(done.stdout.strip()).is_relative_to(site)
 
 
-@pytest.mark.parametrize("kind", ["scenarios", "stacks", "models"])
+@pytest.mark.parametrize("kind", ["scenarios", "stacks", "models", "hardware"])
 def test_the_samples_are_inside(kind: str, site: Path, tmp_path: Path) -> None:
     found = names(call(site, tmp_path, kind, "list", "--format", "json"))
     shipped = {path.stem for path in (ROOT / "sample_configurations" / kind).glob("*.yaml")}

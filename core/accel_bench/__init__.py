@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from accel_bench.job import Job
     from accel_bench.machine import Machine
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.ranks import RankProcess
-    from accel_bench.result import Metric, Result, Sample, Status, Window
+    from accel_bench.ranks import Observer, RankProcess
+    from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
@@ -30,9 +30,11 @@ __all__ = [
     "Job",
     "Machine",
     "Metric",
+    "Observer",
     "Options",
     "Plugin",
     "RankProcess",
+    "RankResult",
     "Result",
     "Run",
     "Sample",
@@ -49,8 +51,8 @@ _HOMES = {
     "accel_bench.job": ("Job",),
     "accel_bench.machine": ("Machine",),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.ranks": ("RankProcess",),
-    "accel_bench.result": ("Metric", "Result", "Sample", "Status", "Window"),
+    "accel_bench.ranks": ("Observer", "RankProcess"),
+    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),

@@ -29,6 +29,14 @@ class NothingToRunError(AccelBenchError):
     exit_code = 3
 
 
+class HardwareError(AccelBenchError):
+    """A device is not in the table of peaks, or the table's file cannot be used."""
+
+
+class PriceError(AccelBenchError):
+    """A price is unknown, ambiguous or badly written."""
+
+
 class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 

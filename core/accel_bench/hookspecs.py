@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
     from accel_bench.machine import Machine
-    from accel_bench.ranks import RankProcess
+    from accel_bench.ranks import Observer, RankProcess
     from accel_bench.result import Metric, Window
     from accel_bench.run import Run
     from accel_bench.scenario.base import JsonValue
@@ -49,6 +49,12 @@ def check_scenario(experiment: Experiment, machine: Machine) -> Iterable[str]:
 @hookspec
 def launch_ranks(job: Job) -> Sequence[RankProcess]:
     """One answer, launcher. Start one process for each rank and return their handles."""
+
+
+@hookspec
+def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
+    """All. Once the ranks have been started: return what watches them from outside until its
+    `finish`, or None."""
 
 
 # In a worker process. First, once for each experiment, in a process of its own that is not timed.

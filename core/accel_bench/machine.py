@@ -6,13 +6,13 @@ import os
 import platform
 import shutil
 import socket
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import psutil
 from pydantic import Field
 
+from accel_bench.nvml import NoReadingError, NVMLDevice, devices, library, read, text
+from accel_bench.provenance import distribution_version
 from accel_bench.scenario.base import Frozen
 
 RELEVANT = (
@@ -26,6 +26,31 @@ RELEVANT = (
     "triton",
 )
 """Distributions whose versions can change a result of any scenario."""
+
+LIBRARIES = (
+    "apex",
+    "auto-gptq",
+    "bitsandbytes",
+    "datasets",
+    "deepspeed",
+    "flash-attn",
+    "gptqmodel",
+    "liger-kernel",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "optimum",
+    "safetensors",
+    "torchao",
+    "transformer-engine",
+    "xformers",
+)
+"""Distributions that some scenarios compute with: recorded, and part of no id."""
 
 
 class GPU(Frozen):
@@ -41,7 +66,7 @@ class GPU(Frozen):
     """What tells it from every other one."""
 
     memory_bytes: int
-    """Total memory in bytes."""
+    """Total memory in bytes; the host's where the device shares it."""
 
     compute_capability: tuple[int, int]
     """Major and minor."""
@@ -69,7 +94,10 @@ class Machine(Frozen):
     """Python's version."""
 
     versions: dict[str, str]
-    """Versions of the distributions that matter."""
+    """Versions of the distributions that matter, with the commit of one that is a checkout."""
+
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """The same of libraries that only some scenarios use."""
 
     driver: str | None = None
     """NVIDIA driver; null without one."""
@@ -105,6 +133,7 @@ def read_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         versions=installed_versions(RELEVANT),
+        libraries=installed_versions(LIBRARIES),
         driver=driver,
         cuda=cuda,
         gpus=gpus,
@@ -121,14 +150,9 @@ def available_cores() -> int:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of those distributions that are installed, from metadata alone."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    """Versions of those distributions that are installed; of a checkout with its commit."""
+    found = {name: distribution_version(name) for name in names}
+    return {name: version for name, version in found.items() if version}
 
 
 def _processor() -> str:
@@ -148,35 +172,35 @@ def _c_compiler() -> str | None:
 
 
 def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
-    """Ask NVML for driver, CUDA version and devices; nothing where there is no driver."""
-    import pynvml
+    """Ask NVML for driver, CUDA version and devices; nothing where there is no driver.
 
+    A device that is lost or denied is left out, as CUDA leaves it out.
+    """
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml, listed = library(), devices()
+    except NoReadingError:
         return None, None, ()
+    version = read(nvml.nvmlSystemGetCudaDriverVersion)
+    cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+    driver = read(nvml.nvmlSystemGetDriverVersion)
+    gpus = tuple(gpu for device in listed.found if (gpu := _read_gpu(device)) is not None)
+    return None if driver is None else text(driver), cuda, gpus
+
+
+def _read_gpu(device: NVMLDevice) -> GPU | None:
+    """Describe one device; None for one that does not answer."""
     try:
-        version = pynvml.nvmlSystemGetCudaDriverVersion()
-        cuda = f"{version // 1000}.{version % 1000 // 10}"
-        gpus = tuple(_read_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return _text(pynvml.nvmlSystemGetDriverVersion()), cuda, gpus
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _read_gpu(pynvml: Any, index: int) -> GPU:
-    """Describe one device."""
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        name = device.ask("GetName")
+        memory = device.ask("GetMemoryInfo")
+        capability = device.ask("GetCudaComputeCapability")
+    except NoReadingError:
+        return None
+    if name is None or capability is None:
+        return None
     return GPU(
-        index=index,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        index=device.index,
+        name=text(name),
+        uuid=device.uuid,
+        memory_bytes=psutil.virtual_memory().total if memory is None else memory.total,
         compute_capability=(capability[0], capability[1]),
     )
-
-
-def _text(value: bytes | str) -> str:
-    """Older bindings give bytes."""
-    return value.decode() if isinstance(value, bytes) else value

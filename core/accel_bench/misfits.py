@@ -1,14 +1,17 @@
-"""What of a plugin's hooks does not fit the contract: names, arguments, wrappers."""
+"""What of a plugin's class does not fit the contract: declarations, names of hooks, arguments."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from accel_bench import hookspecs
 from accel_bench.errors import did_you_mean
-from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugin import PROJECT, Options, Plugin
 
 
 def hook_arguments() -> dict[str, list[str]]:
@@ -17,6 +20,31 @@ def hook_arguments() -> dict[str, list[str]]:
         name: list(inspect.signature(value).parameters)
         for name, value in vars(hookspecs).items()
         if hasattr(value, f"{PROJECT}_spec")
+    }
+
+
+def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
+    """A sentence for each class attribute, such as `requires`, that has not its declared type."""
+    wrong = []
+    if not (isinstance(kind.Options, type) and issubclass(kind.Options, Options)):
+        wrong.append("Options is not a subclass of accel_bench.Options")
+    for name, adapter in _declarations().items():
+        try:
+            adapter.validate_python(getattr(kind, name), strict=True)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            wrong.append(f"{name} = {getattr(kind, name)!r}: {problem['msg']}")
+    return wrong
+
+
+@cache
+def _declarations() -> dict[str, TypeAdapter[Any]]:
+    """What checks each class attribute that a plugin may declare."""
+    hints = get_type_hints(Plugin)
+    return {
+        name: TypeAdapter(get_args(hints[name])[0])
+        for name in Plugin.__annotations__
+        if name != "Options"
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,23 @@ from accel_bench.plugins import Active, Member, activate, blaming, load_class
 from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
-from accel_bench.scenario.expand import Point, check_file, count_points, expand
+from accel_bench.scenario.expand import (
+    Point,
+    check_file,
+    count_points,
+    expand,
+    refuse_idle_exclusions,
+)
 from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
 from accel_bench.scenario.models import Scenario, ScenarioFile
+from accel_bench.scenario.uses import Use
 
 ADAPTER_WHEN_NEEDED = "lora"
 """The adapter that is added to the work when a plugin needs one and the scenario has none."""
+
+
+METRIC_ON_GPU = "nvml"
+"""The metric that is measured beside the default ones where there is a GPU."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,9 @@ class Wishes:
 
     overrides: tuple[tuple[str, Any], ...] = ()
     """Dotted keys and their values."""
+
+    seeds: int = 0
+    """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
 
     no_baseline: bool = False
     """Leave the baseline out."""
@@ -110,14 +125,19 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
         _add_stack(draft, wish)
     for key, value in wishes.overrides:
         draft.set(key, value, f"--set {key}")
-    notices = _add_what_plugins_need(draft)
+    if wishes.seeds:
+        _sweep_seeds(draft, wishes.seeds)
     file = check_file(draft, wishes.allow_environment)
+    chosen = _choose(file, wishes)
+    notices = _add_what_plugins_need(draft, file, chosen)
     if draft.get("baseline") is None and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
-    chosen = _choose(file, wishes)
+    if notices:
+        file = check_file(draft, wishes.allow_environment)
     file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
     _refuse_too_many(file, wishes.max_runs)
-    points = expand(draft, file, wishes.allow_environment)
+    points = list(expand(draft, file, machine.device, wishes.allow_environment))
+    refuse_idle_exclusions(draft, file, points)
     planned = tuple(_plan_point(point, machine, notices) for point in points)
     plan = Plan(file, file.baseline_name(), planned, wishes, notices)
     _refuse_skipped_wishes(plan)
@@ -130,9 +150,31 @@ def _add_stack(draft: Draft, wish: str) -> None:
     for name in names:
         find(name)
     stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
-    if isinstance(stacks, dict):
-        stacks[wish] = {"use": names}
+    if not isinstance(stacks, dict):
+        return
+    if stacks.get(wish, {"use": names}) != {"use": names}:
+        raise ScenarioError(
+            f"{draft.where(('stacks', wish))}: the file has a stack {wish!r} of its own, so "
+            f"--plugin {wish} cannot add one; --only {wish} runs it"
+        )
+    stacks[wish] = {"use": names}
     draft.places["stacks", wish] = f"--plugin {wish}"
+
+
+def _sweep_seeds(draft: Draft, count: int) -> None:
+    """Have `--seeds` sweep weights and data together, from the seeds that the file sets."""
+    if draft.get("zip") is not None:
+        raise ScenarioError(f"{draft.where(('zip',))}: --seeds cannot be added to a zip")
+    values = {}
+    for key in ("train.seed", "data.seed"):
+        slot, _, name = key.partition(".")
+        settings = draft.data.get(slot)
+        first = settings.pop(name, 0) if isinstance(settings, dict) else 0
+        if not isinstance(first, int):
+            raise ScenarioError(f"{draft.where((slot, name))}: {key} is no whole number")
+        values[key] = list(range(first, first + count))
+    for key, seeds in values.items():
+        draft.set(f"zip.{key}", seeds, f"--seeds {count}")
 
 
 def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
@@ -172,38 +214,43 @@ def _excluded_by_file(planned: Planned) -> bool:
     return all(reason.startswith("excluded: ") for reason in planned.skipped)
 
 
-def _add_what_plugins_need(draft: Draft) -> tuple[str, ...]:
-    """Add an adapter or a dtype that a stack's plugin needs to the work of every stack alike.
+def _add_what_plugins_need(
+    draft: Draft, file: ScenarioFile, chosen: Sequence[str]
+) -> tuple[str, ...]:
+    """Add an adapter or a dtype that a chosen stack's plugin needs to the work of every stack.
 
-    A comparison changes one thing: so the baseline gets them too.
+    A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
+    stack sets itself, is not added.
     """
     notices: list[str] = []
-    for name in _plugin_names(draft):
-        kind = load_class(name)
-        if kind.needs_adapter and draft.get("adapter") is None:
-            draft.set("adapter", ADAPTER_WHEN_NEEDED, f"added for {name}")
-            notices.append(f"adapter: {ADAPTER_WHEN_NEEDED} added to every stack: {name} needs one")
-        if kind.dtypes and draft.get("model.dtype") is None:
-            if "float32" in kind.dtypes:
-                continue
-            dtype = sorted(kind.dtypes)[0]
-            draft.set("model.dtype", dtype, f"added for {name}")
-            notices.append(f"model.dtype: {dtype} set for every stack: {name} needs it")
+    for stack in chosen:
+        entry = file.stacks[stack]
+        decided = {*file.sweep, *file.zip, *entry.set}
+        for name in [use.use for use in entry.use]:
+            kind = load_class(name)
+            if kind.needs_adapter and not _is_given(draft, decided, "adapter"):
+                draft.set("adapter.use", ADAPTER_WHEN_NEEDED, f"added for {name}")
+                added = f"adapter: {ADAPTER_WHEN_NEEDED}"
+                notices.append(f"{added} added to every stack: {name} needs one")
+            usual = "float32" in (kind.dtypes or ("float32",))
+            if not usual and not _is_given(draft, decided, "model.dtype"):
+                dtype = sorted(kind.dtypes or ())[0]
+                draft.set("model.dtype", dtype, f"added for {name}")
+                notices.append(f"model.dtype: {dtype} set for every stack: {name} needs it")
     return tuple(notices)
 
 
-def _plugin_names(draft: Draft) -> list[str]:
-    """Plugins that the stacks use, each once; what is not well formed is reported later."""
-    stacks = draft.data.get("stacks")
-    entries = stacks.values() if isinstance(stacks, dict) else ()
-    uses = [use for entry in entries if isinstance(entry, dict) for use in entry.get("use") or ()]
-    names = [use.get("use") if isinstance(use, dict) else use for use in uses]
-    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+def _is_given(draft: Draft, decided: set[str], key: str) -> bool:
+    """Whether the file, its sweep or the stack decides on a key, or on the plugin of a slot."""
+    written = draft.get(key)
+    if isinstance(written, dict):
+        written = written.get("use")
+    return written is not None or not decided.isdisjoint({key, f"{key}.use"})
 
 
 def _plan_point(point: Point, machine: Machine, notices: tuple[str, ...]) -> Planned:
-    """Settle the device, activate the plugins, check constraints and work out the id."""
-    scenario = _on_device(point.scenario, machine)
+    """Activate the plugins, check constraints and work out the id."""
+    scenario = _with_metrics_of_device(point.scenario)
     active = activate(scenario, point.stack)
     draft = Experiment(
         id="", scenario=scenario, stack=point.stack, sweep=point.sweep, identity={}, notices=notices
@@ -214,12 +261,11 @@ def _plan_point(point: Point, machine: Machine, notices: tuple[str, ...]) -> Pla
     return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
 
 
-def _on_device(scenario: Scenario, machine: Machine) -> Scenario:
-    """Write down what `auto` means here."""
-    if scenario.resources.device != "auto":
+def _with_metrics_of_device(scenario: Scenario) -> Scenario:
+    """Where nobody has chosen metrics, a GPU is watched from outside too."""
+    if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
         return scenario
-    resources = scenario.resources.model_copy(update={"device": machine.device})
-    return scenario.model_copy(update={"resources": resources})
+    return scenario.model_copy(update={"metrics": (*scenario.metrics, Use(use=METRIC_ON_GPU))})
 
 
 def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:

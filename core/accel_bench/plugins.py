@@ -18,7 +18,7 @@ from accel_bench import hookspecs
 from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.installed import find
-from accel_bench.misfits import hook_arguments, misfits
+from accel_bench.misfits import hook_arguments, misfits, wrong_declarations
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugin_import import import_plugin
 from accel_bench.provenance import distribution_version
@@ -72,8 +72,8 @@ class Active:
         """
         functions = self._functions(hook)
         for member in self.members:
-            if member.instance in functions:
-                yield member, self._call(member, functions[member.instance], arguments)
+            if id(member.instance) in functions:
+                yield member, self._call(member, functions[id(member.instance)], arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, list[Any]]]:
         """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
@@ -89,7 +89,7 @@ class Active:
 
     def call_member(self, member: Member, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
-        found = self._functions(hook).get(member.instance)
+        found = self._functions(hook).get(id(member.instance))
         return None if found is None else self._call(member, found, arguments)
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
@@ -97,7 +97,7 @@ class Active:
         member = self._answers[hook]
         if member is None:
             return None
-        return self._call(member, self._functions(hook)[member.instance], arguments)
+        return self._call(member, self._functions(hook)[id(member.instance)], arguments)
 
     def answers(self, hook: str) -> Member | None:
         """Who answers a one-answer hook."""
@@ -124,10 +124,10 @@ class Active:
         with blaming(member, "registration"):
             self._manager.register(member.instance, name)
 
-    def _functions(self, hook: str) -> dict[Any, pluggy.HookImpl]:
-        """Implementations of a hook by plugin."""
+    def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
+        """Implementations of a hook by the id of the instance, which need not be hashable."""
         caller = getattr(self._manager.hook, hook)
-        return {found.plugin: found for found in caller.get_hookimpls()}
+        return {id(found.plugin): found for found in caller.get_hookimpls()}
 
     def _call(self, member: Member, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
         """Call one implementation with the arguments that it takes, and blame it for what it
@@ -137,7 +137,7 @@ class Active:
 
     def _one_answer(self, hook: str) -> Member | None:
         """The stack's plugin that claims a hook, else the slot's. Two claims are an error."""
-        implementing = [m for m in self.members if m.instance in self._functions(hook)]
+        implementing = [m for m in self.members if id(m.instance) in self._functions(hook)]
         claiming = [m for m in implementing if m.slot is None and _claims(m, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(member.name) for member in claiming)
@@ -162,7 +162,10 @@ def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
     plugin = find(name)
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
-    return import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
+    kind = import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
+    if wrong := wrong_declarations(kind):
+        raise PluginError(f"{label} is broken: {'; '.join(wrong)}")
+    return kind
 
 
 def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> Active:
@@ -177,6 +180,9 @@ def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> 
         use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
             members.append(_member(use, slot, allow_torch))
+        elif use.options:
+            given = ", ".join(use.options)
+            raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
     members += [_member(use, "metrics", allow_torch) for use in scenario.metrics]
     active = Active(members)
     _check_slots(scenario, active)
@@ -197,7 +203,9 @@ def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
     options = validate(kind.Options, use.options, lambda _: place, PluginError)
     try:
         instance = kind(options, use.use)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(
             f"{place} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
         ) from error

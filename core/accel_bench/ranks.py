@@ -1,8 +1,13 @@
-"""What a launcher gives back: a handle on the process of each rank, wherever it runs."""
+"""What a launcher gives back: a handle on the process of each rank, wherever it runs; and what
+watches them from outside."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from accel_bench.result import Metric, RankResult
 
 
 class RankProcess(Protocol):
@@ -10,6 +15,9 @@ class RankProcess(Protocol):
 
     rank: int
     """Global rank."""
+
+    pid: int | None
+    """Its process id on this machine; None where it runs on another."""
 
     def wait(self, seconds: float) -> None:
         """Return when the process has ended, or after that many seconds."""
@@ -25,3 +33,15 @@ class RankProcess(Protocol):
 
     def sweep(self) -> None:
         """End whatever the process has left behind."""
+
+
+class Observer(Protocol):
+    """Watches the ranks of one attempt from the parent, in threads or processes of its own."""
+
+    def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
+        """Stop, and return what was seen.
+
+        Called once after the last rank has gone, also when the run was stopped or has failed;
+        `results` holds what each rank has written, those that wrote nothing are missing. It gets
+        seconds, not minutes.
+        """

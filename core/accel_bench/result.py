@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from accel_bench.machine_state import MachineState
 from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.workload import Workload
@@ -94,6 +95,15 @@ class Metric(Frozen):
     kind: str = ""
     """How it was measured, where there is more than one way."""
 
+    rank: int | None = None
+    """The rank that it belongs to, in what was measured from outside; null for all of them."""
+
+    reason: str = ""
+    """Why there is no number, or what is wrong with it."""
+
+    degrades: bool = False
+    """Whether the reason makes a result that is `ok` a `degraded` one."""
+
 
 class Window(Frozen):
     """The measured window of one rank, as metrics plugins and the store see it."""
@@ -146,6 +156,24 @@ class Stage(Frozen):
 
     host_bytes: int | None = None
     """Resident memory of the process in bytes at that point."""
+
+    host_peak_bytes: int | None = None
+    """Largest resident memory since the stage before; null where that cannot be told apart."""
+
+    device_allocated_bytes: int | None = None
+    """Bytes that tensors hold on the rank's GPU at that point; null where torch uses none."""
+
+    device_peak_allocated_bytes: int | None = None
+    """The largest of that since the stage before."""
+
+    device_reserved_bytes: int | None = None
+    """Bytes that torch's allocator holds there, whether tensors use them or not."""
+
+    device_peak_reserved_bytes: int | None = None
+    """The largest of that since the stage before."""
+
+    device_peak_inactive_split_bytes: int | None = None
+    """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
 
 
 class RankResult(Frozen):
@@ -251,6 +279,9 @@ class Result(Frozen):
     ranks: tuple[RankResult, ...] = ()
     """What each rank measured, by rank."""
 
+    metrics: tuple[Metric, ...] = ()
+    """What observers measured from outside, in the parent."""
+
     exits: tuple[str, ...] = ()
     """How each rank's process ended: `exit 0`, `SIGKILL` ..."""
 
@@ -262,6 +293,12 @@ class Result(Frozen):
 
     machine: dict[str, Any] = Field(default_factory=dict)
     """The machine and the versions on it."""
+
+    state_before: MachineState | None = None
+    """What the machine was doing just before the ranks were started."""
+
+    state_after: MachineState | None = None
+    """The same after the last of them had gone."""
 
     command: tuple[str, ...] = ()
     """Arguments that repeat this run."""

@@ -87,6 +87,9 @@ class Session:
     id: str = field(default_factory=new_id)
     """Name of the sitting: its UTC time and random digits."""
 
+    continues: tuple[str, ...] = ()
+    """Earlier sittings whose complete rounds count, also where all others are not resumed."""
+
     def carry_out(self, plan: Plan) -> None:
         """Run what the plan asks for; every attempt is stored as soon as it has ended.
 
@@ -101,10 +104,23 @@ class Session:
             point.carry_out()
 
     def results(self, plan: Plan) -> list[Result]:
-        """Results of the plan's experiments: of this sitting, and with `resume` of earlier ones."""
+        """Results of the plan's experiments: of this sitting, and of earlier ones that count."""
         ids = [planned.experiment.id for planned in plan.planned]
-        sitting = None if self.resume else self.id
-        return self.store.results(sitting=sitting, experiment_ids=ids)
+        return [*self.earlier(ids), *self._own(ids)]
+
+    def earlier(self, ids: Sequence[str]) -> list[Result]:
+        """Results of earlier sittings that count: of all with `resume`, else of named ones."""
+        if self.resume:
+            found = self.store.results(experiment_ids=ids)
+            return [result for result in found if result.sitting != self.id]
+        return [
+            result
+            for sitting in self.continues
+            for result in self.store.results(sitting=sitting, experiment_ids=ids)
+        ]
+
+    def _own(self, ids: Sequence[str]) -> list[Result]:
+        return self.store.results(sitting=self.id, experiment_ids=ids)
 
     def _sitting(self, plan: Plan, points: Sequence[SweepPoint]) -> Sitting:
         order = {point.planned[0].experiment.point: point.rounds for point in points}
@@ -217,10 +233,7 @@ class SweepPoint:
 
     def _stored_results(self) -> list[Result]:
         """Earlier results of these experiments, when they are to be counted."""
-        if not self._session.resume:
-            return []
-        ids = [planned.experiment.id for planned in self.planned]
-        return self._session.store.results(experiment_ids=ids)
+        return self._session.earlier([planned.experiment.id for planned in self.planned])
 
     def _complete_rounds(self) -> int:
         """Rounds in which every stack has a completed run from one sitting."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -14,6 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accel_bench.memory_reading import (
+    device_bytes,
+    forget_peaks,
+    peak_resident_bytes,
+    resident_bytes,
+)
 from accel_bench.result import Stage
 from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.experiment import Experiment, digest
@@ -41,19 +46,35 @@ class Device:
 
 
 class Trace:
-    """Marks the stages of a worker's life with their time and resident memory."""
+    """Marks the stages of a worker's life with their time and the memory that they needed."""
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
         self._origin = time.monotonic()
+        # A process that has just started has the peak of its first stage, whoever can forget it.
+        self._own_peak = True
 
-    def mark(self, name: str) -> Stage:
-        """Record that `name` has just been finished."""
+    def mark(self, name: str, forget: bool = True) -> Stage:
+        """Record that `name` has just been finished, with the peaks since the stage before.
+
+        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
+        for itself what there was.
+        """
         stage = Stage(
-            name=name, seconds=time.monotonic() - self._origin, host_bytes=resident_bytes()
+            name=name,
+            seconds=time.monotonic() - self._origin,
+            host_bytes=resident_bytes(),
+            host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
+            **device_bytes(),
         )
         self.stages.append(stage)
+        if forget:
+            self.forget_peaks()
         return stage
+
+    def forget_peaks(self) -> None:
+        """Leave out of the next stage's peaks what has been in use and is so no more."""
+        self._own_peak = forget_peaks()
 
     def find(self, name: str) -> Stage | None:
         """Return the stage of that name, or None when it was not reached."""
@@ -163,12 +184,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process in bytes, or None where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")

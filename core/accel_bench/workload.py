@@ -29,6 +29,12 @@ class Matmul(Frozen):
     input_needs_gradient: bool = True
     """Whether something before them trains, so that the gradient flows on through them."""
 
+    recomputed: bool = False
+    """Whether the forward product is computed once more in the backward pass."""
+
+    dtype: str = ""
+    """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
+
 
 class Attention(Frozen):
     """Layers of softmax attention of one kind."""
@@ -48,8 +54,17 @@ class Attention(Frozen):
     window: int | None = None
     """Tokens that one token sees at most, itself included; null is all of them."""
 
-    inputs_need_gradient: bool = True
-    """Whether queries, keys or values come from something that trains."""
+    query_needs_gradient: bool = True
+    """Whether the queries come from something that trains."""
+
+    key_needs_gradient: bool = True
+    """Whether the keys come from something that trains."""
+
+    value_needs_gradient: bool = True
+    """Whether the values come from something that trains."""
+
+    recomputed: bool = False
+    """Whether its layers are computed once more in the backward pass."""
 
 
 class Workload(Frozen):
@@ -61,5 +76,12 @@ class Workload(Frozen):
     attentions: tuple[Attention, ...] = ()
     """Every kind of attention layer."""
 
-    recomputed: bool = False
-    """Whether decoder layers are computed again in the backward pass."""
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights that are multiplied with tokens: no embedding, no norm, no bias."""
+        return sum(m.rows * m.columns * m.count for m in self.matmuls)
+
+    @property
+    def active_matmul_parameters(self) -> int:
+        """Those of them that one token is multiplied with: fewer where there are experts."""
+        return round(sum(m.rows * m.columns * m.count * m.share for m in self.matmuls))

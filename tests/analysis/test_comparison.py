@@ -73,6 +73,13 @@ def test_a_sure_effect_above_the_floor_is_a_difference_though_within_2_percent()
     assert one(BASE, [value / 1.015 for value in BASE]).verdict == "faster"
 
 
+def test_the_floor_is_the_caller_s():
+    stack = [value / 1.015 for value in BASE]
+    assert one(BASE, stack, floor=0.02).verdict == "same"
+    assert one(BASE, stack, floor=0.02).smallest_visible_effect == 0.02
+    assert one(BASE, [value / 1.009 for value in BASE], floor=0.005).verdict == "faster"
+
+
 def test_the_same_needs_the_whole_interval_within_2_percent():
     assert one(BASE, BASE).verdict == "same"
     assert one(BASE, [0.98, 1.02, 1.0, 1.01, 0.98]).verdict == "inconclusive"
@@ -159,9 +166,15 @@ def test_four_identical_stacks_together_raise_no_more_false_alarms():
     assert alarms / RUNS <= 0.01 + binomial_margin(0.01)
 
 
-def test_a_slow_down_of_5_percent_is_found_by_five_pairs_in_at_least_95_percent():
-    verdicts, _ = simulate(1.05, 0.004)
-    assert verdicts.count("slower") / RUNS >= 0.95
+@pytest.mark.parametrize(("factor", "wanted"), [(1.05, 0.95), (1.03, 0.90)])
+def test_a_slow_down_is_found_by_five_pairs(factor, wanted):
+    verdicts, _ = simulate(factor, 0.004)
+    assert verdicts.count("slower") / RUNS >= wanted
+
+
+def test_a_speed_up_is_found_as_surely_as_a_slow_down():
+    verdicts, _ = simulate(1 / 1.03, 0.004)
+    assert verdicts.count("faster") / RUNS >= 0.90
 
 
 def test_identical_code_is_called_the_same_on_a_quiet_machine():

@@ -39,11 +39,11 @@ def failing(experiment, status, rounds=5, **changes):
 
 def test_the_document_has_the_promised_keys():
     document = two_stacks().model_dump(mode="json")
-    assert set(document) == {"schema_version", "scenario", "baseline", "experiments"}
+    assert set(document) == {"schema_version", "scenario", "baseline", "experiments", "seeds", "noise"}
     row = document["experiments"][1]
     assert set(row) >= KEYS
     assert set(row["tokens_per_second"]) == set(row["ratio"]) == {"median", "low", "high"}
-    assert set(row["step_seconds"]) == {"p50", "p95"}
+    assert set(row["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
     assert set(row["loss"]) == {"first", "last"}
     assert set(row["plugins"][0]) == {"name", "distribution", "version"}
 
@@ -174,6 +174,19 @@ def test_step_quantiles_are_medians_over_runs_and_never_pooled():
     ]
     steps = make_summary([LORA], results, repeats=3).experiments[0].step_seconds
     assert (steps.p50, steps.p95) == (pytest.approx(0.3), pytest.approx(0.39))
+    assert (steps.p90, steps.p99) == (pytest.approx(0.38), pytest.approx(0.398))
+
+
+def test_the_spread_across_processes_is_that_of_their_medians():
+    # Medians 0.2 and 0.3: standard deviation 0.0707, mean 0.25. Steps within a run do not count.
+    runs = [(0.1, 0.2, 0.9), (0.1, 0.3, 0.4)]
+    results = [
+        make_result(LORA, round=i, ranks=[make_rank(step_seconds=steps)])
+        for i, steps in enumerate(runs)
+    ]
+    spread = make_summary([LORA], results, repeats=2).experiments[0].step_seconds.spread
+    assert spread == pytest.approx(0.0707107 / 0.25, rel=1e-4)
+    assert make_summary([LORA], results[:1], 1).experiments[0].step_seconds.spread is None
 
 
 TWO_DEVICES = {"resources": {"device": "cpu", "devices": 2}}

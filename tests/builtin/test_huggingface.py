@@ -49,7 +49,11 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def reasons(run: Run) -> str:
-    return "\n".join(HuggingFace(Options()).check_scenario(run.experiment, MACHINE))
+    """What the plugin says of a scenario, whether it is wrong or only impossible here."""
+    try:
+        return "\n".join(HuggingFace(Options()).check_scenario(run.experiment, MACHINE))
+    except ScenarioError as error:
+        return f"wrong: {error}"
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_gives_others(
@@ -235,7 +239,7 @@ def test_pretrained_weights_of_a_catalogue_name_are_impossible(make_run: MakeRun
 def test_a_model_that_cannot_be_loaded_here_is_told_before_anything_starts(
     make_run: MakeRun, model: dict[str, Any], reason: str
 ) -> None:
-    assert reason in reasons(make_run(model=model))
+    assert reason in reasons(make_run(model=model, resources={"device": "cpu"}))
 
 
 @pytest.mark.parametrize("name", ["tiny-llama-cpu", "some-org/some-model"])
@@ -307,3 +311,13 @@ def _change_weights(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"][0, 0] += 1
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_model_that_is_nowhere_is_the_users_to_mend(make_run: MakeRun) -> None:
+    assert reasons(make_run(model={"id": "tiny-lama-cpu"})).startswith("wrong: no model")
+
+
+def test_an_override_that_is_nearly_a_published_key_is_taken_for_a_slip(make_run: MakeRun) -> None:
+    slip = reasons(make_run(model={"overrides": {"num_hiden_layers": 1}}))
+    assert slip.startswith("wrong: ") and "did you mean num_hidden_layers?" in slip
+    assert reasons(make_run(model={"overrides": {"attention_dropout": 0.1}})) == ""

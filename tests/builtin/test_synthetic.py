@@ -94,7 +94,7 @@ def test_hooks_bring_samples_batches_and_evidence(make_run: Callable[..., Run]) 
     batch = next(plugin.build_batches(run))
     assert batch.inputs["input_ids"].shape == (3, 32)
     assert batch.tokens.supervised == batch.supervised_in_step == 3 * 31
-    evidence = plugin.report_evidence(run)
+    evidence = plugin.report_evidence()
     assert (evidence["samples"], evidence["tokens"]) == (12, 12 * 32)
 
 

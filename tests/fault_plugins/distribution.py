@@ -12,6 +12,9 @@ FAULTY = {
 }
 """Plugins of the faulty distribution, and their classes."""
 
+DOCTORED = {"sleepy": "Sleepy", "frozen": "Frozen"}
+"""Plugins of the doctored distribution, and their classes."""
+
 
 def install(
     folder: Path,
@@ -37,3 +40,9 @@ def install_faulty(folder: Path) -> None:
     """Lay out the distribution `accel-bench-faulty`."""
     source = Path(__file__).with_name("faulty.py").read_text(encoding="utf8")
     install(folder, "accel-bench-faulty", FAULTY, source)
+
+
+def install_doctored(folder: Path) -> None:
+    """Lay out the distribution `accel-bench-doctored`."""
+    source = Path(__file__).with_name("doctored.py").read_text(encoding="utf8")
+    install(folder, "accel-bench-doctored", DOCTORED, source)

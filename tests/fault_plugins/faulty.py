@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from accel_bench import Options, Plugin, hookimpl
+from accel_bench import Metric, Options, Plugin, hookimpl
 
 ONE_ANSWER = {
     "launch_ranks",
@@ -143,6 +143,18 @@ def setsid(options: FaultyOptions) -> None:
     subprocess.Popen(command, start_new_session=True)
 
 
+def grandchild_and_sleep(options: FaultyOptions) -> None:
+    """Have a process of its own while it sleeps."""
+    grandchild(options)
+    time.sleep(3600)
+
+
+def setsid_and_sleep(options: FaultyOptions) -> None:
+    """Have a process in a session of its own while it sleeps."""
+    setsid(options)
+    time.sleep(3600)
+
+
 def chance() -> random.Random:
     """Which runs break is settled by how many there were before."""
     with Path(os.environ["FAULTY_COUNTER"]).open("a+b") as counter:
@@ -222,6 +234,12 @@ class Faulty(Plugin[FaultyOptions]):
         return self._at("launch_ranks")
 
     @hookimpl
+    def observe_ranks(self) -> Any:
+        if self.options.hook == "finish":
+            return FaultyObserver(self.options)
+        return self._at("observe_ranks")
+
+    @hookimpl
     def prepare_process(self, run: Any) -> Any:
         return self._at("prepare_process", run)
 
@@ -284,6 +302,17 @@ class Faulty(Plugin[FaultyOptions]):
         return self._at("close_run", run)
 
 
+class FaultyObserver:
+    """Breaks when the ranks have gone."""
+
+    def __init__(self, options: FaultyOptions) -> None:
+        self._options = options
+
+    def finish(self, results: Any) -> Any:
+        """Break."""
+        return act(self._options, 0)
+
+
 class FaultyPreparation(Faulty):
     """Breaks in the process that fills caches."""
 
@@ -292,8 +321,26 @@ class FaultyPreparation(Faulty):
         return self._at("prepare_experiment", run)
 
 
+class WitnessObserver:
+    """Leaves a file behind that says which ranks left a result."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder) / "observed"
+
+    def finish(self, results: Any) -> list[Any]:
+        """Write it; twice would be seen."""
+        with self._path.open("a") as file:
+            file.write(f"ranks {sorted(results)}")
+        return [Metric(name="seen", value=len(results), unit="1", scope="global")]
+
+
 class Witness(Plugin[Options]):
-    """Leaves a file behind when it is closed."""
+    """Leaves files behind when it is closed, and when what it observes has ended."""
+
+    @hookimpl
+    def observe_ranks(self, job: Any, ranks: Any) -> WitnessObserver:
+        assert [rank.pid is not None for rank in ranks] == [True] * job.world_size
+        return WitnessObserver(job.folder)
 
     @hookimpl
     def close_run(self, run: Any) -> None:

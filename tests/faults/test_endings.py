@@ -14,9 +14,8 @@ from accel_bench.plugins import hooks
 from accel_bench.result import Status
 
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
-WORKER_HOOKS = [
-    hook for hook in hooks() if hook not in ("check_scenario", "launch_ranks", "prepare_experiment")
-]
+OTHER_HOOKS = ("check_scenario", "launch_ranks", "observe_ranks", "prepare_experiment")
+WORKER_HOOKS = [hook for hook in hooks() if hook not in OTHER_HOOKS]
 PHASE_OF = {"start_metrics": "warm-up"}
 """Phases that are not called as the hook."""
 
@@ -32,10 +31,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "oom": Case({"fault": "oom"}, "oom", "MemoryError"),
-    "oom-alias": Case({"fault": "oom_alias"}, "oom", "CUDA out of memory"),
+    "oom": Case({"fault": "oom"}, "oom", "out of memory in window: "),
+    "oom-alias": Case({"fault": "oom_alias"}, "oom", "in window: asked 2.5 GiB, 1.2 GiB free"),
     "oom-cause": Case({"fault": "oom_cause"}, "oom", "the kernel could not be built"),
-    "oom-warm-up": Case({"fault": "oom", "at_step": 0}, "oom", "MemoryError", "warm-up"),
+    "oom-warm-up": Case({"fault": "oom", "at_step": 0}, "oom", "memory in warm-up", "warm-up"),
     "oom-load": Case({"fault": "oom", "hook": "load_model"}, "oom", "", "load_model"),
     "oom-rank-1": Case({"fault": "oom_alias", "rank": 1}, "oom", "rank 1: ", ranks=2),
     "exception": Case({"fault": "broken"}, "failed", "ValueError: broken on purpose"),

@@ -134,3 +134,16 @@ def test_a_reader_that_leaves_costs_no_result(program: Program) -> None:
     finished = program.finish(process)
     assert "Traceback" not in finished.err
     assert [row.status for row in finished.results] == [Status.OK] * 2
+
+
+@pytest.mark.parametrize("fault", ["grandchild", "setsid"])
+def test_what_a_worker_has_started_does_not_outlive_a_killed_parent(
+    program: Program, fault: str
+) -> None:
+    """The worker ends by itself; its child is ended by the guard, also in a session of its own."""
+    endless = {"use": "faulty", "fault": f"{fault}_and_sleep"}
+    process = start_and_hang(program, {"endless": [endless]})
+    assert wait_for(lambda: len(program.processes()) == 4)  # program, guard, worker, child
+    process.kill()
+    process.communicate()
+    assert program.left_behind() == []

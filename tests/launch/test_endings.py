@@ -104,3 +104,37 @@ def test_exits_have_names() -> None:
         "SIGKILL",
         "signal 200",
     ]
+
+
+def test_a_rank_that_a_signal_ended_comes_before_those_that_failed_for_want_of_it(
+    tmp_path: Path,
+) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0, Status.FAILED, "RuntimeError: Connection reset by peer")
+    ending = Ending(exits={0: 0, 1: -signal.SIGKILL}, struck=[1], first_bad=0)
+    verdict = judge(job, ending, read_ranks(job))
+    assert (verdict.status, verdict.guilty_rank) == (Status.KILLED, 1)
+
+
+def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
+    tmp_path: Path,
+) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0, Status.OOM, "out of memory")
+    ending = Ending(exits={0: 0, 1: -signal.SIGABRT}, struck=[1], first_bad=0)
+    assert judge(job, ending, read_ranks(job)).status is Status.OOM
+
+
+def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
+    verdict = judge(job, Ending(exits={0: 0}, first_bad=0), read_ranks(job))
+    assert verdict.status is Status.KILLED
+    assert verdict.reasons == ("ended by SIGTERM from outside in window",)
+
+
+def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    beats = {0: Beat(3, "window"), 1: Beat(3, "window")}
+    verdict = judge(job, Ending(beats=beats, expired="hung"), {})
+    assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")

@@ -129,3 +129,30 @@ def test_a_rank_that_ends_on_the_last_moment_has_not_expired(tmp_path: Path) -> 
     ending = Watch(job, [Late(rank)], lambda beat: None).run(0.0)
     assert ending.expired == ""
     assert ending.exits == {0: 0}
+
+
+def test_a_rank_that_ends_between_two_looks_is_no_fault(tmp_path: Path) -> None:
+    class Vanishing(LineProcess):
+        """Runs at the first look and is gone at the second."""
+
+        looks = 0
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            return None if self.looks == 1 else 0
+
+    job = make_job(tmp_path)
+    write_rank(job, 0)
+    ending = Watch(job, [Vanishing(0, "pass")], lambda beat: None).run(60.0)
+    assert ending.exits == {0: 0}
+
+
+def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    ranks = [
+        LineProcess(0, ENDLESS),
+        LineProcess(1, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+    ]
+    ending = Watch(job, ranks, lambda beat: None).run(60.0)
+    assert ending.struck == [1]
+    assert ending.exits[0] < 0

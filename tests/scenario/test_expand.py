@@ -9,7 +9,13 @@ import pytest
 
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.draft import Draft, read_draft
-from accel_bench.scenario.expand import Point, check_file, count_points, expand
+from accel_bench.scenario.expand import (
+    Point,
+    check_file,
+    count_points,
+    expand,
+    refuse_idle_exclusions,
+)
 
 
 def points(tmp_path: Path, text: str, **settings: Any) -> list[Point]:
@@ -18,7 +24,7 @@ def points(tmp_path: Path, text: str, **settings: Any) -> list[Point]:
     path.write_text(text, encoding="utf8")
     draft = read_draft(path)
     file = check_file(draft)
-    found = list(expand(draft, file, **settings))
+    found = list(expand(draft, file, "cpu", **settings))
     assert count_points(file) == len(found)
     return found
 
@@ -189,14 +195,14 @@ def test_a_million_points_are_counted_without_being_made(tmp_path: Path) -> None
     values = list(range(1000))
     draft = Draft("some.yaml", {"sweep": {"train.seed": values, "data.seed": values}})
     assert count_points(check_file(draft)) == 1_000_000
-    assert next(expand(draft, check_file(draft))).scenario.data.seed == 0
+    assert next(expand(draft, check_file(draft), "cpu")).scenario.data.seed == 0
 
 
 def test_expansion_leaves_the_draft_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("model: x\nsweep: {model.id: [a, b]}\nstacks: {s: {set: {train.seed: 1}}}\n")
     draft = read_draft(path)
-    list(expand(draft, check_file(draft)))
+    list(expand(draft, check_file(draft), "cpu"))
     assert draft.data == read_draft(path).data
 
 
@@ -204,3 +210,38 @@ def test_the_baseline_is_written_down_while_all_stacks_are_there(tmp_path: Path)
     path = tmp_path / "some.yaml"
     path.write_text("stacks: {b: [], a: []}\n")
     assert check_file(read_draft(path)).baseline == "b"
+
+
+@pytest.mark.parametrize("kind", ["sweep", "zip"])
+def test_an_axis_that_misspells_its_first_key_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ScenarioError, match=r"some.yaml:1:\d+: unknown key .*did you mean 'train'"):
+        points(tmp_path, f"{kind}: {{trian.seed: [1, 2]}}\n")
+
+
+def test_an_exclusion_sees_the_device_that_auto_means(tmp_path: Path) -> None:
+    text = "exclude: [{when: {resources.device: cpu}, because: too slow}]\n"
+    assert [point.excluded for point in points(tmp_path, text)] == [("too slow",)]
+
+
+def test_an_exclusion_by_a_key_that_no_experiment_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("exclude: [{when: {model.dtyp: float16}, because: x}]\n")
+    draft = read_draft(path)
+    file = check_file(draft)
+    with pytest.raises(ScenarioError, match=r"some.yaml:1:\d+: no experiment .* 'model.dtyp'"):
+        refuse_idle_exclusions(draft, file, list(expand(draft, file, "cpu")))
+
+
+def test_numbers_in_the_environment_are_texts(tmp_path: Path) -> None:
+    (point,) = points(tmp_path, "environment: {OMP_NUM_THREADS: 1}\n")
+    assert point.scenario.environment == {"OMP_NUM_THREADS": "1"}
+
+
+def test_options_that_are_no_mapping_are_an_option_of_that_name(tmp_path: Path) -> None:
+    (point,) = points(tmp_path, "adapter: {use: lora, options: 5, r: 8}\n")
+    assert point.scenario.adapter.options == {"r": 8, "options": 5}
+
+
+def test_a_use_that_misspells_use_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="usee"):
+        points(tmp_path, "stacks: {a: [{usee: example}]}\n")

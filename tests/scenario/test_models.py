@@ -202,7 +202,7 @@ def test_a_resolved_scenario_reads_back_as_itself() -> None:
         ({"data": {"sequence_length": 0}}, "data.sequence_length"),
         ({"resources": {"devices": 0}}, "resources.devices"),
         ({"resources": {"device": "tpu"}}, "resources.device"),
-        ({"environment": {"A": 1}}, "environment.A"),
+        ({"environment": {"A": [1]}}, "environment.A"),
         ({"slow": "yes"}, "slow"),
         ({"name": "../up"}, "name"),
         ({"name": "n" * 65}, "name"),

@@ -29,7 +29,7 @@ def make_experiment(
     stack: str = "lora", sweep: Mapping[str, Any] | None = None, **work: Any
 ) -> Experiment:
     """One point of the scenario `peft`; `work` are settings of it."""
-    scenario = Scenario.model_validate({"name": "peft", **work})
+    scenario = Scenario.model_validate({"name": "peft", "data": {"sequence_length": 110}, **work})
     uses = Stack(name=stack, uses=(Use(use="lora", options={"r": 8}),))
     identity = identity_of(scenario, uses, {"torch": "2.13.0", "sweep": dict(sweep or {})})
     return Experiment(

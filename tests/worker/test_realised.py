@@ -87,7 +87,7 @@ def test_a_cut_before_an_adapter_is_found(make: Any) -> None:
 
 
 def test_a_step_that_changes_nothing_is_invalid(make: Any) -> None:
-    with pytest.raises(InvalidRunError, match="changed no parameter"):
+    with pytest.raises(InvalidRunError, match="changed none of the 8 weights"):
         step(make(model(), lr=0.0))
 
 
@@ -148,3 +148,36 @@ def test_a_model_in_evaluation_mode_is_invalid(make: Any) -> None:
     run = make(model().eval())
     _, invalid = differences(run, read_realised(run))
     assert invalid == ["the model is not in training mode"]
+
+
+class Tied(torch.nn.Module):
+    """An embedding and an output projection that share their weights, as in gpt2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(4, 4)
+        self.output = torch.nn.Linear(4, 4, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(self.embedding(x.long().clamp(0, 3)))  # type: ignore[no-any-return]
+
+
+def test_tied_weights_are_one_tensor_that_both_modules_train(make: Any) -> None:
+    probe = step(make(Tied()))
+    assert probe.findings["modules_without_gradient"] == []
+    assert list(probe.findings["gradient_norms"]) == ["embedding.weight"]
+
+
+def test_an_update_that_large_weights_round_away_is_seen_in_a_small_one(make: Any) -> None:
+    """In bfloat16 a step of 1e-4 changes nothing beside 1, and something beside 1e-3."""
+    layer = torch.nn.Linear(4, 2, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+        layer.weight[1, 3] = 1e-3
+    run = make(Model(layer), lr=3e-5)
+    probe = FirstStepProbe(run)
+    run.model(torch.ones(3, 4, dtype=torch.bfloat16)).sum().backward()
+    run.optimizer.step()
+    assert probe.findings["parameters_changed"] is True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.statistics import (
     Interval,
@@ -66,27 +66,29 @@ def compare(
     baseline: Mapping[PairKey, float],
     stacks: Mapping[str, Mapping[PairKey, float]],
     noise_floor: float | None = None,
+    floor: float = PRACTICAL_FLOOR,
 ) -> dict[str, Comparison]:
     """Compare seconds per real token, one number per process, of stacks with the baseline's.
 
     Only runs with the same key are compared. `noise_floor` is the relative difference that
-    identical code showed on this machine. Holm's method adjusts for all stacks given.
+    identical code showed on this machine; effects up to `floor` are not worth a verdict, however
+    sure they are. Holm's method adjusts for all stacks given.
     """
-    logs = {name: _logs_of_pairs(baseline, runs) for name, runs in stacks.items()}
+    logs = {name: logs_of_pairs(baseline, runs) for name, runs in stacks.items()}
     tested = [name for name in stacks if len(logs[name]) >= MINIMUM_PAIRS]
     p_values = holm([one_sided_p(logs[name]) for name in tested])
     chances = dict(zip(tested, p_values, strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
     return {
-        name: _judge(logs[name], chances[name], len(tested), margin)
+        name: _judge(logs[name], chances[name], _Rule(len(tested), margin, floor))
         if name in chances
         else _too_few(logs[name])
         for name in stacks
     }
 
 
-def _logs_of_pairs(baseline: Mapping[PairKey, float], runs: Mapping[PairKey, float]) -> list[float]:
-    """Log-ratio of every pair, in order of the keys."""
+def logs_of_pairs(baseline: Mapping[PairKey, float], runs: Mapping[PairKey, float]) -> list[float]:
+    """log(baseline / stack) of every pair, in order of the keys."""
     keys = sorted(set(baseline) & set(runs))
     return paired_log_ratio([baseline[key] for key in keys], [runs[key] for key in keys])
 
@@ -103,42 +105,56 @@ def _too_few(logs: Sequence[float]) -> Comparison:
     )
 
 
-def _judge(logs: Sequence[float], chance: float, compared: int, margin: float) -> Comparison:
-    """Apply the rule; `chance` is the adjusted p-value, `margin` what `same` allows, in logs."""
-    verdict = _verdict(logs, chance, margin)
+class _Rule(NamedTuple):
+    """What one comparison is judged by."""
+
+    compared: int
+    """Stacks that are looked at together."""
+
+    margin: float
+    """What `same` allows, as a log-ratio."""
+
+    floor: float
+    """Relative effects up to this are not worth a verdict."""
+
+
+def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
+    """Apply the rule; `chance` is the adjusted p-value."""
+    verdict = _verdict(logs, chance, rule)
     is_open = verdict == "inconclusive"
     return Comparison(
         pairs=len(logs),
         ratio=log_interval(logs),
         verdict=verdict,
-        smallest_visible_effect=_visible_effect(logs, compared),
-        pairs_needed=_pairs_needed(logs, compared, margin) if is_open else None,
+        smallest_visible_effect=_visible_effect(logs, rule),
+        pairs_needed=_pairs_needed(logs, rule) if is_open else None,
     )
 
 
-def _verdict(logs: Sequence[float], chance: float, margin: float) -> Verdict:
+def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Verdict:
     """Different if it is sure and large enough, the same if it surely lies near 1, else open."""
     mean = fmean(logs)
-    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(PRACTICAL_FLOOR):
+    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
         return "faster" if mean > 0 else "slower"
     half = t_quantile(len(logs) - 1, 0.975) * standard_error(logs)
-    return "same" if abs(mean) + half <= margin else "inconclusive"
+    return "same" if abs(mean) + half <= rule.margin else "inconclusive"
 
 
-def _visible_effect(logs: Sequence[float], compared: int) -> float:
+def _visible_effect(logs: Sequence[float], rule: _Rule) -> float:
     """Smallest relative effect beyond both the bound, at Holm's strictest level, and the floor."""
-    bound = t_quantile(len(logs) - 1, 1 - ONE_SIDED_ALPHA / compared) * standard_error(logs)
-    return max(math.expm1(bound), PRACTICAL_FLOOR)
+    share = 1 - ONE_SIDED_ALPHA / rule.compared
+    bound = t_quantile(len(logs) - 1, share) * standard_error(logs)
+    return max(math.expm1(bound), rule.floor)
 
 
-def _pairs_needed(logs: Sequence[float], compared: int, margin: float) -> int | None:
+def _pairs_needed(logs: Sequence[float], rule: _Rule) -> int | None:
     """The smallest count at which the same mean and spread would give a verdict."""
     mean, spread = abs(fmean(logs)), stdev(logs)
     for count in range(len(logs) + 1, MAXIMUM_PAIRS + 1):
         error = spread / math.sqrt(count)
-        bound = t_quantile(count - 1, 1 - ONE_SIDED_ALPHA / compared) * error
-        if mean > max(bound, math.log1p(PRACTICAL_FLOOR)):
+        bound = t_quantile(count - 1, 1 - ONE_SIDED_ALPHA / rule.compared) * error
+        if mean > max(bound, math.log1p(rule.floor)):
             return count
-        if mean + t_quantile(count - 1, 0.975) * error <= margin:
+        if mean + t_quantile(count - 1, 0.975) * error <= rule.margin:
             return count
     return None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from pydantic import Field
 
+from accel_bench.analysis.breakdown import Phases, StartUp
 from accel_bench.analysis.comparison import Verdict
 from accel_bench.analysis.convergence import LossWord
+from accel_bench.analysis.memory import MemoryFigures
 from accel_bench.analysis.statistics import Interval
+from accel_bench.analysis.tokens import TokenSummary
+from accel_bench.analysis.utilization import Utilization
 from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+
+SeedVerdict: TypeAlias = Literal["equivalent", "different", "inconclusive", "not tested"]
+"""What may be said about the loss at the end."""
 
 
 class PlannedSummary(Frozen):
@@ -28,8 +37,20 @@ class StepSeconds(Frozen):
     p50: float
     """Median over runs of each run's median."""
 
+    p90: float
+    """Median over runs of each run's 90th percentile."""
+
     p95: float
     """Median over runs of each run's 95th percentile."""
+
+    p99: float
+    """Median over runs of each run's 99th percentile; of few steps nearly their maximum."""
+
+    spread: float | None
+    """Spread across processes: standard deviation of the runs' medians over their mean.
+
+    0.01 is 1 %; null with one run.
+    """
 
 
 class LossEnds(Frozen):
@@ -90,6 +111,9 @@ class ExperimentSummary(Frozen):
     peak_memory_kind: str | None
     """How the peak was measured, in the words of the metric."""
 
+    memory: MemoryFigures | None = None
+    """Every way in which memory was measured, with the rank that needed most, and its stages."""
+
     differs: str
     """What the stack changes, in one line."""
 
@@ -104,6 +128,18 @@ class ExperimentSummary(Frozen):
 
     realised: dict[str, JsonValue]
     """What really held when the clock started: rank 0 of the last completed run."""
+
+    tokens: TokenSummary | None = None
+    """Tokens of the window, counted in three ways: of the last completed run."""
+
+    start_up: StartUp | None = None
+    """What a run pays once, in seconds: medians over runs."""
+
+    phases: Phases | None = None
+    """Where a step's time goes; null where the engine marks no phases."""
+
+    utilization: Utilization | None = None
+    """How much of its devices it used: the run of median speed."""
 
     ratio_reason: str = ""
     """Why there is no ratio, where there is none."""
@@ -130,6 +166,34 @@ class ExperimentSummary(Frozen):
     """Why the loss verdict is not `equivalent`, where it is not."""
 
 
+class SeedEquivalence(Frozen):
+    """One stack's loss at the end against the baseline's, over seeds."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the other swept keys."""
+
+    seeds: int
+    """Seeds with which both completed."""
+
+    verdict: SeedVerdict
+    """What may be said."""
+
+    difference: float | None = None
+    """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
+
+    low: float | None = None
+    """Lower end of its 90 % interval."""
+
+    high: float | None = None
+    """Upper end of its 90 % interval."""
+
+    tolerance: float | None = None
+    """Relative difference that is allowed; null where nothing was compared."""
+
+
 class Summary(Frozen):
     """One scenario: every planned experiment, in the order of the plan."""
 
@@ -144,3 +208,9 @@ class Summary(Frozen):
 
     experiments: tuple[ExperimentSummary, ...] = Field(default=())
     """Rows."""
+
+    seeds: tuple[SeedEquivalence, ...] = ()
+    """The loss at the end over several seeds; empty when no seed is swept."""
+
+    noise: tuple[str, ...] = ()
+    """Load of the host that disturbed some runs more than the others of their sitting."""

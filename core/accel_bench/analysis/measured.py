@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 
+from accel_bench.analysis.audit import marked
 from accel_bench.analysis.comparison import PairKey
 from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics import Interval, geometric_interval, quantile
 from accel_bench.analysis.status import Ending, counted_runs, ending
 from accel_bench.analysis.throughput import RunThroughput, run_throughput
-from accel_bench.result import Metric, RankResult, Result, Status
+from accel_bench.result import Metric, Result, Status
 
 PEAK_MEMORY = "peak_memory_bytes"
 """Name of the metric that stands in every table."""
@@ -47,6 +48,12 @@ class Measured:
         return geometric_interval([speed.tokens_per_second for speed in self.speeds.values()])
 
     @property
+    def middle(self) -> Result | None:
+        """The completed run of median speed, the slower of two: what is shown of one run alone."""
+        keys = sorted(self.speeds, key=lambda key: self.speeds[key].tokens_per_second)
+        return self.completed[keys[(len(keys) - 1) // 2]] if keys else None
+
+    @property
     def last(self) -> Result | None:
         """The last completed run."""
         return list(self.completed.values())[-1] if self.completed else None
@@ -56,7 +63,8 @@ def measure(planned: PlannedSummary, results: Sequence[Result], repeats: int) ->
     """Pick the experiment's runs out of all results and say how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
-    experiment has no runs, whatever an earlier sitting left.
+    experiment has no runs, whatever an earlier sitting left. Runs whose figures disagree with one
+    another are degraded, also those that were stored long ago.
     """
     experiment = planned.experiment
     own = [
@@ -66,7 +74,7 @@ def measure(planned: PlannedSummary, results: Sequence[Result], repeats: int) ->
         and result.experiment.id == experiment.id
         and result.experiment.stack.name == experiment.stack.name
     ]
-    counted = counted_runs(own)
+    counted = {key: marked(run) for key, run in counted_runs(own).items()}
     end = ending(planned, list(counted.values()), repeats)
     valid = end.status is not Status.INVALID
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
@@ -78,11 +86,13 @@ def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
     """Quantiles of each run, then the median over runs: steps of runs are never pooled."""
     if not speeds:
         return None
-    p50, p95 = (
+    p50, p90, p95, p99 = (
         median(quantile(speed.step_seconds, share) for speed in speeds.values())
-        for share in (0.50, 0.95)
+        for share in (0.50, 0.90, 0.95, 0.99)
     )
-    return StepSeconds(p50=p50, p95=p95)
+    medians = [median(speed.step_seconds) for speed in speeds.values()]
+    spread = stdev(medians) / fmean(medians) if len(medians) > 1 else None
+    return StepSeconds(p50=p50, p90=p90, p95=p95, p99=p99, spread=spread)
 
 
 def loss_ends(speeds: Mapping[PairKey, RunThroughput]) -> LossEnds | None:
@@ -103,13 +113,6 @@ def peak_memory(runs: Mapping[PairKey, Result]) -> tuple[int | None, str | None]
     return (round(median(bytes_used)) if bytes_used else None), kind or None
 
 
-def devices_used(run: Result | None) -> int | None:
-    """Count distinct devices; ranks on a CPU each count, since they share it by threads."""
-    if run is None or not all(rank.device for rank in run.ranks):
-        return None
-    return len({_device(rank) for rank in run.ranks})
-
-
 def _peak_metrics(run: Result) -> list[Metric]:
     """The metric of every rank that reports it."""
     return [m for rank in run.ranks for m in rank.metrics if m.name == PEAK_MEMORY]
@@ -119,11 +122,3 @@ def _peak(metrics: Sequence[Metric]) -> float | None:
     """The largest; unknown as soon as one is, since that may have been the largest."""
     values = [metric.value for metric in metrics if metric.value is not None]
     return max(values) if values and len(values) == len(metrics) else None
-
-
-def _device(rank: RankResult) -> tuple[object, ...]:
-    """What tells one rank's device from another's."""
-    device = rank.device
-    if device.get("type") == "cpu":
-        return ("cpu", rank.rank)
-    return (device.get("uuid") or (device.get("name"), device.get("index")),)

@@ -86,7 +86,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 @cache
-def t_quantile(degrees: int, probability: float) -> float:
+def t_quantile(degrees: float, probability: float) -> float:
     """Quantile of Student's t distribution with that many degrees of freedom."""
     from scipy.special import stdtrit
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from accel_bench.analysis.breakdown import phases, start_up
 from accel_bench.analysis.comparison import Comparison, compare
 from accel_bench.analysis.convergence import LossVerdict, compare_losses
+from accel_bench.analysis.devices import devices_used
 from accel_bench.analysis.document import (
     ExperimentSummary,
     PlannedSummary,
@@ -14,15 +16,20 @@ from accel_bench.analysis.document import (
 )
 from accel_bench.analysis.measured import (
     Measured,
-    devices_used,
     loss_ends,
     measure,
     peak_memory,
     step_seconds,
 )
+from accel_bench.analysis.memory import memory_figures
+from accel_bench.analysis.noise import load_notes
+from accel_bench.analysis.peak import peak_flops_of
+from accel_bench.analysis.seeds import compare_over_seeds
 from accel_bench.analysis.sentence import sentence
 from accel_bench.analysis.statistics import Interval
 from accel_bench.analysis.status import exit_code
+from accel_bench.analysis.tokens import token_summary
+from accel_bench.analysis.utilization import utilization
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack
@@ -60,7 +67,14 @@ def summarize(
         rows = [row for row in measured if row.planned.experiment.point == point]
         judged.update(_judge_point(rows, baseline))
     experiments = tuple(_row(row, judged[id(row)]) for row in measured)
-    return Summary(scenario=scenario, baseline=baseline, experiments=experiments)
+    completed = [run for row in measured for run in row.completed.values()]
+    return Summary(
+        scenario=scenario,
+        baseline=baseline,
+        experiments=experiments,
+        noise=load_notes(completed),
+        seeds=compare_over_seeds(measured, baseline),
+    )
 
 
 def differs(stack: Stack) -> str:
@@ -125,7 +139,7 @@ def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
 def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
     """Fill in one row."""
     experiment, comparison, loss = row.planned.experiment, judged.comparison, judged.loss
-    speed, last = row.tokens_per_second, row.last
+    speed, last, middle = row.tokens_per_second, row.last, row.middle
     devices = experiment.scenario.world_size
     rank = last.ranks[0] if last and last.ranks else None
     counted = list(row.counted.values())
@@ -146,11 +160,16 @@ def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
         verdict=comparison.verdict,
         tokens_per_second_per_device=speed.median / devices if speed else None,
         peak_memory_kind=kind,
+        memory=memory_figures(list(row.completed.values())),
         differs=differs(experiment.stack),
         devices_used=devices_used(last),
         plugins=(last or counted[-1]).plugins if counted else (),
         evidence=rank.evidence if rank else {},
         realised=rank.realised if rank else {},
+        tokens=token_summary(last) if last else None,
+        start_up=start_up(row.completed.values()),
+        phases=phases(row.completed.values()),
+        utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         ratio_reason="" if comparison.ratio else comparison.reason,
         verdict_reason=comparison.reason,
         pairs=comparison.pairs,

@@ -51,3 +51,11 @@ def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
     if interval.low is None or interval.high is None:
         return "no interval"
     return f"95 % interval {form(interval.low)} to {form(interval.high)}"
+
+
+def flops(value: float) -> str:
+    """`46.1 GFLOP`, with three digits and the prefix that fits."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:#.3g} {prefix}FLOP"
+    return f"{value:,.0f} FLOP"

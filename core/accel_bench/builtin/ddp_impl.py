@@ -23,7 +23,8 @@ def wrap(run: Run, options: DDPOptions) -> DistributedDataParallel:
     every step, though they never change.
     """
     if not torch.distributed.is_initialized():
-        raise ScenarioError("ddp needs more than one device: set resources.devices")
+        why = "set resources.devices" if run.world_size == 1 else "no plugin before it uses torch"
+        raise ScenarioError(f"ddp needs more than one device in a process group: {why}")
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     keyword = next(name for name in BUFFER_SYNC_KEYWORDS if name in known)
     return DistributedDataParallel(

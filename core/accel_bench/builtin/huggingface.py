@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.catalogue import CONFIG_FILE, model_directory, read_config
+from accel_bench.scenario.catalogue import (
+    CONFIG_FILE,
+    model_directory,
+    read_card,
+    read_config,
+)
 from accel_bench.scenario.samples import find_samples
 from accel_bench.scenario.uses import ModelUse
 
 SMALL_BYTES = 1_000_000
 """A file below this size goes into a fingerprint with its content, a larger one with its size."""
+
+NEARLY = 0.9
+"""Similarity from which an override that no published key has is taken for a slip of the pen."""
 
 
 class HuggingFace(Plugin[Options]):
@@ -38,11 +47,14 @@ class HuggingFace(Plugin[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
-        """Say why this model cannot be loaded here, as far as files and metadata tell."""
+        """Say why this model cannot be trained here, as far as files and metadata tell.
+
+        Raises ScenarioError for a model that is nowhere: that is for the user to mend.
+        """
         scenario = experiment.scenario
-        asked = scenario.resources.device
-        device = machine.device if asked == "auto" else asked
-        return [*_source_reasons(scenario.model), *_attention_reasons(scenario.model, device)]
+        for problem in (*_source_problems(scenario.model), *_override_problems(scenario.model)):
+            raise ScenarioError(problem)
+        return list(_attention_reasons(scenario.model, scenario.resources.device))
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
@@ -74,8 +86,8 @@ class HuggingFace(Plugin[Options]):
         }
 
 
-def _source_reasons(model: ModelUse) -> Iterator[str]:
-    """Reasons that lie in the id, the weights and the files of a directory."""
+def _source_problems(model: ModelUse) -> Iterator[str]:
+    """What is wrong with the id, the weights and the files of a directory."""
     catalogue = find_samples("models")
     directory = model_directory(model)
     if model.id in catalogue:
@@ -85,7 +97,7 @@ def _source_reasons(model: ModelUse) -> Iterator[str]:
                 "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
             )
     elif directory is not None:
-        yield from _directory_reasons(directory, model)
+        yield from _directory_problems(directory, model)
     elif model.id.startswith((".", "/", "~")):
         yield f"model.id {model.id!r}: there is no such directory"
     elif "/" not in model.id:
@@ -95,8 +107,17 @@ def _source_reasons(model: ModelUse) -> Iterator[str]:
         )
 
 
-def _directory_reasons(directory: Path, model: ModelUse) -> Iterator[str]:
-    """Reasons that lie in what a directory holds: a configuration, and weights in a safe format."""
+def _override_problems(model: ModelUse) -> Iterator[str]:
+    """Overrides that are nearly, and not quite, a published key of the catalogue's model."""
+    published = read_card(model.id).config if model.id in find_samples("models") else {}
+    for key in model.overrides:
+        near = get_close_matches(key, published, n=1, cutoff=NEARLY)
+        if key not in published and near:
+            yield f"model.overrides.{key}: {model.id} has no such key; did you mean {near[0]}?"
+
+
+def _directory_problems(directory: Path, model: ModelUse) -> Iterator[str]:
+    """What is wrong with a directory: no configuration, or no weights in a safe format."""
     try:
         read_config(directory)
     except ScenarioError as error:

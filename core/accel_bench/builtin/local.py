@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -10,9 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import psutil
 
+import accel_bench.builtin.guard as guard_program
 from accel_bench import Job, Options, Plugin, RankProcess, hookimpl
 from accel_bench.machine import available_cores
 
@@ -36,6 +40,7 @@ class LocalProcess:
                 env=rank_environment(job, rank, self._mark),
                 start_new_session=True,
             )
+        self.pid: int | None = self._process.pid
 
     def wait(self, seconds: float) -> None:
         """Sleep until the process ends, without waking up to look."""
@@ -82,6 +87,7 @@ class Local(Plugin[Options]):
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
         """Start the ranks; none is left behind when one cannot be started."""
+        start_guard(os.getpid())
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):
@@ -91,6 +97,27 @@ class Local(Plugin[Options]):
                 process.sweep()
             raise
         return started
+
+
+@cache
+def start_guard(parent: int) -> None:
+    """Start, once for each parent, what ends the workers' children should the parent be killed."""
+    if not Path("/proc/self/environ").exists():
+        return
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", guard_program.__file__, str(parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(_dismiss, guard)
+
+
+def _dismiss(guard: subprocess.Popen[bytes]) -> None:
+    """The sitting has ended as it should: nothing of it is left that the guard could end."""
+    guard.kill()
+    guard.communicate()
 
 
 def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:

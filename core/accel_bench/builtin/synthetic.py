@@ -51,13 +51,18 @@ class Synthetic(Plugin[SyntheticOptions]):
 
     Options = SyntheticOptions
 
+    def __init__(self, options: SyntheticOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._made: TokenDataset | None = None
+
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Make up the samples from `data.seed`."""
         from accel_bench.builtin import synthetic_impl
 
         data = run.scenario.data
-        return synthetic_impl.make_up(self.options, data.sequence_length, data.seed)
+        self._made = synthetic_impl.make_up(self.options, data.sequence_length, data.seed)
+        return self._made
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
@@ -67,13 +72,16 @@ class Synthetic(Plugin[SyntheticOptions]):
         return dataset_impl.batches_of(run, "none")
 
     @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was trained on."""
+    def report_evidence(self) -> dict[str, Any]:
+        """What was trained on; nothing where another plugin brought the data."""
+        made = self._made
+        if made is None:
+            return {}
         return {
-            "samples": len(run.dataset),
-            "tokens": int(run.dataset.lengths.sum()),
-            "vocab_size": run.dataset.vocab_size,
+            "samples": len(made),
+            "tokens": int(made.lengths.sum()),
+            "vocab_size": made.vocab_size,
             "distinct_tokens": self.options.distinct_tokens,
             "pattern": self.options.pattern,
-            "fingerprint": run.dataset.fingerprint,
+            "fingerprint": made.fingerprint,
         }

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
 from accel_bench.builtin import text_sources
+from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from accel_bench.builtin.dataset_impl import TokenDataset
@@ -86,15 +87,18 @@ class Text(Plugin[TextOptions]):
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Whether there is text, and the means to read it."""
+        """Whether there is text here. Raises ScenarioError for a file that the user must mend."""
         path = self.options.path
-        if path is not None and (reason := text_sources.unusable(Path(path).expanduser())):
-            yield reason
-        if path is None and not self.options.files():
-            yield "Python's standard library is not here as source; use `source: path`"
+        if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
+            raise ScenarioError(problem)
         tokenizer = self.options.tokenizer_path()
         if tokenizer is not None and not tokenizer.is_file():
-            yield f"data.tokenizer {str(tokenizer)!r} is no file; name a tokenizer.json, or `train`"
+            raise ScenarioError(
+                f"data.tokenizer {str(tokenizer)!r} is no file; name a tokenizer.json, or `train`"
+            )
+        if path is None and not self.options.files():
+            return ["Python's standard library is not here as source; use `source: path`"]
+        return []
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli import models, plugins, results, run, scenarios, stacks
+from accel_bench.cli import (
+    audit,
+    compare,
+    cost,
+    gate,
+    hardware,
+    models,
+    plugins,
+    prices,
+    results,
+    run,
+    scenarios,
+    stacks,
+)
 from accel_bench.errors import AccelBenchError
 
 app = typer.Typer(
@@ -20,10 +33,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("gate")(gate.gate)
+app.command("audit")(audit.audit)
+app.command("cost")(cost.cost)
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(models.app, name="models")
+app.add_typer(hardware.app, name="hardware")
+app.add_typer(prices.app, name="prices")
 app.add_typer(results.app, name="results")
 
 
@@ -50,6 +69,8 @@ def _options(
 def main() -> None:
     """Run the program; an error of ours is a message and an exit code, not a traceback."""
     signal.signal(signal.SIGTERM, _on_sigterm)
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w", encoding="utf8")
     try:
         app(prog_name="accel-bench")
     except AccelBenchError as error:
@@ -59,8 +80,10 @@ def main() -> None:
         if _signalled:  # typer knows of Ctrl-C only, and says 130 for both
             sys.exit(128 + signal.SIGTERM)
         raise
-    except BrokenPipeError:
-        # Whoever read our output has gone; what was measured is stored.
+    except OSError as error:
+        # Whoever read our output has gone, or cannot take more; what was measured is stored.
+        if not isinstance(error, BrokenPipeError):
+            typer.echo(f"error: {error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from accel_bench.cli.output import Format, print_json, print_table
+
+if TYPE_CHECKING:
+    from accel_bench.scenario.catalogue import ModelCard
 
 app = typer.Typer(
     no_args_is_help=True, help="Models of the catalogue, with their published figures."
@@ -38,16 +42,54 @@ def list_models(output: Format = "table") -> None:
 @app.command("show")
 def show_model(
     name: Annotated[str, typer.Argument(help="A name that `models list` prints.")],
+    sequence_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens in a sequence: adds what training computes for a token."),
+    ] = None,
     output: Format = "table",
 ) -> None:
-    """Show all published figures of one model."""
+    """Show all published figures of one model, and what follows from them when all of it trains."""
     from accel_bench.scenario.catalogue import read_card
 
-    card = read_card(name).model_dump(mode="json")
+    card = read_card(name)
+    shown = {"name": name, **card.model_dump(mode="json"), **_worked_out(card, sequence_length)}
     if output == "json":
-        print_json({"name": name, **card})
-        return
-    config = card.pop("config")
-    card["parameters"] = f"{card['parameters']:,}"
-    rows = {"name": name, **card, **{f"config.{key}": value for key, value in config.items()}}
-    print_table(("key", "value"), [(key, str(value)) for key, value in rows.items()])
+        print_json(shown)
+    else:
+        print_table(("key", "value"), [(key, _text(value)) for key, value in _flat(shown)])
+
+
+def _worked_out(card: ModelCard, length: int | None) -> dict[str, Any]:
+    """Figures that follow from a card; null where its architecture is not known here."""
+    from accel_bench.architecture import read_architecture
+    from accel_bench.errors import ScenarioError
+    from accel_bench.flops import model_flops
+
+    found = read_architecture(card)
+    if found and found.positions and length and length > found.positions:
+        raise ScenarioError(
+            f"--sequence-length {length}: the model has {found.positions} learned positions; "
+            "ask for no more"
+        )
+    flops = model_flops(found.workload, length).model_dump() if found and length else {}
+    return {
+        "matmul_parameters": found.workload.matmul_parameters if found else None,
+        "active_matmul_parameters": found.workload.active_matmul_parameters if found else None,
+        "sequence_length": length,
+        "flops_per_token": {key: round(value) for key, value in flops.items()} or None,
+    }
+
+
+def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Nested figures as `config.hidden_size`, the configuration last."""
+    for key, value in sorted(figures.items(), key=lambda item: item[0] == "config"):
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", figure) for inner, figure in value.items())
+        elif value is not None:
+            yield key, value
+
+
+def _text(value: Any) -> str:
+    """A figure as it stands in the table: large numbers in groups of three digits."""
+    large = isinstance(value, int) and abs(value) >= 1_000_000
+    return f"{value:,}" if large else str(value)

@@ -110,7 +110,7 @@ class Request:
         """Print the comparison on stdout, and for people what else they want to know."""
         typer.echo(render(summaries, self.output).rstrip("\n"))
         if self.output == "table":
-            _print_failures(store, sessions)
+            print_failures(store, sessions)
             typer.echo(
                 f"\nResults: {store.folder} (accel-bench results list --results {self.results})"
             )
@@ -186,10 +186,10 @@ def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
     return Summary.model_validate(redactor.redact_value(summary.model_dump(mode="python")))
 
 
-def _print_failures(store: Store, sessions: Sequence[Session]) -> None:
+def print_failures(store: Store, sessions: Sequence[Session]) -> None:
     """Under a run that ended badly: the last lines of its log, and where the log lies."""
     shown: set[str] = set()
-    last: list[str] = []
+    last: list[str] | None = None
     for session in sessions:
         for result in store.results(sitting=session.id):
             if result.status.completed or result.experiment.id in shown:

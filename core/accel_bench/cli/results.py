@@ -11,7 +11,7 @@ import typer
 from accel_bench.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from accel_bench.result import Result
+    from accel_bench.result import RankResult, Result
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
 
@@ -178,7 +178,7 @@ def _print_run(result: Result, folder: Path) -> None:
             "run": result.model_dump(mode="json", include={*own, "started_at", "seconds", "exits"}),
             "tokens_per_second": speed.tokens_per_second if speed else None,
             "logs": [str(log / f"rank{rank}.log") for rank in range(_ranks(result))],
-            "ranks": [_rank_facts(rank.model_dump(mode="json")) for rank in result.ranks],
+            "ranks": [_rank_facts(rank) for rank in result.ranks],
         }
     )
     if result.log_tail:
@@ -194,10 +194,16 @@ def _ranks(result: Result) -> int:
     return max(len(result.ranks), len(result.exits), 1)
 
 
-def _rank_facts(rank: dict[str, Any]) -> dict[str, Any]:
-    """What a rank reports beside its samples."""
+def _rank_facts(rank: RankResult) -> dict[str, Any]:
+    """What a rank reports beside its samples, and what each stage did to its memory."""
+    from accel_bench.analysis.memory import stages_of
+
+    document = rank.model_dump(mode="json")
     kept = ("rank", "status", "reasons", "error", "device", "metrics", "realised", "evidence")
-    return {key: rank[key] for key in kept if rank[key] not in ({}, [])}
+    facts = {key: document[key] for key in kept if document[key] not in ({}, [])}
+    if stages := stages_of(rank):
+        facts["memory_by_stage"] = [stage.model_dump() for stage in stages]
+    return facts
 
 
 def _samples(result: Result) -> Iterable[list[str]]:

@@ -25,6 +25,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
         Many | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
     ] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train with this many seeds and compare the losses at the end."),
+    ] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")
@@ -72,6 +76,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
         plugins=tuple(plugin or ()),
         only=tuple(only or ()),
         overrides=parse_overrides(set_ or [], short),
+        seeds=seeds or 0,
         no_baseline=no_baseline,
         allow_environment=allow_env,
         trust_remote_code=trust_remote_code,

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
+from accel_bench.analysis.noise import device_reasons
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launch.endings import Verdict, describe_exit, judge, read_ranks
+from accel_bench.launch.logs import log_tail, redact_file
+from accel_bench.launch.observe import Observation
 from accel_bench.launch.signals import undisturbed
 from accel_bench.launch.watch import Beat, Ending, Watch
+from accel_bench.machine_reading import read_settled_state, read_state
+from accel_bench.machine_state import MachineState
 from accel_bench.plugins import Active, wrong_answer
 from accel_bench.ranks import RankProcess
 from accel_bench.redaction import Redactor
-from accel_bench.result import RankResult, Result, Status
-
-LOG_TAIL_BYTES = 64 * 1024
-"""How much of a failed rank's log goes into the result."""
+from accel_bench.result import Metric, RankResult, Result, Status
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,22 @@ class Attempt:
     """The results folder."""
 
 
+class Seen(NamedTuple):
+    """What was seen of an attempt from outside its ranks."""
+
+    metrics: tuple[Metric, ...]
+    """What observers measured."""
+
+    before: MachineState | None
+    """The machine before it."""
+
+    after: MachineState | None
+    """The machine after it."""
+
+    fault: AccelBenchError | None
+    """What an observer raised."""
+
+
 def carry_out(
     attempt: Attempt,
     active: Active,
@@ -60,11 +79,15 @@ def carry_out(
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     began = time.monotonic()
     ending, verdict, interruption = Ending(), None, None
+    observation, before = Observation(job, active), None
+    on_gpu = job.experiment.scenario.resources.device != "cpu"
     try:
+        before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
-        watch = Watch(job, _start(job, active), on_beat)
+        ranks = _start(job, active)
+        watch = Watch(job, ranks, on_beat)
         ending = watch.ending
-        watch.run(job.experiment.scenario.measure.timeout_seconds)
+        watch.run(job.experiment.scenario.measure.timeout_seconds, lambda: observation.start(ranks))
     except KeyboardInterrupt as stop:
         interruption = stop
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
@@ -73,10 +96,15 @@ def carry_out(
     with undisturbed():
         found = read_ranks(job)
         verdict = verdict or judge(job, ending, found)
+        metrics, fault = observation.finish(found, hurried=interruption is not None)
+        # Whoever has pressed Ctrl-C is not kept waiting for a driver.
+        after = None if interruption else read_settled_state(before, on_gpu)
+        seen = Seen(metrics, before, after, fault)
+        verdict = _with_what_was_seen(verdict, found, seen)
         redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
         _redact_files(job, redactor)
         seconds = time.monotonic() - began
-        result = _result(attempt, active, verdict, ending, found, started_at, seconds)
+        result = _result(attempt, active, verdict, ending, found, seen, started_at, seconds)
         result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
         keep(result)
     if interruption is not None:
@@ -104,12 +132,27 @@ def _not_run(error: OSError | AccelBenchError) -> Verdict:
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
+def _with_what_was_seen(verdict: Verdict, found: Mapping[int, RankResult], seen: Seen) -> Verdict:
+    """A run whose ranks ended well may still be degraded, or an observer may have failed."""
+    if not verdict.status.completed:
+        return verdict
+    if seen.fault is not None:
+        return Verdict(Status.PLUGIN_ERROR, (str(seen.fault),))
+    metrics = [*(metric for rank in found.values() for metric in rank.metrics), *seen.metrics]
+    reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
+    reasons += device_reasons(seen.before, seen.after, found.values())
+    if not reasons:
+        return verdict
+    return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
+
+
 def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
     attempt: Attempt,
     active: Active,
     verdict: Verdict,
     ending: Ending,
     found: dict[int, RankResult],
+    seen: Seen,
     started_at: str,
     seconds: float,
 ) -> Result:
@@ -131,31 +174,19 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
         exits=tuple(describe_exit(ending.exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
         loss_tolerance=active.loss_tolerance(),
+        metrics=seen.metrics,
         machine=attempt.machine,
+        state_before=seen.before,
+        state_after=seen.after,
         command=attempt.command,
         folder=str(Path(job.folder).relative_to(attempt.root)),
-        log_tail="" if status.completed else log_tail(job, verdict.guilty_rank),
+        log_tail="" if status.completed else log_tail(job.log_path(verdict.guilty_rank)),
     )
-
-
-def log_tail(job: Job, rank: int) -> str:
-    """The last of a rank's log, as text."""
-    try:
-        with job.log_path(rank).open("rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
-            return log.read().decode("utf8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _redact_files(job: Job, redactor: Redactor) -> None:
     """Take secrets out of logs and results, in place, once nobody writes to them any more."""
-    ranks = range(job.world_size)
-    for path in [*map(job.log_path, ranks), *map(job.result_path, ranks), job.path()]:
-        if not path.is_file():
-            continue
-        text = path.read_text(encoding="utf8", errors="replace")
-        clean = redactor.redact(text)
-        if clean != text:
-            path.write_text(clean, encoding="utf8")
+    for rank in range(job.world_size):
+        redact_file(job.log_path(rank), redactor, shorten=True)
+        redact_file(job.result_path(rank), redactor, shorten=False)
+    redact_file(job.path(), redactor, shorten=False)

@@ -61,10 +61,11 @@ def describe_exit(code: int | None) -> str:
 
 def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
     """The time limit was reached: name the rank that is furthest behind."""
-    rank = ending.slowest
+    rank = ending.slowest or 0
     beat = ending.beats.get(rank, Beat(0, "start"))
     limit = job.experiment.scenario.measure.timeout_seconds
-    who = f"rank {rank}" if job.world_size > 1 else "the run"
+    # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
+    who = "the run" if ending.slowest is None or job.world_size == 1 else f"rank {rank}"
     what = "stood still" if ending.expired == "hung" else "was still busy"
     where = f"in {beat.phase} after {beat.step} steps at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
@@ -72,13 +73,18 @@ def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdi
 
 
 def _first_bad(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> int | None:
-    """The rank to blame; one that says why it failed comes before one that was dragged along."""
+    """The rank to blame; one that says why it failed comes before one that was dragged along.
+
+    A rank that a signal has ended cannot say anything, and the others fail for want of it.
+    """
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
     failed = [rank for rank, found in ranks.items() if not found.status.completed]
     told = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
+    certain = [rank for rank in told if ranks[rank].status is not Status.FAILED]
+    struck = [rank for rank in ending.struck if rank in missing]
     if ending.first_bad in missing and not told:
         return ending.first_bad
-    return next(iter([*told, *missing, *failed]), None)
+    return next(iter([*certain, *struck, *told, *missing, *failed]), None)
 
 
 def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
@@ -86,6 +92,10 @@ def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankRes
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
         found = ranks[rank]
+        if found.status is Status.INTERRUPTED:
+            # Ctrl-C is handled by the parent: this rank was ended by somebody else.
+            reason = f"{prefix}ended by SIGTERM from outside in {found.phase}"
+            return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
         return Verdict(found.status, reasons, found.phase, rank)
     beat = ending.beats.get(rank, Beat(0, "start"))

@@ -51,11 +51,14 @@ class Ending:
     first_bad: int | None = None
     """The rank that ended badly before any other."""
 
+    struck: list[int] = field(default_factory=list)
+    """Ranks that a signal ended which was not ours."""
+
     expired: str = ""
     """`timeout` or `hung` when the time limit was reached, else empty."""
 
-    slowest: int = 0
-    """The rank with the fewest steps when the time limit was reached."""
+    slowest: int | None = None
+    """The rank with the fewest steps when the time limit was reached; None when all had as many."""
 
 
 class Watch:
@@ -71,12 +74,16 @@ class Watch:
         self._changed = time.monotonic()
         self._ending_them = False
 
-    def run(self, timeout_seconds: float) -> Ending:
-        """Return when every rank has ended; at the time limit they are made to."""
+    def run(self, timeout_seconds: float, observe: Callable[[], None] = lambda: None) -> Ending:
+        """Return when every rank has ended; at the time limit they are made to.
+
+        `observe` is called first; what it raises ends them too.
+        """
         deadline = time.monotonic() + timeout_seconds
         try:
-            while self._running():
-                self._running()[0].wait(LOOK_EVERY_SECONDS)
+            observe()
+            while running := self._running():
+                running[0].wait(LOOK_EVERY_SECONDS)
                 self._look()
                 if self.ending.first_bad is not None:
                     self._end_after_grace()
@@ -112,6 +119,8 @@ class Watch:
             code = rank.poll()
             if code is not None and rank.rank not in self.ending.exits:
                 self.ending.exits[rank.rank] = code
+                if code < 0 and not self._ending_them:
+                    self.ending.struck.append(rank.rank)
                 found = read_rank(self._job, rank.rank)
                 sound = code == 0 and found is not None and found.status.completed
                 if not sound and self.ending.first_bad is None:
@@ -140,7 +149,8 @@ class Watch:
         self.ending.expired = "hung" if hung else "timeout"
         running = [rank.rank for rank in self._running()]
         steps = {rank: self.ending.beats.get(rank, Beat(0, "start")).step for rank in running}
-        self.ending.slowest = min(steps, key=lambda rank: steps[rank], default=0)
+        fewest = [rank for rank in steps if steps[rank] == min(steps.values())]
+        self.ending.slowest = fewest[0] if len(fewest) == 1 else None
         self._dump_stacks()
         self.end()
 

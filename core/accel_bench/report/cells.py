@@ -40,7 +40,7 @@ def step_milliseconds(row: ExperimentSummary) -> str:
     """`81.2/83.0`: median and 95th percentile."""
     if row.step_seconds is None:
         return EMPTY
-    return f"{_milliseconds(row.step_seconds.p50)}/{_milliseconds(row.step_seconds.p95)}"
+    return f"{milliseconds(row.step_seconds.p50)}/{milliseconds(row.step_seconds.p95)}"
 
 
 def peak_mebibytes(row: ExperimentSummary) -> str:
@@ -86,6 +86,7 @@ def sweep_headers(keys: Sequence[str]) -> list[str]:
     return [word if short.count(word) == 1 else key for key, word in zip(keys, short, strict=True)]
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds, with three digits or more: `81.2`."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:#.3g}"

@@ -22,7 +22,7 @@ def render_csv(summaries: Sequence[Summary]) -> str:
     writer = csv.DictWriter(output, fieldnames=header, lineterminator="\n")
     if rows:
         writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)
     return output.getvalue()
 
 
@@ -39,9 +39,9 @@ def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | No
         "status": row.status.value,
         "reasons": "; ".join(row.reasons),
         "runs": row.runs,
-        **_interval("tokens_per_second", row.tokens_per_second),
+        **interval_columns("tokens_per_second", row.tokens_per_second),
         "tokens_per_second_per_device": row.tokens_per_second_per_device,
-        **_interval("ratio", row.ratio),
+        **interval_columns("ratio", row.ratio),
         "ratio_reason": row.ratio_reason,
         "pairs": row.pairs,
         "verdict": row.verdict,
@@ -49,7 +49,13 @@ def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | No
         "smallest_visible_effect": row.smallest_visible_effect,
         "pairs_needed": row.pairs_needed,
         "step_seconds_p50": step.p50 if step else None,
+        "step_seconds_p90": step.p90 if step else None,
         "step_seconds_p95": step.p95 if step else None,
+        "step_seconds_p99": step.p99 if step else None,
+        "step_seconds_spread": step.spread if step else None,
+        **_tokens(row),
+        **_parts(row),
+        **_use(row),
         "peak_memory_bytes": row.peak_memory_bytes,
         "peak_memory_kind": row.peak_memory_kind,
         "loss_first": loss.first if loss else None,
@@ -64,7 +70,40 @@ def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | No
     }
 
 
-def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
+def _tokens(row: ExperimentSummary) -> dict[str, float | None]:
+    """Tokens of a step over all devices, counted in three ways."""
+    counted = row.tokens.per_step_global if row.tokens else None
+    kinds = ("processed", "real", "supervised")
+    return {f"{kind}_tokens_per_step_global": getattr(counted, kind, None) for kind in kinds}
+
+
+def _parts(row: ExperimentSummary) -> dict[str, float | None]:
+    """Where the time went, once and in each step."""
+    once, step = row.start_up, row.phases
+    names = ("load_data", "load_model", "first_step", "compile")
+    phases = ("data", "forward", "backward", "optimizer")
+    return {
+        **{f"{name}_seconds": getattr(once, f"{name}_seconds", None) for name in names},
+        **{f"step_{name}_seconds": getattr(step, name, None) for name in phases},
+    }
+
+
+def _use(row: ExperimentSummary) -> dict[str, float | None]:
+    """Model FLOP/s per device and shares of the peak, under both conventions."""
+    used = row.utilization
+    figures = {
+        "model_flops_per_second": used.model_flops_per_second if used else None,
+        "mfu": used.mfu if used else None,
+        "hfu": used.hfu if used else None,
+    }
+    return {
+        f"{name}_{convention}": getattr(figure, convention, None)
+        for name, figure in figures.items()
+        for convention in ("causal", "non_causal")
+    }
+
+
+def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
     """Three columns; null where there is nothing."""
     return {
         f"{name}_{end}": getattr(interval, end) if interval else None
@@ -72,7 +111,7 @@ def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
     }
 
 
-def _cell(value: str | float | None) -> str | float | None:
+def cell(value: str | float | None) -> str | float | None:
     """Mark text that a spreadsheet would take for a formula, also behind white space."""
     if isinstance(value, str) and value.lstrip().startswith(FORMULA_STARTS):
         return "'" + value

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from accel_bench.analysis.document import ExperimentSummary, Summary
 from accel_bench.analysis.sentence import sentence
 from accel_bench.report import cells
-from accel_bench.report.notes import memory_note, reason_notes
+from accel_bench.report.notes import memory_note, reason_notes, seed_notes, use_notes
 
 HEADERS = (
     "tokens/s (±95 %)",
@@ -41,7 +41,13 @@ def _section(summary: Summary) -> str:
     keys = cells.sweep_keys(summary)
     headers = ["stack", *cells.sweep_headers(keys), *HEADERS]
     rows = [_cells(row, keys, summary.baseline) for row in summary.experiments]
-    notes = [note for note in (*reason_notes(summary), memory_note(summary)) if note]
+    found = (
+        *use_notes(summary),
+        *seed_notes(summary),
+        *reason_notes(summary),
+        memory_note(summary),
+    )
+    notes = [note for note in found if note]
     lines = [f"## {escape(summary.scenario)}", "", _line(headers), _line(["---"] * len(headers))]
     lines += [_line([escape(cell) for cell in row]) for row in rows]
     lines += ["", f"**{escape(sentence(summary))}**", ""]

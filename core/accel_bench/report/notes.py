@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.document import ExperimentSummary, Summary
-from accel_bench.analysis.wording import label, listing
+from accel_bench.analysis.document import ExperimentSummary, SeedEquivalence, Summary
+from accel_bench.analysis.wording import flops, label, listing
 from accel_bench.report.cells import plain
 
 
@@ -13,12 +13,67 @@ def stack_notes(summary: Summary) -> dict[str, str]:
 
 
 def reason_notes(summary: Summary) -> list[str]:
-    """`names: reason`; a reason that holds for many rows is said once."""
+    """`names: reason`; a reason that holds for many rows is said once. Load comes last."""
     rows_of: dict[str, list[str]] = {}
     for row in summary.experiments:
         for reason in _reasons(row, summary.baseline):
             rows_of.setdefault(plain(reason), []).append(plain(label(row.stack, row.sweep)))
-    return [f"{listing(names)}: {reason}" for reason, names in rows_of.items()]
+    reasons = [f"{listing(names)}: {reason}" for reason, names in rows_of.items()]
+    return [*reasons, *(f"load: {plain(note)}" for note in summary.noise)]
+
+
+def use_notes(summary: Summary) -> list[str]:
+    """`name: a step is data 1 %, ...; 1.2 TFLOP/s per device, MFU 38 % (causal)`, where known."""
+    notes = []
+    for row in summary.experiments:
+        parts = [part for part in (_phases(row), _rate(row), _start(row)) if part]
+        if parts:
+            notes.append(f"{plain(label(row.stack, row.sweep))}: {'; '.join(parts)}")
+    return notes
+
+
+def _phases(row: ExperimentSummary) -> str:
+    """Shares of a step by phase."""
+    if row.phases is None:
+        return ""
+    names = ("data", "forward", "backward", "optimizer")
+    seconds = {name: getattr(row.phases, name) for name in names}
+    whole = row.phases.step_seconds
+    shares = [f"{name} {spent / whole:.0%}" for name, spent in seconds.items() if spent is not None]
+    return f"a step is {', '.join(shares)}" if whole else ""
+
+
+def _rate(row: ExperimentSummary) -> str:
+    """Model FLOP/s, and the share of the peak where that is known."""
+    if row.utilization is None:
+        return ""
+    per_second = f"{flops(row.utilization.model_flops_per_second.causal)}/s per device (causal)"
+    mfu = row.utilization.mfu
+    return f"{per_second}, MFU {mfu.causal:.1%}" if mfu else per_second
+
+
+def _start(row: ExperimentSummary) -> str:
+    """What is paid once."""
+    if row.start_up is None or row.start_up.first_step_seconds is None:
+        return ""
+    compiling = row.start_up.compile_seconds
+    also = f", {compiling:.1f} s in the compiler" if compiling else ""
+    return f"first step {row.start_up.first_step_seconds:.3g} s{also}"
+
+
+def seed_notes(summary: Summary) -> list[str]:
+    """`name: loss at the end over 5 seeds equivalent: +0.01 % (90 % interval ...), 0.1 % allowed`."""
+    return [_seeds(row) for row in summary.seeds]
+
+
+def _seeds(row: SeedEquivalence) -> str:
+    """One stack over its seeds."""
+    name = plain(label(row.stack, row.sweep))
+    said = f"{name}: loss at the end over {row.seeds} seeds {row.verdict}"
+    if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
+        return said
+    interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"
+    return f"{said}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
 
 
 def memory_note(summary: Summary) -> str:

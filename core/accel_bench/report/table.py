@@ -15,7 +15,7 @@ from rich.text import Text
 from accel_bench.analysis.document import ExperimentSummary, Summary
 from accel_bench.analysis.sentence import sentence
 from accel_bench.report import cells
-from accel_bench.report.notes import memory_note, reason_notes, stack_notes
+from accel_bench.report.notes import memory_note, reason_notes, seed_notes, stack_notes, use_notes
 
 WIDTH = 112
 """Columns of a table that is not printed on a terminal."""
@@ -101,6 +101,7 @@ def _lines(summary: Summary) -> list[Text]:
     stacks = stack_notes(summary)
     width = max((len(name) for name in stacks), default=0)
     lines = [f"{name:{width}}  {differs}" for name, differs in stacks.items()]
+    lines += [*use_notes(summary), *seed_notes(summary)]
     lines += [*reason_notes(summary), memory_note(summary)]
     said = Text(cells.plain(sentence(summary)), style="bold")
     return [*(Text(line, style="dim") for line in lines if line), said]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.document import MAXIMUM_DEPTH
 from accel_bench.scenario.load import Document, Location, load_file
 from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.samples import find_samples
@@ -56,6 +57,7 @@ class Draft:
         `stacks.NAME.PLUGIN.OPTION` reaches a plugin's option; what follows `sweep` or `zip` is one
         dotted key.
         """
+        check_depth(key)
         parts = key.split(".")
         if parts[0] in ("sweep", "zip") and len(parts) > 1:
             parts = [parts[0], ".".join(parts[1:])]
@@ -73,6 +75,10 @@ class Draft:
 def read_draft(path: Path) -> Draft:
     """Read a file and what it extends, and spell out its stacks. Raises ScenarioError."""
     draft = _read_merged(path, ())
+    if not draft.data:
+        raise ScenarioError(
+            f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
+        )
     normalise_stacks(draft)
     return draft
 
@@ -81,6 +87,13 @@ def read_stack(path: Path) -> StackEntry:
     """Read the file of a named stack. Raises ScenarioError."""
     document = load_file(path)
     return validate(StackEntry, document.data, document.where, ScenarioError)
+
+
+def check_depth(key: str) -> None:
+    """Refuse a dotted key that leads deeper than a file may. Raises ScenarioError."""
+    parts = key.count(".") + 1
+    if parts > MAXIMUM_DEPTH:
+        raise ScenarioError(f"{key[:40]}... has {parts} parts; at most {MAXIMUM_DEPTH} may be")
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.base import Frozen, JsonValue
-from accel_bench.scenario.draft import Draft, set_path
+from accel_bench.scenario.draft import Draft, check_depth, set_path
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.load import Location
 from accel_bench.scenario.models import (
@@ -87,15 +87,30 @@ def count_points(file: ScenarioFile) -> int:
     return math.prod(axes) * len(file.stacks)
 
 
-def expand(draft: Draft, file: ScenarioFile, allow_environment: bool = False) -> Iterator[Point]:
+def expand(
+    draft: Draft, file: ScenarioFile, device: str, allow_environment: bool = False
+) -> Iterator[Point]:
     """Yield the points in written order: sweep points outermost, within each the stacks.
 
-    Raises ScenarioError for a point that is not valid, and for an environment variable that a sweep
-    or a stack may not set.
+    `device` is what `resources.device: auto` means here. Raises ScenarioError for a point that is
+    not valid, and for an environment variable that a sweep or a stack may not set.
     """
     for sweep in _sweep_points(file):
         for name in file.stacks:
-            yield _point(draft, file, name, sweep, allow_environment)
+            yield _point(draft, file, name, sweep, device, allow_environment)
+
+
+def refuse_idle_exclusions(draft: Draft, file: ScenarioFile, points: Sequence[Point]) -> None:
+    """Refuse a rule with a key that no point has: it could never apply. Raises ScenarioError."""
+    facts = [_facts(point.scenario, point.stack.name) for point in points]
+    for number, rule in enumerate(file.exclude):
+        for key in rule.when:
+            if not any(_look_up(fact, key)[0] for fact in facts):
+                where = draft.where(("exclude", number))
+                raise ScenarioError(
+                    f"{where}: no experiment of this scenario has the key {key!r}; "
+                    "an option that keeps its default must be written out to be asked for"
+                )
 
 
 def _check_axis(draft: Draft, file: ScenarioFile, kind: str, key: str) -> None:
@@ -105,6 +120,10 @@ def _check_axis(draft: Draft, file: ScenarioFile, kind: str, key: str) -> None:
         raise ScenarioError(f"{where}: {key!r} has no values to sweep over")
     if kind == "zip" and key in file.sweep:
         raise ScenarioError(f"{where}: {key!r} is in `sweep` and in `zip`; one of them is enough")
+    first = key.split(".", maxsplit=1)[0]
+    if first not in ("stacks", *Work.model_fields):
+        hint = did_you_mean(first, Work.model_fields)
+        raise ScenarioError(f"{where}: unknown key {key!r}{hint}")
     if key in OF_THE_COMPARISON or key.startswith("launcher."):
         raise ScenarioError(f"{where}: {key!r} cannot be swept: it belongs to the whole comparison")
     if draft.get(key) is not None:
@@ -143,8 +162,13 @@ def _sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
         yield {key: value for part in parts for key, value in part.items()}
 
 
-def _point(
-    draft: Draft, file: ScenarioFile, name: str, sweep: dict[str, Any], allow_environment: bool
+def _point(  # noqa: PLR0913, PLR0917 - where, what, and what is allowed
+    draft: Draft,
+    file: ScenarioFile,
+    name: str,
+    sweep: dict[str, Any],
+    device: str,
+    allow_environment: bool,
 ) -> Point:
     """Fold sweep values and the stack's settings into the work, and validate what comes out."""
     here = Draft(draft.source, copy.deepcopy(draft.data), dict(draft.places), draft.folder)
@@ -157,15 +181,24 @@ def _point(
     work = {key: value for key, value in here.data.items() if key in Work.model_fields}
     for key, value in entry.set.items():
         _check_stack_key(here, name, key)
+        check_depth(key)
         set_path(work, key.split("."), value)
     where = _in_stack(here, name, entry)
-    scenario = validate(Scenario, work, where, ScenarioError, context)
+    scenario = _on_device(validate(Scenario, work, where, ScenarioError, context), device)
     changed = scenario.environment.items() - file.environment.items()
     check_environment(dict(changed), where, allow_environment)
     stack = Stack(name=_checked_name(here, name), uses=entry.use, settings=entry.set)
     return Point(
         scenario=scenario, stack=stack, sweep=sweep, excluded=_exclusions(file, scenario, name)
     )
+
+
+def _on_device(scenario: Scenario, device: str) -> Scenario:
+    """Write down what `auto` means."""
+    if scenario.resources.device != "auto":
+        return scenario
+    resources = scenario.resources.model_copy(update={"device": device})
+    return scenario.model_copy(update={"resources": resources})
 
 
 def _in_stack(draft: Draft, name: str, entry: StackEntry) -> Any:
@@ -202,16 +235,29 @@ def _check_stack_key(draft: Draft, name: str, key: str) -> None:
 
 def _exclusions(file: ScenarioFile, scenario: Scenario, stack: str) -> tuple[str, ...]:
     """Reasons of the exclusions that this point meets."""
-    facts = {**scenario.model_dump(mode="json"), "stack": stack}
+    facts = _facts(scenario, stack)
     return tuple(rule.because for rule in file.exclude if _meets(facts, rule.when))
+
+
+def _facts(scenario: Scenario, stack: str) -> dict[str, Any]:
+    """What a rule can ask for: every key of the scenario, and the stack's name."""
+    return {**scenario.model_dump(mode="json"), "stack": stack}
 
 
 def _meets(facts: dict[str, Any], when: dict[str, Any]) -> bool:
     """Whether every key has the value, or one of the values, of the rule."""
     for key, wanted in when.items():
-        value: Any = facts
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
+        _, value = _look_up(facts, key)
         if value not in (wanted if isinstance(wanted, list) else [wanted]):
             return False
     return True
+
+
+def _look_up(facts: dict[str, Any], key: str) -> tuple[bool, Any]:
+    """Whether there is such a key, and its value."""
+    value: Any = facts
+    for part in key.split("."):
+        if not (isinstance(value, dict) and part in value):
+            return False, None
+        value = value[part]
+    return True, value

@@ -89,6 +89,14 @@ class Work(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the worker, from an allow-list."""
 
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _numbers_are_texts(cls, raw: Any) -> Any:
+        """`OMP_NUM_THREADS: 1` is what people write."""
+        if not isinstance(raw, dict):
+            return raw
+        return {key: str(value) if type(value) is int else value for key, value in raw.items()}
+
     SLOTS: ClassVar[tuple[str, ...]] = (
         "model",
         "adapter",

@@ -27,10 +27,10 @@ class Train(Frozen):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of keeping them (non-reentrant)."""
 
-    max_grad_norm: float | None = Field(None, gt=0)
+    max_grad_norm: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Clip gradients to this total norm; null does not clip."""
 
-    learning_rate: float = Field(1e-3, ge=0)
+    learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
     """Constant learning rate."""
 
     seed: int = Field(0, ge=0)
@@ -78,7 +78,7 @@ class Measure(Frozen):
     seed: int = Field(0, ge=0)
     """Seed of the order of stacks within the rounds."""
 
-    timeout_seconds: float = Field(1800.0, gt=0)
+    timeout_seconds: float = Field(1800.0, gt=0, allow_inf_nan=False)
     """Wall-clock limit of one process, imports and warm-up included."""
 
 

@@ -34,10 +34,14 @@ class Use(Frozen):
             return {"use": raw}
         if not isinstance(raw, dict):
             return raw
+        if "use" not in raw and cls.model_fields["use"].is_required():
+            return raw
         owned = {key: value for key, value in raw.items() if key in cls.model_fields}
         if "use" in raw and raw["use"] is None:
             owned["use"] = "null"
         rest = {key: value for key, value in raw.items() if key not in owned}
+        if rest and not isinstance(owned.get("options", {}), dict):
+            rest["options"] = owned.pop("options")
         if rest:
             owned["options"] = {**owned.get("options", {}), **rest}
         return owned

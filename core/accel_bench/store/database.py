@@ -196,15 +196,30 @@ def open_store(folder: Path, *, write: bool, timeout_seconds: float = TIMEOUT_SE
     """
     root = _resolved(folder)
     path = root / sqlite.FILE_NAME
+    if write:
+        _make_folder(root)
     with sqlite.named_faults(path):
-        if write:
-            root.mkdir(parents=True, exist_ok=True)
-        elif not path.exists():
+        if not write and not path.exists():
             raise StoreError(_no_results(root))
     try:
         return _open(root, write, timeout_seconds)
     except sqlite.BrokenDatabaseError as error:
         raise _after_breakage(path, write, error) from error
+
+
+def _make_folder(root: Path) -> None:
+    """Make the results folder. Raises StoreError that says what stands in its way."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreError(
+            f"{root} cannot be a results folder, since a file is in its place; "
+            "choose another folder with --results"
+        ) from error
+    except OSError as error:
+        raise sqlite.StoreUnavailableError(
+            f"{root} cannot be made: {error.strerror}; choose another folder with --results"
+        ) from error
 
 
 def _open(root: Path, write: bool, timeout_seconds: float) -> Store:

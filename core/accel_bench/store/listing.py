@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from accel_bench.analysis.audit import marked
 from accel_bench.analysis.throughput import RunThroughput, run_throughput
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.experiment import canonical_json
@@ -35,12 +36,16 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 
 def list_runs(store: Store) -> list[Cells]:
     """One row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError."""
-    speeds = {result.run_id: run_throughput(result) for result in store.results()}
-    return [_listed(row, speeds.get(row.run_id)) for row in store.rows()]
+    results = {result.run_id: result for result in store.results()}
+    return [_listed(row, results.get(row.run_id)) for row in store.rows()]
 
 
 def flat_run(result: Result) -> Cells:
-    """One run on one row; names say unit and scope, absent numbers are None."""
+    """One run on one row; names say unit and scope, absent numbers are None.
+
+    A run that the self-audit finds broken is `degraded`, with the reason.
+    """
+    result = marked(result)
     scenario, speed = result.experiment.scenario, run_throughput(result)
     device = result.ranks[0].device if result.ranks else {}
     return {
@@ -115,10 +120,13 @@ def differences(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, A
     return [(path, left, right)]
 
 
-def _listed(row: Row, speed: RunThroughput | None) -> Cells:
-    """A listing's row with its speed, where there is one."""
-    cells = row.model_dump(include=set(LIST_COLUMNS))
-    cells["tokens_per_second"] = None if row.corrupt or speed is None else speed.tokens_per_second
+def _listed(row: Row, result: Result | None) -> Cells:
+    """A listing's row with its speed, where there is one, and what the self-audit makes of it."""
+    cells = {**row.model_dump(include=set(LIST_COLUMNS)), "tokens_per_second": None}
+    if result is not None and not row.corrupt:
+        speed = run_throughput(result)
+        cells["tokens_per_second"] = speed.tokens_per_second if speed else None
+        cells["status"] = marked(result).status.value
     return {name: cells[name] for name in LIST_COLUMNS}
 
 

@@ -1,22 +1,26 @@
-"""Turn an exception of the worker into a status, the phase it happened in, and what is worth
-keeping."""
+"""Turn an exception of the worker into a status, reasons, and what else is worth keeping."""
 
 from __future__ import annotations
 
 import errno
-import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
 from accel_bench.result import Status
+from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_BYTES = re.compile(r"([\d.]+) (bytes|KiB|MiB|GiB)")
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _OUT_OF_MEMORY_NAMES = ("OutOfMemoryError", "MemoryError")
-_OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_OUT_OF_MEMORY_TEXTS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory: you tried to allocate",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "HIPBLAS_STATUS_ALLOC_FAILED",
+)
 
 
 def status_of(error: BaseException) -> Status:
@@ -34,18 +38,22 @@ def status_of(error: BaseException) -> Status:
     return Status.FAILED
 
 
-def reasons_of(error: BaseException) -> tuple[str, ...]:
-    """What to tell in a line each."""
+def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
+    """What to tell in a line each; `phase` is what the worker was doing."""
     if isinstance(error, InvalidRunError):
         return error.reasons
-    if isinstance(error, AccelBenchError):
-        return (str(error),)
-    text = str(error).strip().splitlines()
-    return (f"{type(error).__name__}: {text[0] if text else ''}".removesuffix(": "),)
+    guilty = out_of_memory(error)
+    if guilty is None:
+        return (_line(error),)
+    said = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
+    return (said,) if guilty is error else (said, _line(error))
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """Type, message and traceback; for an out-of-memory error also the bytes asked for and free."""
+def describe(error: BaseException, phase: str = "") -> dict[str, Any]:
+    """Type, message, traceback and the part of the step; for an out-of-memory error its figures.
+
+    `phase` is what the worker was doing: only in a step is there a part of it.
+    """
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     found: dict[str, Any] = {
         "type": type(error).__name__,
@@ -53,8 +61,10 @@ def describe(error: BaseException) -> dict[str, Any]:
         "traceback": "".join(lines)[-16000:],
     }
     guilty = out_of_memory(error)
+    if part := _step_part(error, phase):
+        found["step_part"] = part
     if guilty is not None:
-        found |= _memory_figures(str(guilty))
+        found |= oom.memory_figures(guilty)
     if isinstance(error, HookError):
         found |= {
             "plugin": error.plugin,
@@ -88,16 +98,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         waiting += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
 
 
-def _memory_figures(text: str) -> dict[str, Any]:
-    """Bytes asked for and free, as torch words them on a GPU and on a CPU."""
-    asked = re.search(r"[Tt]ried to allocate " + _BYTES.pattern, text)
-    cpu = re.search(r"you tried to allocate (\d+) bytes", text)
-    free = re.search(r"of which " + _BYTES.pattern + " is free", text)
-    return {
-        "bytes_asked": int(cpu[1]) if cpu else _bytes(asked),
-        "bytes_free": _bytes(free),
-    }
+def _line(error: BaseException) -> str:
+    """What an error says, in a line."""
+    if isinstance(error, AccelBenchError):
+        return str(error)
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}".removesuffix(": ")
 
 
-def _bytes(match: re.Match[str] | None) -> int | None:
-    return int(float(match[1]) * _UNITS[match[2]]) if match else None
+def _step_part(error: BaseException, phase: str) -> str | None:
+    """The part of the step that an error came in; None outside of steps, and in a hook."""
+    within = phase in oom.STEP_PHASES and not isinstance(error, HookError)
+    return oom.step_part(error) if within else None

@@ -11,6 +11,7 @@ from accel_bench.plugins import Active, wrong_answer
 from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
 from accel_bench.run import Run
 from accel_bench.worker import failure
+from accel_bench.workload import Workload
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Findings:
 
     window: Window | None = None
     phases: PhaseSplit | None = None
+    workload: Workload | None = None
     metrics: list[Metric] = field(default_factory=list)
     realised: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -71,12 +73,13 @@ def rank_result(
     return RankResult(
         rank=run.rank,
         status=ended if error is None else failure.status_of(error),
-        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error),
+        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error, phase),
         phase=phase,
-        error={} if error is None else failure.describe(error),
+        error={} if error is None else failure.describe(error, phase),
         device=findings.device,
         window=findings.window,
         phases=findings.phases,
+        workload=findings.workload,
         metrics=tuple(findings.metrics),
         realised=findings.realised,
         evidence=findings.evidence,

@@ -95,15 +95,18 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
         if run.trace.find("warm-up") is None:
             run.trace.mark("warm-up")
             check_first_step(run, probe, findings)
+        else:
+            run.trace.mark("disturbed window")
         for _ in active.call_all("start_metrics", run=run):
             pass
         disturbances.start()
+        run.trace.forget_peaks()
         run.barrier()
 
     def after_window() -> None:
         findings.window = stopwatch.window()
         findings.degraded += disturbances.own()
-        run.trace.mark("window")
+        run.trace.mark("window", forget=False)
         heartbeat.phase = "finish_metrics"
         collect_metrics(active, run, findings)
         check_window(findings.window)
@@ -208,8 +211,10 @@ def check_first_step(run: Run, probe: Any, findings: Findings) -> None:
         findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}
         return
     from accel_bench.worker.realised import device_facts, differences, read_realised
+    from accel_bench.worker.workload import read_workload
 
     probe.remove()
+    findings.workload = read_workload(run)
     findings.device = device_facts(run)
     findings.realised = {
         **read_realised(run),

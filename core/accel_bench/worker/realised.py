@@ -32,9 +32,6 @@ ACCELERATOR_LIBRARIES = (
 )
 """Libraries whose import alone can change how a model runs; which were imported is recorded."""
 
-PROBED_TENSORS = 32
-"""Trained tensors of which one element is watched, to see that the first step changes something."""
-
 
 class FirstStepProbe:
     """Looks at gradients and parameters on the first real optimizer step, once, and then goes away.
@@ -100,11 +97,18 @@ class FirstStepProbe:
             raise InvalidRunError(reasons)
 
     def _watch(self, trained: list[tuple[str, torch.Tensor]]) -> None:
-        """Remember one element, that with the largest gradient, of some tensors."""
-        for _, parameter in [item for item in trained if item[1].grad is not None][:PROBED_TENSORS]:
-            assert parameter.grad is not None
-            place = int(parameter.grad.abs().argmax())
-            self._watched.append((parameter, place, parameter.detach().flatten()[place].clone()))
+        """Remember two elements of each tensor, since a whole one may not fit a second time.
+
+        That with the largest gradient, and the smallest that has one: an update that is rounded
+        away beside a large weight still shows in a small one.
+        """
+        for _, parameter in trained:
+            if parameter.grad is None:
+                continue
+            weights, gradient = parameter.detach().flatten(), parameter.grad.flatten()
+            smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()
+            for place in {int(gradient.abs().argmax()), int(smallest)}:
+                self._watched.append((parameter, place, weights[place].clone()))
 
     def _after_step(self, *_: Any) -> None:
         changed = any(
@@ -112,10 +116,12 @@ class FirstStepProbe:
             for parameter, place, before in self._watched
         )
         self.findings["parameters_changed"] = changed
-        self._watched = []
+        watched, self._watched = len(self._watched), []
         self.remove()
         if not changed:
-            raise InvalidRunError(["the first optimizer step changed no parameter"])
+            raise InvalidRunError(
+                [f"the first optimizer step changed none of the {watched} weights looked at"]
+            )
 
 
 def read_realised(run: Run) -> dict[str, Any]:
@@ -199,6 +205,8 @@ def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
     is. Any other module counts with the trained tensors that it holds itself.
     """
     covered: set[str] = set()
+    # A tied tensor counts once, under the name that named_parameters gives it.
+    distinct = dict(model.named_parameters())
     for name, module in model.named_modules():
         if hasattr(module, "adapter_layer_names"):
             members = [f"{name}.{n}" for n, p in module.named_parameters() if p.requires_grad]
@@ -207,7 +215,7 @@ def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
                 yield name, members
     for name, module in model.named_modules():
         own = [(f"{name}.{n}" if name else n, p) for n, p in module.named_parameters(recurse=False)]
-        members = [n for n, p in own if p.requires_grad and n not in covered]
+        members = [n for n, p in own if n in distinct and p.requires_grad and n not in covered]
         if members:
             yield name, members
 

@@ -16,15 +16,12 @@ from accel_bench.worker.clocks import Clock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.phases import split_steps
 
-SHORTEST_WARMUP = 5
-"""Steps that `auto` takes at least."""
-
 LONGEST_WARMUP = 30
 """Steps after which `auto` stops looking for a plateau: on a noisy machine there is none to find.
 """
 
 PLATEAU_STEPS = 5
-"""Steps on each side whose medians are compared."""
+"""Steps on each side whose medians are compared; `auto` takes at least twice as many."""
 
 PLATEAU_TOLERANCE = 0.01
 """Relative difference of those medians that counts as a plateau."""
@@ -209,7 +206,7 @@ class WindowStopwatch:
 
 def is_plateau(seconds: Sequence[float]) -> bool:
     """Whether the medians of the last steps and of those before are within the tolerance."""
-    if len(seconds) < max(SHORTEST_WARMUP, 2 * PLATEAU_STEPS):
+    if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
     return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before

@@ -1,0 +1,124 @@
+"""Where a run's time went: before the window once, and within a step every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from accel_bench.result import PhaseSplit, RankResult, Result
+from accel_bench.scenario.base import Frozen
+
+STAGES = {
+    "imports": "imports_seconds",
+    "load_data": "load_data_seconds",
+    "load_model": "load_model_seconds",
+    "accelerate_model": "accelerate_seconds",
+    "build": "build_seconds",
+    "warm-up": "warmup_seconds",
+}
+"""Stages of a worker, in the order in which they end, and the figure that each becomes."""
+
+
+class StartUp(Frozen):
+    """What a run pays once, in seconds of its slowest rank; null where a stage was not reached."""
+
+    imports_seconds: float | None = None
+    """From the start of the process until everything is imported and the ranks have met."""
+
+    load_data_seconds: float | None = None
+    """Loading the data, from a cache where `prepare_experiment` filled one."""
+
+    load_model_seconds: float | None = None
+    """Making or loading the model."""
+
+    accelerate_seconds: float | None = None
+    """Adding the adapter and accelerating the model."""
+
+    build_seconds: float | None = None
+    """Compiling lazily, wrapping, and building optimizer, batches and engine."""
+
+    warmup_seconds: float | None = None
+    """All steps before the window."""
+
+    first_step_seconds: float | None = None
+    """The first step alone, with what it compiles and allocates."""
+
+    compile_seconds: float | None = None
+    """Time in the compiler, as it says itself; null where nothing was compiled."""
+
+
+class Phases(Frozen):
+    """Seconds of a step by phase: medians over runs of the slowest rank's."""
+
+    step_seconds: float
+    """The whole of those steps that were split, a few after the window."""
+
+    data: float | None = None
+    """Getting batches, and copying them to the device."""
+
+    forward: float | None = None
+    """Forward passes."""
+
+    backward: float | None = None
+    """Backward passes, with what joins gradients over ranks."""
+
+    optimizer: float | None = None
+    """Clipping, the update, and letting gradients go."""
+
+
+def start_up(runs: Iterable[Result]) -> StartUp | None:
+    """Each figure's median over runs; None without a run."""
+    found = [_start_up(run) for run in runs]
+    if not found:
+        return None
+    middle = {name: _median([each.get(name) for each in found]) for name in StartUp.model_fields}
+    return StartUp(**middle)
+
+
+def phases(runs: Iterable[Result]) -> Phases | None:
+    """Each phase's median over runs; None where no engine marked any."""
+    found = [split for run in runs if (split := _slowest(run)) is not None]
+    if not found:
+        return None
+    names = dict.fromkeys(name for split in found for name in split.seconds)
+    middle = {name: _median([split.seconds.get(name) for split in found]) for name in names}
+    return Phases(step_seconds=median(split.step_seconds for split in found), **middle)
+
+
+def _start_up(run: Result) -> dict[str, float]:
+    """One run's figures, each of the rank that took longest."""
+    found: dict[str, float] = {}
+    for rank in run.ranks:
+        for name, seconds in _of_rank(rank).items():
+            found[name] = max(seconds, found.get(name, 0.0))
+    return found
+
+
+def _of_rank(rank: RankResult) -> dict[str, float]:
+    """Seconds between the ends of consecutive stages, and of the first step."""
+    found: dict[str, float] = {}
+    before = 0.0
+    for stage in rank.stages:
+        if stage.name in STAGES:
+            found[STAGES[stage.name]] = stage.seconds - before
+        before = stage.seconds
+    if rank.window is not None and rank.window.warmup:
+        found["first_step_seconds"] = rank.window.warmup[0].seconds
+    compiled = rank.realised.get("compiled")
+    if isinstance(compiled, dict) and isinstance(compiled.get("seconds"), int | float):
+        found["compile_seconds"] = float(str(compiled["seconds"]))
+    return found
+
+
+def _slowest(run: Result) -> PhaseSplit | None:
+    """The split of the rank whose steps took longest; None when any rank has none."""
+    splits = [rank.phases for rank in run.ranks if rank.phases is not None]
+    if not splits or len(splits) < len(run.ranks):
+        return None
+    return max(splits, key=lambda split: split.step_seconds)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,260 @@
+"""The gate: may a stack pass, being no slower than another by more than a floor allows?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, PairKey, logs_of_pairs
+from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_losses
+from accel_bench.analysis.document import PlannedSummary
+from accel_bench.analysis.measured import Measured, measure
+from accel_bench.analysis.sequential import Judgement, judge_pairs
+from accel_bench.analysis.statistics import Interval, log_interval
+from accel_bench.analysis.wording import interval_text, label, percent, ratio
+from accel_bench.result import Result, Status
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.experiment import SCHEMA_VERSION
+
+Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
+"""What the gate says."""
+
+EXIT_CODES: Mapping[Outcome, int] = {
+    "passed": 0,
+    "failed": 1,
+    "skipped": 3,
+    "regression": 4,
+    "inconclusive": 5,
+}
+"""What the program exits with."""
+
+WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
+"""Of several sweep points the worst outcome counts."""
+
+
+class GatePoint(Frozen):
+    """One sweep point: the stack against the other one."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    outcome: Outcome
+    """What the gate says."""
+
+    reason: str
+    """Why, in a sentence."""
+
+    stack_id: str
+    """Id of the stack's experiment."""
+
+    against_id: str
+    """Id of the other one's."""
+
+    pairs: int = 0
+    """Rounds in which both completed."""
+
+    looks: int = 0
+    """Sittings in which these pairs were measured; each is a look at them."""
+
+    ratio: Interval | None = None
+    """The stack's speed over the other's, with a 95 % interval; null without a pair."""
+
+    slower_by: float | None = None
+    """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
+
+    slower_by_at_most: float | None = None
+    """Upper bound of that, at the level of this look; null with fewer than two pairs."""
+
+    pairs_needed: int | None = None
+    """Pairs in all that would settle it, if spread and mean stay; null when settled or hopeless."""
+
+    more_pairs: int | None = None
+    """How many of those are missing."""
+
+    loss_verdict: LossWord = "not tested"
+    """Whether the loss curve is the other one's."""
+
+    loss_difference: float | None = None
+    """Largest relative difference of the smoothed loss curves; 0.01 is 1 %."""
+
+    loss_reason: str = ""
+    """Why the loss verdict is not `equivalent`, where it is not."""
+
+    status: Status
+    """How the stack's experiment ended."""
+
+    against_status: Status
+    """How the other one's ended."""
+
+    reasons: tuple[str, ...] = ()
+    """Why either status is not `ok`."""
+
+    seconds: float = 0.0
+    """Wall-clock seconds of all runs of both."""
+
+
+class GateReport(Frozen):
+    """The document of `accel-bench gate`."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this document's form."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    stack: str
+    """The stack that wants to pass."""
+
+    against: str
+    """The stack that it is held against."""
+
+    floor: float
+    """Relative slow-down that is allowed; 0.01 is 1 %."""
+
+    outcome: Outcome
+    """The worst of all points."""
+
+    exit_code: int
+    """What the program exits with."""
+
+    points: tuple[GatePoint, ...]
+    """Every sweep point, in the order of the plan."""
+
+
+def judge_gate(
+    stack: str,
+    against: str,
+    floor: float,
+    planned: Sequence[PlannedSummary],
+    results: Sequence[Result],
+) -> GateReport:
+    """Judge every sweep point of a plan that holds the two stacks."""
+    by_point: dict[str, dict[str, PlannedSummary]] = {}
+    for plan in planned:
+        by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
+    pairs = [
+        (measure(both[stack], results, 0), measure(both[against], results, 0))
+        for both in by_point.values()
+    ]
+    compared = sum(not _skipped(*pair) for pair in pairs)
+    points = tuple(_judge_point(*pair, floor, compared) for pair in pairs)
+    outcome = min((point.outcome for point in points), key=WORST_FIRST.index)
+    return GateReport(
+        scenario=planned[0].experiment.scenario.name,
+        stack=stack,
+        against=against,
+        floor=floor,
+        outcome=outcome,
+        exit_code=EXIT_CODES[outcome],
+        points=points,
+    )
+
+
+def _judge_point(stack: Measured, against: Measured, floor: float, points: int) -> GatePoint:
+    """Skipped and failed runs first, then the loss, then the speed."""
+    loss = compare_losses(against.completed, stack.completed)
+    logs = logs_of_pairs(_times(against), _times(stack))
+    judged = judge_pairs(logs, floor, _looks(stack, against), points) if _enough(logs) else None
+    outcome, reason = _outcome(stack, against, loss, judged, floor)
+    needed = MINIMUM_PAIRS if judged is None else judged.pairs_needed
+    needed = needed if outcome == "inconclusive" else None
+    runs = [*stack.counted.values(), *against.counted.values()]
+    return GatePoint(
+        sweep=stack.planned.experiment.sweep,
+        outcome=outcome,
+        reason=reason,
+        stack_id=stack.planned.experiment.id,
+        against_id=against.planned.experiment.id,
+        pairs=len(logs),
+        looks=_looks(stack, against),
+        ratio=log_interval(logs),
+        slower_by=judged.slower_by if judged else None,
+        slower_by_at_most=judged.at_most if judged else None,
+        pairs_needed=needed,
+        more_pairs=needed - len(logs) if needed else None,
+        loss_verdict=loss.verdict,
+        loss_difference=loss.largest_difference,
+        loss_reason=loss.reason,
+        status=stack.ending.status,
+        against_status=against.ending.status,
+        reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
+        seconds=sum(run.seconds for run in runs),
+    )
+
+
+def _outcome(
+    stack: Measured, against: Measured, loss: LossVerdict, judged: Judgement | None, floor: float
+) -> tuple[Outcome, str]:
+    """What is said, and why."""
+    if _skipped(stack, against):
+        reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
+        return "skipped", "; ".join(reasons)
+    for side in (stack, against):
+        if failure := _failure(side):
+            return "failed", failure
+    if loss.verdict == "different":
+        return "regression", f"the loss of {_name(stack)} is different ({loss.reason})"
+    if judged is None:
+        pairs = len(set(_times(stack)) & set(_times(against)))
+        reason = f"{pairs} of the {MINIMUM_PAIRS} pairs that a verdict needs"
+        return "inconclusive", f"{reason} (--repeats {MINIMUM_PAIRS})"
+    return judged.outcome, _sentence(stack, against, loss, judged, floor)
+
+
+def _sentence(
+    stack: Measured, against: Measured, loss: LossVerdict, judged: Judgement, floor: float
+) -> str:
+    """The speed in words."""
+    logs = logs_of_pairs(_times(against), _times(stack))
+    speed = log_interval(logs)
+    assert speed is not None
+    times = (
+        f"{ratio(speed.median)} times its speed ({interval_text(speed, ratio)}, {len(logs)} pairs)"
+    )
+    names = f"{_name(stack)} is slower than {_name(against)}"
+    if judged.outcome == "regression":
+        return f"{names} by more than {percent(floor)}: {times}"
+    open_end = f"{times}, at most {percent(max(0.0, judged.at_most))} slower"
+    if judged.outcome == "passed":
+        trained = loss.verdict if loss.verdict == "equivalent" else f"not tested ({loss.reason})"
+        return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
+    return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
+        f"about {judged.pairs_needed - len(logs)} more pairs would settle it (--resume --repeats "
+        f"{judged.pairs_needed}, or --max-pairs {judged.pairs_needed} from the start)"
+        if judged.pairs_needed
+        else f"even {MAXIMUM_PAIRS} pairs would not settle it: look for what makes the machine "
+        "noisy, or raise --floor"
+    )
+
+
+def _failure(side: Measured) -> str:
+    """Why a stack cannot be judged: one run that did not complete is enough. Empty if it can."""
+    failed = [run for run in side.counted.values() if not run.status.completed]
+    if not failed and side.usable:
+        return ""
+    status = failed[0].status if failed else side.ending.status
+    why = "; ".join(failed[0].reasons if failed else side.ending.reasons)
+    return f"a run of {_name(side)} ended as {status.value}: {why}"
+
+
+def _skipped(stack: Measured, against: Measured) -> bool:
+    return bool(stack.planned.skipped or against.planned.skipped)
+
+
+def _times(side: Measured) -> dict[PairKey, float]:
+    """Seconds per real token of every completed run."""
+    return {key: speed.seconds_per_token for key, speed in side.speeds.items()}
+
+
+def _looks(stack: Measured, against: Measured) -> int:
+    """Sittings that brought pairs."""
+    return len({sitting for sitting, _ in set(_times(stack)) & set(_times(against))})
+
+
+def _enough(logs: Sequence[float]) -> bool:
+    return len(logs) >= MINIMUM_PAIRS
+
+
+def _name(side: Measured) -> str:
+    experiment = side.planned.experiment
+    return label(experiment.stack.name, experiment.sweep)

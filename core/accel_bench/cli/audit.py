@@ -1,0 +1,47 @@
+"""`accel-bench audit`: rows whose figures disagree with one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+COLUMNS = ("run_id", "experiment_id", "stack", "invariant", "figures")
+"""Columns of the table; the JSON document has more."""
+
+
+def audit(
+    results: Annotated[
+        Path,
+        typer.Argument(
+            envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."
+        ),
+    ] = Path("accel_bench_results"),
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="How to print.")
+    ] = "table",
+) -> None:
+    """Check invariants in every stored row and list those that are broken.
+
+    Tokens against sequence length, samples against steps, rates against time, device clock against
+    wall clock, phases against steps, kinds of memory against one another, devices against those
+    asked, and every row's checksum. Exits with 1 when anything is broken.
+    """
+    from accel_bench.cli.output import print_json, print_table
+    from accel_bench.store.auditing import audit_store
+    from accel_bench.store.database import open_store
+
+    with open_store(results, write=False) as store:
+        report = audit_store(store)
+    if output == "json":
+        print_json(report.model_dump(mode="json"))
+    else:
+        if report.broken:
+            print_table(COLUMNS, ([getattr(one, key) for key in COLUMNS] for one in report.broken))
+        rows = len({one.run_id for one in report.broken})
+        typer.echo(
+            f"{report.rows} rows, {report.audited} completed: "
+            + (f"{rows} with broken invariants" if rows else "no invariant is broken")
+        )
+    raise typer.Exit(1 if report.broken else 0)

@@ -1,0 +1,46 @@
+"""`accel-bench compare`: two stored experiments side by side."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+WORD = "A stack's name, SITTING/STACK, or the beginning of an experiment's or a run's id."
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help=f"What is compared with. {WORD}")],
+    b: Annotated[str, typer.Argument(metavar="B", help=f"What is compared. {WORD}")],
+    results: Annotated[
+        Path,
+        typer.Option(envvar="ACCEL_BENCH_RESULTS", metavar="DIR", help="Where results are kept."),
+    ] = Path("accel_bench_results"),
+    results_b: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
+    ] = None,
+    output: Annotated[
+        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
+    ] = "table",
+) -> None:
+    """Compare stored results: B against A, with everything that differs between them.
+
+    Runs of the same round of the same sitting are pairs, and pairs alone get a verdict: a stored
+    reference is history, not a gate. Where more differs than the stacks declare, the differing
+    fields are printed, the two are not comparable, and there is no verdict either.
+
+    A bare stack's name means the newest run of the program that measured both.
+    """
+    from accel_bench.analysis.stored import compare_stored
+    from accel_bench.report.compare_report import render_comparison
+    from accel_bench.store.database import open_store
+    from accel_bench.store.selection import select_pairs
+
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(results, write=False))
+        other = stack.enter_context(open_store(results_b, write=False)) if results_b else None
+        selected = select_pairs(a, b, store, other)
+    found = [compare_stored(left, right) for left, right in selected]
+    typer.echo(render_comparison(found, output).rstrip("\n"))

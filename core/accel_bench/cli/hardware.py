@@ -1,0 +1,57 @@
+"""`accel-bench hardware`: the table of peaks, and what a device's name means in it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli.output import Format, print_json, print_rows, print_table
+
+app = typer.Typer(
+    no_args_is_help=True, help="Peak FLOP/s, memory and bandwidth of devices, with their sources."
+)
+
+PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
+COLUMNS = ("name", *PEAKS, "memory_bytes", "memory_bandwidth_bytes_per_second", "date")
+
+
+@app.command("list")
+def list_devices(output: Format = "table") -> None:
+    """List the devices whose peaks are known: dense FLOP/s by dtype."""
+    from accel_bench.hardware import list_hardware
+
+    rows = [
+        {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
+        for name, row in list_hardware().items()
+    ]
+    print_rows(COLUMNS, rows if output == "json" else list(map(_short, rows)), output)
+
+
+@app.command("show")
+def show_device(
+    device_name: Annotated[
+        str,
+        typer.Argument(help="How torch or NVML names the device, or a name of `hardware list`."),
+    ],
+    output: Format = "table",
+) -> None:
+    """Show which device a name means and what is known of it; exits with 2 when it is none."""
+    from accel_bench.hardware import named_hardware
+
+    name, hardware = named_hardware(device_name)
+    row = hardware.model_dump(mode="json")
+    if output == "json":
+        print_json({"name": name, **row})
+        return
+    peaks = row.pop("peak_flops")
+    rows = {"name": name, **row, **{f"peak_flops.{key}": peaks[key] for key in PEAKS}}
+    print_table(("key", "value"), _short(rows).items())
+
+
+def _short(row: dict[str, object]) -> dict[str, object]:
+    """The same row with figures as people read them: 3 digits, and `-` for what is not there."""
+    return {
+        key: f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
+        for key, value in row.items()
+    }

@@ -1,0 +1,174 @@
+"""NVIDIA's management library: its devices, found by uuid, and one question to one device at a
+time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from accel_bench.errors import AccelBenchError
+
+UUID_PREFIX = "GPU-"
+"""NVML writes it, torch leaves it out."""
+
+
+class NoReadingError(AccelBenchError):
+    """NVML, or a device, that should answer does not: missing, denied or lost."""
+
+
+@dataclass(frozen=True)
+class NVMLDevice:
+    """One device as NVML lists it."""
+
+    index: int
+    """NVML's index, which need not be CUDA's."""
+
+    uuid: str
+    """What tells it from every other one, `GPU-...`."""
+
+    bus: str
+    """PCI bus id; `CUDA_DEVICE_ORDER=PCI_BUS_ID` sorts by it."""
+
+    handle: Any
+    """NVML's handle."""
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """What `nvmlDevice<question>` answers; None where device or driver know no answer.
+
+        Raises NoReadingError when the answer is refused or the device does not respond.
+        """
+        return _call(getattr(library(), f"nvmlDevice{question}"), self.handle, *arguments)
+
+
+class Devices(NamedTuple):
+    """What NVML lists."""
+
+    found: tuple[NVMLDevice, ...] = ()
+    """Devices that answer, by NVML's index."""
+
+    problems: tuple[str, ...] = ()
+    """Why others do not."""
+
+
+@cache
+def library() -> Any:
+    """The bindings, initialised; they stay so until the program ends.
+
+    Opening them takes seconds where the driver keeps no state between clients, and then the first
+    reading of every run would come too late. Raises NoReadingError.
+    """
+    import pynvml
+
+    _call(pynvml.nvmlInit)
+    return pynvml
+
+
+def devices() -> Devices:
+    """All devices of this machine. Raises NoReadingError when NVML itself does not answer."""
+    nvml = library()
+    found, problems = [], []
+    for index in range(_call(nvml.nvmlDeviceGetCount) or 0):
+        try:
+            found.append(_device(nvml, index))
+        except NoReadingError as error:
+            problems.append(f"NVML's device {index}: {error}")
+    return Devices(tuple(found), tuple(problems))
+
+
+def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
+    """The device of that uuid, as NVML or as torch writes it; None when it is not there."""
+    wanted = uuid.removeprefix(UUID_PREFIX).lower()
+    same = [one for one in among if one.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
+    return same[0] if wanted and same else None
+
+
+def visible_devices(
+    listed: Devices, environment: Mapping[str, str]
+) -> tuple[NVMLDevice, ...] | None:
+    """Devices that CUDA shows to a process with that environment, in CUDA's order.
+
+    None where NVML cannot tell: CUDA's own order puts the fastest first, a lost device shifts
+    numbers, and an instance of a partitioned device (MIG) is no device of its own here.
+    """
+    by_bus = sorted(listed.found, key=lambda device: device.bus)
+    ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(by_bus) == 1
+    countable = ordered and not listed.problems
+    asked = environment.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return tuple(by_bus) if countable else None
+    shown = []
+    for entry in (entry.strip() for entry in asked.split(",")):
+        if entry.startswith("MIG-") or (entry.isdigit() and not countable):
+            return None
+        device = _entry(by_bus, entry)
+        if device is None:
+            # CUDA hides what stands behind an entry that it does not know.
+            break
+        shown.append(device)
+    return tuple(shown)
+
+
+def read(function: Callable[[], Any]) -> Any:
+    """What NVML answers to a question about the system; None where it does not."""
+    try:
+        return _call(function)
+    except NoReadingError:
+        return None
+
+
+def text(value: bytes | str) -> str:
+    """Older bindings give bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
+    """The device of one entry of CUDA_VISIBLE_DEVICES: a number, or the start of a uuid."""
+    if entry.isdigit():
+        return by_bus[int(entry)] if int(entry) < len(by_bus) else None
+    same = [one for one in by_bus if entry and one.uuid.startswith(entry)]
+    return same[0] if len(same) == 1 else None
+
+
+def _device(nvml: Any, index: int) -> NVMLDevice:
+    """Open one device. Raises NoReadingError when it is lost or denied."""
+    handle = _call(nvml.nvmlDeviceGetHandleByIndex, index)
+    uuid = _call(nvml.nvmlDeviceGetUUID, handle)
+    if handle is None or uuid is None:
+        raise NoReadingError("it has no uuid")
+    place = _call(nvml.nvmlDeviceGetPciInfo, handle)
+    bus = text(place.busId) if place is not None else f"{index:08}"
+    return NVMLDevice(index, text(uuid), bus, handle)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML: None where it knows no answer. Raises NoReadingError for any other refusal."""
+    import pynvml
+
+    unknown = (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_DEPRECATED,
+    )
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in unknown:
+            return None
+        raise NoReadingError(_reason(pynvml, error.value, str(error))) from error
+
+
+def _reason(pynvml: Any, code: int, said: str) -> str:
+    """What is wrong, in a word of ours before NVML's own."""
+    words = {
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",
+        pynvml.NVML_ERROR_NO_PERMISSION: "NVML is denied",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "the device is lost",
+        pynvml.NVML_ERROR_RESET_REQUIRED: "the device is lost",
+        pynvml.NVML_ERROR_GPU_NOT_FOUND: "the device is lost",
+    }
+    return f"{words.get(code, 'NVML fails')}: {said}"

@@ -1,0 +1,162 @@
+"""Out of memory as data: what was asked for, what was there, and in which part of a step."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+_SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
+_UNITS = {
+    "bytes": 1,
+    **{
+        f"{letter}{i}B": 2 ** (10 * power)
+        for power, letter in enumerate("KMGT", 1)
+        for i in ("", "i")
+    },
+}
+"""Some allocators leave out the i; all of them count by 1024."""
+
+_WORDINGS: Mapping[str, tuple[str, ...]] = {
+    "bytes_asked": (
+        rf"[Tt]ried to allocate {_SIZE}",
+        rf"Unable to allocate {_SIZE}",
+    ),
+    "bytes_free": (
+        rf"of which {_SIZE} is free",
+        rf"; {_SIZE} free",
+    ),
+    "bytes_total": (
+        rf"has a total capacity of {_SIZE}",
+        rf"{_SIZE} total capacity",
+        rf"max allowed: {_SIZE}",
+    ),
+    "bytes_in_use": (rf"this process has {_SIZE} memory in use",),
+    "bytes_allocated": (
+        rf"{_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+        rf"MPS allocated: {_SIZE}",
+    ),
+    "bytes_reserved_unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+}
+"""Figures by name, and how torch's allocators (CUDA and ROCm of today and of before 2.1, MPS, CPU)
+and numpy's word them."""
+
+_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+
+_BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
+_OPTIMIZER = ("torch/nn/utils/clip_grad.py",)
+_SCALER = ("torch/amp/grad_scaler.py",)
+_SCALER_STEPS = ("step", "unscale_", "update")
+_MODULE = ("torch/nn/modules/module.py",)
+
+STEP_PHASES = ("warm-up", "window", "phases")
+"""Phases of a worker in which an engine takes steps."""
+
+
+def memory_figures(error: BaseException) -> dict[str, Any]:
+    """What an out-of-memory error says in bytes; what it does not say is asked of the allocator.
+
+    Null where neither knows: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
+    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded where the text is.
+    """
+    text = str(error)
+    found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
+    reserved, allocated = _bytes(_RESERVED.search(text)), found["bytes_allocated"]
+    if reserved is not None and allocated is not None:
+        found["bytes_reserved_unallocated"] = reserved - allocated
+    in_use, total = found["bytes_in_use"], found["bytes_total"]
+    if in_use is not None and total is not None and in_use > total:
+        # In a container that hides processes torch prints 2**64, the sum of what it could not read.
+        found["bytes_in_use"] = None
+    on_host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in text
+    known = _host_memory() if on_host else _device_memory()
+    return {name: known.get(name) if value is None else value for name, value in found.items()}
+
+
+def step_part(error: BaseException) -> str | None:
+    """`forward`, `backward` or `optimizer`, by the outermost call of torch in the traceback.
+
+    The outermost, since a backward pass may compute a forward pass again. Clipping belongs to the
+    optimizer. None where the error came in none of them: while a batch was made, say.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        path = PurePath(frame.f_code.co_filename).as_posix()
+        name = frame.f_code.co_name
+        if path.endswith(_BACKWARD) and "backward" in name:
+            return "backward"
+        if path.endswith(_OPTIMIZER) or "/torch/optim/" in path:
+            return "optimizer"
+        if path.endswith(_SCALER) and name in _SCALER_STEPS:
+            return "optimizer"
+        if path.endswith(_MODULE) and name.endswith("_call_impl"):
+            return "forward"
+    return None
+
+
+def sentence(figures: Mapping[str, Any], where: str) -> str:
+    """`out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`, with what is known."""
+    said = []
+    if (asked := figures.get("bytes_asked")) is not None:
+        said.append(f"asked {_size(asked)}")
+    if (free := figures.get("bytes_free")) is not None:
+        total = figures.get("bytes_total")
+        said.append(f"{_size(free)} free" + (f" of {_size(total)}" if total is not None else ""))
+    if (unused := figures.get("bytes_reserved_unallocated")) is not None:
+        said.append(f"{_size(unused)} reserved but not allocated")
+    place = f" in {where}" if where else ""
+    return f"out of memory{place}" + (f": {', '.join(said)}" if said else "")
+
+
+def _first(wordings: tuple[str, ...], text: str) -> int | None:
+    """The bytes in the first wording that fits."""
+    found = (re.search(wording, text) for wording in wordings)
+    return _bytes(next(filter(None, found), None))
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None
+
+
+def _device_memory() -> dict[str, int]:
+    """What the allocator of the current GPU holds now; empty where torch has started none."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return {}
+    try:
+        free, total = cuda.mem_get_info()
+        allocated, reserved = cuda.memory_allocated(), cuda.memory_reserved()
+    except RuntimeError:
+        # After some errors a device answers no more.
+        return {}
+    return {
+        "bytes_free": free,
+        "bytes_total": total,
+        "bytes_allocated": allocated,
+        "bytes_reserved_unallocated": reserved - allocated,
+    }
+
+
+def _host_memory() -> dict[str, int]:
+    """What the host has, and what this process uses of it."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {
+        "bytes_free": memory.available,
+        "bytes_total": memory.total,
+        "bytes_in_use": psutil.Process().memory_info().rss,
+    }
+
+
+def _size(size: int) -> str:
+    """In the unit in which it has one to four digits before the point."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

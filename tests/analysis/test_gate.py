@@ -1,0 +1,106 @@
+"""The gate's report: which outcome, for which reason, and which of several points counts."""
+
+from __future__ import annotations
+
+from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_rounds, scaled
+
+from accel_bench.analysis.document import PlannedSummary
+from accel_bench.analysis.gate import judge_gate
+from accel_bench.result import Status
+
+LORA, FAST = make_experiment("lora"), make_experiment("fast")
+
+
+def judged(*results, floor=0.01, planned=(LORA, FAST), skipped=()):
+    plans = [
+        PlannedSummary(experiment=e, skipped=("excluded: too big",) if e in skipped else ())
+        for e in planned
+    ]
+    return judge_gate("fast", "lora", floor, plans, [run for group in results for run in group])
+
+
+def at(size, stack):
+    return make_experiment(stack, sweep={"train.micro_batch_size": size})
+
+
+def test_a_slower_stack_is_a_regression_with_its_figures():
+    report = judged(make_rounds(LORA, STEADY), make_rounds(FAST, scaled(1.05)))
+    (point,) = report.points
+    assert (report.outcome, report.exit_code) == ("regression", 4)
+    assert (point.stack_id, point.against_id) == (FAST.id, LORA.id)
+    assert (point.pairs, point.looks, point.loss_verdict) == (5, 1, "equivalent")
+    assert 0.049 < point.slower_by < 0.051
+    assert point.slower_by < point.slower_by_at_most < 0.06
+    assert "fast is slower than lora by more than 1 %: 0.952 times its speed" in point.reason
+
+
+def test_the_floor_decides_what_passes():
+    report = judged(make_rounds(LORA, STEADY), make_rounds(FAST, scaled(1.05)), floor=0.1)
+    assert (report.outcome, report.exit_code) == ("passed", 0)
+    assert report.points[0].reason.startswith("fast is slower than lora by less than 10 %, if at")
+
+
+def test_a_different_loss_does_not_pass_however_fast():
+    ranks = [make_rank(step_seconds=(0.05, 0.05), losses=[2.0, 2.1, 2.2])]
+    unlike = [make_result(FAST, round=i, ranks=ranks) for i in range(5)]
+    report = judged(make_rounds(LORA, STEADY), unlike)
+    assert report.exit_code == 4
+    assert report.points[0].loss_verdict == "different"
+    assert report.points[0].reason.startswith("the loss of fast is different (by up to 5 %")
+
+
+def test_an_open_gate_says_how_many_more_pairs_would_settle_it():
+    noisy = [0.1, 0.102, 0.099, 0.101, 0.1005]
+    report = judged(make_rounds(LORA, STEADY), make_rounds(FAST, noisy))
+    (point,) = report.points
+    assert report.exit_code == 5
+    assert point.more_pairs == point.pairs_needed - 5 > 0
+    assert f"about {point.more_pairs} more pairs would settle it" in point.reason
+
+
+def test_pairs_of_two_sittings_have_been_looked_at_twice():
+    one, two = (
+        [*make_rounds(LORA, STEADY[:3], sitting=day), *make_rounds(FAST, STEADY[:3], sitting=day)]
+        for day in ("monday", "tuesday")
+    )
+    (point,) = judged(one, two).points
+    assert (point.pairs, point.looks) == (6, 2)
+
+
+def test_one_run_that_did_not_complete_is_enough_to_fail():
+    fast = make_rounds(FAST, scaled(0.8))
+    fast[2] = make_result(FAST, round=2, status=Status.CRASHED, reasons=["SIGSEGV"])
+    report = judged(make_rounds(LORA, STEADY), fast)
+    assert (report.outcome, report.exit_code) == ("failed", 1)
+    assert report.points[0].reason == "a run of fast ended as crashed: SIGSEGV"
+
+
+def test_a_run_that_was_repeated_after_it_was_lost_does_not_fail_the_gate():
+    fast = make_rounds(FAST, scaled(1.0))
+    fast.insert(0, make_result(FAST, round=0, status=Status.KILLED))
+    fast[1] = make_result(FAST, round=0, attempt=1, seconds=0.1)
+    assert judged(make_rounds(LORA, STEADY), fast).outcome == "passed"
+
+
+def test_a_stack_that_never_ran_fails():
+    report = judged(make_rounds(LORA, STEADY))
+    assert report.exit_code == 1
+    assert "it was planned and never run" in report.points[0].reason
+
+
+def test_the_worst_of_several_sweep_points_counts():
+    good = [*make_rounds(at(1, "lora"), STEADY), *make_rounds(at(1, "fast"), scaled(1.0))]
+    bad = [*make_rounds(at(2, "lora"), STEADY), *make_rounds(at(2, "fast"), scaled(1.2))]
+    planned = [at(1, "lora"), at(1, "fast"), at(2, "lora"), at(2, "fast")]
+    report = judged(good, bad, planned=planned)
+    assert [point.outcome for point in report.points] == ["passed", "regression"]
+    assert report.outcome == "regression"
+    assert "fast (train.micro_batch_size=2) is slower" in report.points[1].reason
+
+
+def test_a_sweep_point_that_is_skipped_spoils_nothing():
+    good = [*make_rounds(at(1, "lora"), STEADY), *make_rounds(at(1, "fast"), scaled(1.0))]
+    planned = [at(1, "lora"), at(1, "fast"), at(2, "lora"), at(2, "fast")]
+    report = judged(good, planned=planned, skipped=[at(2, "fast")])
+    assert [point.outcome for point in report.points] == ["passed", "skipped"]
+    assert (report.outcome, report.points[1].reason) == ("passed", "excluded: too big")

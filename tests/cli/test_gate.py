@@ -1,0 +1,214 @@
+"""`accel-bench gate` with real runs: what passes, what does not, and what it leaves for CI."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from cli.program import Done, call
+from fault_plugins.active import faulty_installed
+from fault_plugins.distribution import install_doctored
+
+from accel_bench.cli.gate_request import parse_share
+from accel_bench.errors import ScenarioError
+from accel_bench.store.database import open_store
+
+SCENARIO = """\
+name: gated
+model: {use: null}
+data: {use: null, sequence_length: 16}
+optimizer: {use: null}
+engine: {use: null, step_seconds: 0.01}
+metrics: []
+stacks:
+  baseline: [{use: sleepy}]
+  twin: [{use: sleepy}]
+  doubled: [{use: sleepy, sleeps: 2}]
+  unlike: [{use: sleepy, loss_factor: 1.1}]
+  set-doubled: {set: {engine.step_seconds: 0.02}}
+  broken: [{use: faulty, fault: broken}]
+measure: {warmup: 1, steps: 8, repeats: 1}
+"""
+
+TRAINED = """\
+name: trained
+model: {overrides: {num_hidden_layers: 1}}
+data: {sequence_length: 16}
+resources: {device: cpu, threads: 1}
+stacks: {baseline: [], frozen: [frozen]}
+measure: {warmup: 1, steps: 2, repeats: 1}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The doctored and the faulty plugins are installed, here and in workers."""
+    folder = tmp_path_factory.mktemp("site")
+    install_doctored(folder)
+    with faulty_installed(folder):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the scenario."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gated.yaml").write_text(SCENARIO, encoding="utf8")
+    return tmp_path
+
+
+def gate(*arguments: str) -> Done:
+    """Gate a stack of the scenario."""
+    return call("gate", "gated.yaml", "--quiet", *arguments)
+
+
+def document(*arguments: str) -> tuple[Any, dict[str, Any]]:
+    """Exit code and JSON document."""
+    done = gate("--format", "json", *arguments)
+    assert done.out, done.err
+    return done.code, json.loads(done.out)
+
+
+def rounds(stack: str) -> list[tuple[str, int]]:
+    """Sitting and round of every stored run of a stack."""
+    with open_store(Path("accel_bench_results"), write=False) as store:
+        return [(r.sitting, r.round) for r in store.results() if r.experiment.stack.name == stack]
+
+
+def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
+    junit, markdown = folder / "gate.xml", folder / "gate.md"
+    files = ("--junit", str(junit), "--markdown", str(markdown))
+    code, found = document("--stack", "doubled", "--against", "baseline", "--floor", "1%", *files)
+    (point,) = found["points"]
+    assert (code, found["exit_code"], found["outcome"]) == (4, 4, "regression")
+    assert (point["pairs"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
+    assert 0.5 < point["slower_by"] < 1.5
+    assert "doubled is slower than baseline by more than 1 %" in point["reason"]
+
+    suite = ElementTree.parse(junit).getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "1", "0")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("type") == "regression"
+    assert failure.get("message") == point["reason"]
+    assert markdown.read_text(encoding="utf8").startswith("## gated: regression\n")
+
+
+def test_a_stack_that_sets_the_doubled_step_is_a_regression_against_the_plain_one() -> None:
+    code, found = document("--stack", "set-doubled", "--against", "baseline")
+    assert (code, found["points"][0]["pairs"]) == (4, 5)
+
+
+def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> None:
+    code, found = document("--stack", "unlike", "--floor", "50%", "--repeats", "1")
+    (point,) = found["points"]
+    assert (code, point["loss_verdict"]) == (4, "different")
+    assert "the loss of unlike is different (by up to 10 %, 0.1 % allowed)" == point["reason"]
+
+
+def test_the_same_work_passes_a_wide_floor_and_other_stacks_are_not_run() -> None:
+    done = gate("--stack", "twin", "--floor", "50%")
+    assert done.code == 0, done.out
+    assert "twin is slower than baseline by less than 50 %, if at all" in done.out
+    assert len(rounds("twin")) == len(rounds("baseline")) == 5
+    assert rounds("doubled") == []
+
+
+def test_too_few_pairs_are_inconclusive_and_say_how_many_are_missing_until_they_are_added() -> None:
+    code, found = document("--stack", "twin", "--floor", "50%", "--repeats", "2")
+    (point,) = found["points"]
+    assert (code, point["pairs"], point["more_pairs"]) == (5, 2, 3)
+    code, found = document("--stack", "twin", "--floor", "50%", "--repeats", "5", "--resume")
+    (point,) = found["points"]
+    assert (code, point["pairs"], point["looks"], point["more_pairs"]) == (0, 5, 2, None)
+    assert len(rounds("twin")) == 5
+
+
+def test_pairs_are_added_up_to_the_limit_and_each_time_is_a_look() -> None:
+    # Nothing passes a floor of a ten-millionth: every look stays open.
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--repeats", "2", "--max-pairs", "5")
+    code, found = document(*arguments)
+    (point,) = found["points"]
+    assert (code, point["pairs"], point["looks"]) == (5, 5, 3)
+    by_look = [sitting for sitting, _ in rounds("twin")]
+    assert [by_look.count(sitting) for sitting in dict.fromkeys(by_look)] == [2, 2, 1]
+    assert sorted(number for _, number in rounds("twin")) == [0, 1, 2, 3, 4]
+
+
+def test_pairs_of_earlier_commands_do_not_count_unless_they_are_resumed() -> None:
+    gate("--stack", "twin", "--floor", "0.0000001", "--repeats", "2")
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--repeats", "1", "--max-pairs", "2")
+    _, found = document(*arguments)
+    assert found["points"][0]["pairs"] == 2
+    assert len(rounds("twin")) == 4
+
+
+def test_a_failed_run_is_neither_passed_nor_open() -> None:
+    done = gate("--stack", "broken", "--repeats", "1")
+    assert done.code == 1
+    assert "a run of broken ended as failed: ValueError: broken on purpose" in done.out
+
+
+@pytest.mark.slow
+def test_a_plugin_that_freezes_all_parameters_is_invalid(folder: Path) -> None:
+    (folder / "trained.yaml").write_text(TRAINED, encoding="utf8")
+    done = call("gate", "trained.yaml", "--stack", "frozen", "-q", "--format", "json")
+    found = json.loads(done.out)
+    (point,) = found["points"]
+    assert (done.code, found["outcome"]) == (1, "failed")
+    assert (point["status"], point["against_status"]) == ("invalid", "ok")
+    assert "no parameter requires a gradient" in point["reason"]
+
+
+def test_every_sweep_point_is_judged() -> None:
+    sweep = ("--set", "sweep.train.seed=[1,2]", "--repeats", "1")
+    done = gate("--stack", "twin", "--format", "csv", *sweep)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert done.code == 5, done.err
+    assert [row["sweep"] for row in rows] == ['{"train.seed":1}', '{"train.seed":2}']
+    assert {(row["outcome"], row["pairs"]) for row in rows} == {("inconclusive", "1")}
+
+
+def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
+    done = gate("--stack", "doubled", "--against", "twin", "--dry-run", "--format", "json")
+    plan = json.loads(done.out)
+    assert done.code == 0
+    assert plan["runs"] == 10
+    assert {row["stack"] for row in plan["experiments"]} == {"doubled", "twin"}
+    assert not Path("accel_bench_results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--stack", "baseline"), "cannot be held against itself"),
+        (("--stack", "double"), "did you mean 'doubled'?"),
+        (("--stack", "twin", "--against", "basline"), "did you mean 'baseline'?"),
+        (("--stack", "twin", "--floor", "1"), "write 1% or 0.01"),
+        (("--stack", "twin", "--repeats", "9", "--max-pairs", "6"), "--max-pairs 6 is less"),
+        (("--stack", "twin", "--max-pairs", "2000"), "more than --max-runs 1,000"),
+        (("--stack", "twin", "--junit", "no/such/file.xml"), "no/such/file.xml cannot be written"),
+    ],
+)
+def test_what_cannot_be_gated_is_refused_before_anything_runs(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    done = gate(*arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert not Path("accel_bench_results").exists()
+
+
+def test_a_floor_is_a_share() -> None:
+    assert parse_share("1%", "--floor") == parse_share(" 1 % ", "--floor") == 0.01
+    assert parse_share("0.025", "--floor") == 0.025
+    for text in ("0", "100%", "-1%", "one", "1%%", "nan", ""):
+        with pytest.raises(ScenarioError):
+            parse_share(text, "--floor")

@@ -1,0 +1,37 @@
+"""`accel-bench hardware` prints the table of peaks and says what a device's name means."""
+
+from __future__ import annotations
+
+import json
+
+from cli.program import call
+
+from accel_bench.hardware import list_hardware
+
+
+def test_the_list_has_a_row_for_every_device_with_numbers_for_programs() -> None:
+    rows = {
+        row["name"]: row for row in json.loads(call("hardware", "list", "--format", "json").out)
+    }
+    assert set(rows) == set(list_hardware())
+    assert rows["t4"]["fp16"] == 65e12
+    assert rows["t4"]["bf16"] is None
+    printed = call("hardware", "list").out
+    assert all(f"\n{name} " in printed for name in rows)
+    assert all(column in printed.splitlines()[0] for column in rows["t4"])
+
+
+def test_a_device_s_own_name_shows_what_it_is_taken_for() -> None:
+    shown = json.loads(call("hardware", "show", "NVIDIA H100 NVL", "--format", "json").out)
+    row = list_hardware()["h100-nvl"]
+    assert shown == {"name": "h100-nvl", **row.model_dump(mode="json")}
+    printed = call("hardware", "show", "NVIDIA H100 NVL").out
+    assert "8.355e+14" in printed
+    assert row.source in printed
+
+
+def test_a_name_that_means_no_device_exits_with_2_and_names_its_relatives() -> None:
+    done = call("hardware", "show", "NVIDIA H100")
+    assert done.code == 2
+    assert "known: h100-nvl, h100-pcie, h100-sxm" in done.err
+    assert done.out == ""

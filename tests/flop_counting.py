@@ -1,0 +1,82 @@
+"""Models on the meta device under torch's own FLOP counter, and what our formulas say of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench.builtin.huggingface_impl import build_config, random_model
+from accel_bench.builtin.lora import LoraOptions
+from accel_bench.builtin.lora_impl import add_adapter
+from accel_bench.scenario.models import Stack
+from accel_bench.scenario.uses import ModelUse
+from accel_bench.worker.settings import enable_gradient_checkpointing
+
+
+def meta_model(
+    name: str,
+    overrides: dict[str, Any] | None = None,
+    *,
+    lora: dict[str, Any] | None = None,
+    trained: Sequence[str] | None = None,
+    checkpointing: bool = False,
+) -> Any:
+    """A catalogue model on `meta`, in train mode, with eager attention.
+
+    `lora` are options of the adapter; `trained` are beginnings of the names of the parameters that
+    train, all where it is None.
+    """
+    config = build_config(ModelUse(id=name, overrides=overrides or {}))
+    # The other implementations of experts ask tensors for values, which meta tensors do not have.
+    config._experts_implementation = "batched_mm"
+    model = random_model(config, torch.float32, "meta", 0, "eager").train()
+    if lora is not None:
+        model = add_adapter(model, LoraOptions.model_validate_json(json.dumps(lora)), seed=0)
+    if trained is not None:
+        for parameter_name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter_name.startswith(tuple(trained)))
+    if checkpointing:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            enable_gradient_checkpointing(model)
+    return model
+
+
+def counted_flops(model: Any, length: int) -> float:
+    """FLOPs for a token that torch counts in one forward and backward pass of one sequence.
+
+    All scores are counted, causal or not. The mask has four dimensions, since making one out of
+    less needs values.
+    """
+    tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
+    inputs = {
+        "input_ids": tokens,
+        "labels": tokens,
+        "attention_mask": torch.zeros(1, 1, length, length, device="meta"),
+        # Else OPT counts positions by a mask of two dimensions.
+        "position_ids": torch.arange(length, device="meta")[None],
+    }
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs).loss.backward()
+    return counter.get_total_flops() / length
+
+
+def run_of(model: Any, folder: Path, /, **scenario: Any) -> Run:
+    """A run that trains a model."""
+    experiment = Experiment(
+        id="0" * 12,
+        scenario=Scenario.model_validate_json(json.dumps(scenario)),
+        stack=Stack(name="baseline"),
+        identity={},
+    )
+    run = Run(experiment, Device("cpu"), folder, folder, logger=logging.getLogger("test"))
+    run.model = run.unwrapped_model = model
+    return run

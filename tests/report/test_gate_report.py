@@ -1,0 +1,100 @@
+"""The gate's report in every form: the same figures, and no name that breaks out of its place."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from accel_bench.analysis.gate import GatePoint, GateReport, Outcome
+from accel_bench.analysis.statistics import Interval
+from accel_bench.errors import AccelBenchError
+from accel_bench.report.gate_report import FORMATS, render_gate
+from accel_bench.result import Status
+
+
+def point(outcome: Outcome, reason: str = "why", **changes) -> GatePoint:
+    fields = {
+        "sweep": {"k": outcome},
+        "outcome": outcome,
+        "reason": reason,
+        "stack_id": "aaa",
+        "against_id": "bbb",
+        "pairs": 5,
+        "looks": 1,
+        "ratio": Interval(median=0.95, low=0.94, high=0.96),
+        "slower_by": 0.0526,
+        "slower_by_at_most": 0.06,
+        "loss_verdict": "equivalent",
+        "status": Status.OK,
+        "against_status": Status.OK,
+        "seconds": 1.5,
+    }
+    return GatePoint(**{**fields, **changes})
+
+
+def report(*points: GatePoint) -> GateReport:
+    return GateReport(
+        scenario="peft",
+        stack="fast",
+        against="lora",
+        floor=0.01,
+        outcome="failed",
+        exit_code=1,
+        points=points,
+    )
+
+
+ALL = report(*map(point, ("passed", "regression", "inconclusive", "failed", "skipped")))
+
+
+def test_junit_counts_what_a_ci_system_shows() -> None:
+    root = ElementTree.fromstring(render_gate(ALL, "junit"))
+    (suite,) = root
+    counts = [suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")]
+    assert (root.tag, suite.tag, counts) == (
+        "testsuites",
+        "testsuite",
+        ["5", "2", "1", "1", "7.500"],
+    )
+    kinds = [[child.tag for child in case] for case in suite]
+    assert kinds == [["system-out"], ["failure"], ["failure"], ["error"], ["skipped"]]
+    assert suite[1].get("name") == "fast (k=regression) against lora"
+    assert "slower by: 5.26 %" in str(suite[1][0].text)
+
+
+def test_no_reason_breaks_out_of_xml_or_of_a_table() -> None:
+    nasty = report(point("regression", reason="</testcase>\x00\x1b[31m| <b> & \n# x"))
+    case = ElementTree.fromstring(render_gate(nasty, "junit"))[0][0]
+    assert case[0].get("message") == "</testcase>  [31m| <b> &  # x"
+    assert "\x1b" not in render_gate(nasty, "table")
+    markdown = render_gate(nasty, "markdown")
+    assert "\\|" in markdown
+    assert "<b>" not in markdown.replace("\\<b\\>", "")
+    assert not [line for line in markdown.splitlines() if line.startswith("# x")]
+
+
+def test_csv_and_json_hold_every_figure_under_one_name() -> None:
+    rows = list(csv.DictReader(io.StringIO(render_gate(ALL, "csv"))))
+    document = json.loads(render_gate(ALL, "json"))
+    assert [row["outcome"] for row in rows] == [one["outcome"] for one in document["points"]]
+    for name in set(document["points"][0]) - {"ratio", "reasons", "sweep"}:
+        assert name in rows[0]
+    assert (rows[0]["ratio_low"], rows[0]["floor"]) == ("0.94", "0.01")
+
+
+def test_people_see_every_point_with_its_reason() -> None:
+    printed = render_gate(ALL, "table")
+    assert printed.splitlines()[0] == "peft: failed (exit 1)"
+    assert len(printed.splitlines()) == 6
+    lines = render_gate(ALL, "markdown").splitlines()
+    assert "| k=passed | passed | 0.950 (95 % interval 0.940 to 0.960) | 5.26 % | 6 % " in lines[6]
+
+
+def test_a_form_that_there_is_not_is_refused() -> None:
+    with pytest.raises(AccelBenchError, match="did you mean 'junit'"):
+        render_gate(ALL, "junti")
+    assert set(FORMATS) == {"table", "json", "csv", "markdown", "junit"}

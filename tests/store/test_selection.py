@@ -1,0 +1,105 @@
+"""Which runs words mean: ids, stacks of the newest command, stacks of a sitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store.store_factory import make_experiment, make_result, make_sitting
+
+from accel_bench.errors import StoreError
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.database import Store, open_store
+from accel_bench.store.selection import select_pairs
+
+LORA, NF4, LONG = (
+    make_experiment("lora"),
+    make_experiment("nf4", train={"seed": 1}),
+    make_experiment("lora", train={"seed": 2}),
+)
+
+
+def fill(folder: Path, *rows: tuple[str, Experiment, str]) -> Path:
+    """A results folder with a run for each sitting, experiment and minute."""
+    with open_store(folder, write=True) as store:
+        for sitting in dict.fromkeys(sitting for sitting, _, _ in rows):
+            store.add_sitting(make_sitting(sitting))
+        for number, (sitting, experiment, minute) in enumerate(rows):
+            started = f"2026-01-05T08:{minute}:00Z"
+            run_id = f"run-{number}"
+            store.add(make_result(run_id, sitting, experiment=experiment, started_at=started))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Monday with both stacks in two looks, and tuesday with one of them alone."""
+    folder = fill(
+        tmp_path / "results",
+        ("sunday", LORA, "01"),
+        ("monday", LORA, "02"),
+        ("monday", NF4, "03"),
+        ("monday.2", LORA, "04"),
+        ("monday.2", NF4, "05"),
+        ("tuesday", LORA, "06"),
+    )
+    with open_store(folder, write=False) as store:
+        yield store
+
+
+def ids(store: Store, a: str, b: str, other: Store | None = None) -> tuple[list[str], list[str]]:
+    """Run ids of the only pair."""
+    ((left, right),) = select_pairs(a, b, store, other)
+    return [run.run_id for run in left], [run.run_id for run in right]
+
+
+def test_bare_names_mean_the_newest_command_that_ran_both_with_all_its_looks(store: Store) -> None:
+    assert ids(store, "lora", "nf4") == (["run-1", "run-3"], ["run-2", "run-4"])
+
+
+def test_a_name_within_a_sitting_means_that_sitting(store: Store) -> None:
+    assert ids(store, "sunday/lora", "monday.2/nf4") == (["run-0"], ["run-4"])
+    assert ids(store, "/lora", "nf4")[0] == ["run-0", "run-1", "run-3", "run-5"]
+
+
+def test_an_id_means_all_runs_of_the_experiment_and_a_run_s_id_that_run(store: Store) -> None:
+    assert ids(store, LORA.id[:8], "run-2") == (["run-0", "run-1", "run-3", "run-5"], ["run-2"])
+
+
+def test_b_may_lie_in_another_folder(store: Store, tmp_path: Path) -> None:
+    other = fill(tmp_path / "other", ("friday", LORA, "01"), ("friday", LORA, "02"))
+    with open_store(other, write=False) as second:
+        assert ids(store, "lora", "lora", second) == (["run-5"], ["run-0", "run-1"])
+
+
+def test_what_means_several_experiments_is_refused_with_the_ids(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "several", ("monday", LORA, "01"), ("monday", LONG, "02"))
+    with open_store(folder, write=False) as store:
+        with pytest.raises(StoreError, match=r"means several experiments: .*give an id") as raised:
+            select_pairs("lora", LORA.id, store)
+        assert LORA.id in str(raised.value)
+        assert LONG.id in str(raised.value)
+        assert ids(store, LORA.id, LONG.id) == (["run-0"], ["run-1"])
+
+
+def test_sweep_points_that_both_have_are_pairs_of_their_own(tmp_path: Path) -> None:
+    points = [
+        (stack, make_experiment(stack, {"train.seed": seed}, train={"seed": seed}))
+        for seed in (1, 2)
+        for stack in ("lora", "nf4")
+    ]
+    rows = [("monday", experiment, f"0{n}") for n, (_, experiment) in enumerate(points)]
+    with open_store(fill(tmp_path / "swept", *rows), write=False) as store:
+        found = select_pairs("lora", "nf4", store)
+    assert [(a[0].run_id, b[0].run_id) for a, b in found] == [
+        ("run-0", "run-1"),
+        ("run-2", "run-3"),
+    ]
+
+
+def test_unknown_words_are_refused_with_what_is_there(store: Store) -> None:
+    with pytest.raises(StoreError, match="begins with 'nf5'"):
+        select_pairs("lora", "nf5", store)
+    with pytest.raises(StoreError, match="begins with 'sunday' and has a stack called 'nf4'"):
+        select_pairs("lora", "sunday/nf4", store)
