@@ -2,19 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Libraries that change every stack as soon as they are installed, for the tests that provoke that.
+TRAPS := $(VENV)-traps
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick lint bench clean
+.PHONY: demo test quick traps lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
-test: $(VENV)/.test
-	$(BIN)/python -m pytest
+test: $(VENV)/.test $(TRAPS)/.done
+	ACCEL_BENCH_TRAPS="$(CURDIR)/$(TRAPS)" $(BIN)/python -m pytest
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow"
+
+traps: $(TRAPS)/.done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -38,5 +42,14 @@ $(VENV)/.test: $(VENV)/.demo plugins/example/pyproject.toml
 	$(PIP) -e '.[test]' -e plugins/compile -e plugins/example
 	touch $@
 
+# Its own packages come before those of the other environment, which it sees all.
+$(TRAPS)/.done: $(VENV)/.test
+	$(BIN)/python -m venv --clear --without-pip $(TRAPS)
+	$(BIN)/python -c 'import sysconfig as s; print(f"import site; site.addsitedir({s.get_path(\"purelib\")!r})")' \
+		> "$$($(TRAPS)/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/ordinary.pth"
+	$(TRAPS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		gptqmodel==7.6.0 optimum==2.3.0 torchao==0.18.0 bitsandbytes==0.50.2
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(TRAPS)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.provenance import git_state
-from benchmarks import command_line, engine, harness
+from benchmarks import command_line, engine, harness, hf_trainer
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
 BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
     "synchronisations": lambda counts, _: harness.measure_waits(counts),
     "engine": engine.measure_engine,
     "engine-large": engine.measure_large_engine,
+    "hf-trainer": hf_trainer.measure_hf_trainer,
 }
 """What can be measured, by name."""
 
@@ -65,7 +66,8 @@ def line_of(entry: Entry) -> str:
     """One line for people."""
     goal = "" if entry.goal is None else f"  goal {entry.goal_is} {entry.goal}"
     met = {True: "  met", False: "  MISSED", None: ""}[entry.met]
-    return f"{entry.name}: {entry.value:.4g} {entry.unit}{goal}{met}"
+    between = "" if entry.interval is None else " [{:.4g} {:.4g}]".format(*entry.interval)
+    return f"{entry.name}: {entry.value:.4g}{between} {entry.unit}{goal}{met}"
 
 
 if __name__ == "__main__":

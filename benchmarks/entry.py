@@ -22,7 +22,10 @@ class Entry(Frozen):
     """Which benchmark."""
 
     value: float
-    """The number: a median over rounds."""
+    """The number: a median over rounds, or the middle of its interval."""
+
+    interval: tuple[float, float] | None = None
+    """95 % t interval of the value over rounds; null where none is computed."""
 
     unit: str
     """`ratio`, or what the value counts."""

@@ -16,7 +16,7 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FIELDS = {"name", "value", "unit", "goal", "goal_is", "met", "samples", "machine"}
+FIELDS = {"name", "value", "interval", "unit", "goal", "goal_is", "met", "samples", "machine"}
 
 
 def python(*arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
@@ -84,6 +84,21 @@ def test_the_engine_and_the_bare_loop_train_the_same_model_in_turns() -> None:
     assert entry["value"] > 0
     assert entry["goal"] is None
     assert entry["met"] is None
+
+
+def test_the_engines_train_in_turns_and_their_ratio_has_an_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.entry import Counts
+    from benchmarks.hf_trainer import measure_hf_trainer
+
+    entry = measure_hf_trainer(Counts(windows=2, steps=1))
+    sides = ("hf_trainer", "torch", "torch_again")
+    assert set(entry.samples) == {f"{side}_step_seconds" for side in sides}
+    assert all(len(samples) == 2 for samples in entry.samples.values())
+    assert entry.interval is not None
+    assert entry.interval[0] <= entry.value <= entry.interval[1]
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

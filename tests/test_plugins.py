@@ -274,3 +274,17 @@ def test_a_plugin_need_not_be_hashable() -> None:
 
     active = Active([Member(Unhashable(Options(), "u"), "u", None, "d")])
     assert [found for _, found in active.call_all("accelerate_model", run=None)] == ["u"]
+
+
+def test_the_options_of_the_generic_argument_are_the_plugin_s() -> None:
+    class Named(Options):
+        factor: float = 1.0
+
+    class Generic(Plugin[Named]):
+        """Says its options once."""
+
+    class Child(Generic):
+        """Says nothing."""
+
+    assert Generic.Options is Child.Options is Named
+    assert First.Options is Options

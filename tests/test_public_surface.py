@@ -33,7 +33,9 @@ PROMISED = {
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "forget_compilation",
     "hookimpl",
+    "read_compilation",
 }
 ROOT = Path(__file__).resolve().parents[1]
 

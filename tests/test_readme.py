@@ -65,7 +65,7 @@ def marked(command: str) -> object:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader has it: a scenario of theirs, and results of one run."""
     folder = tmp_path_factory.mktemp("readme")
-    write_nulls(folder, "my.yaml", stacks="{alone: []}")
+    write_nulls(folder, "my.yaml", stacks="{baseline: [], compiled: []}")
     done = start("run", "my.yaml", "-q", folder=folder)
     assert done.code == 0, done.err
     return folder
@@ -77,7 +77,8 @@ def test_a_command_runs(command: str, workplace: Path) -> None:
     words = [stored_id(workplace) if word == "ID" else word for word in shlex.split(command)]
     arguments = words[3:] if words[0] == "python" else words[1:]
     done = start(*arguments, folder=workplace)
-    assert done.code == 0, done.out + done.err
+    # A gate over two stacks that do the same passes, or is open when the machine is busy.
+    assert done.code in ((0, 5) if "gate" in words else (0,)), done.out + done.err
     assert done.out
     if target:
         (workplace / "written.yaml").write_text(done.out)
@@ -133,7 +134,7 @@ def test_its_toml_is_toml(source: str) -> None:
 
 
 def test_the_table_of_plugins_is_the_list_of_what_is_installed() -> None:
-    table = re.findall(r"^\| (`[^|]+) \| [^|]+ \| \w+ \|", TEXT, re.MULTILINE)
+    table = re.findall(r"^\| (`[^|]+) \| [^|]+ \| [\w, ]+ \|", TEXT, re.MULTILINE)
     named = {name for cell in table for name in re.findall(r"`([\w-]+)`", cell)}
     listed = start("plugins")
     assert named == {line.split()[0] for line in listed.out.splitlines()[1:] if line.strip()}

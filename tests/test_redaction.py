@@ -176,3 +176,9 @@ def test_redacting_twice_changes_nothing_more() -> None:
     once = redactor.redact(f"--token {SECRET} HF_TOKEN={SECRET} https://u:{SECRET}@h {SECRET}")
     assert redactor.redact(once) == once
     assert SECRET not in once
+
+
+def test_an_override_in_one_argument_with_its_flag_is_looked_into() -> None:
+    arguments = ["run", "--set=environment.HF_TOKEN=canary-0123", "--set=train.seed=1"]
+    done = Redactor().redact_arguments(arguments)
+    assert done == ["run", "--set=environment.HF_TOKEN=[redacted]", "--set=train.seed=1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def test_resuming_runs_unfinished_rounds_again_with_their_baseline(
     notes = carry_out(tmp_path, null_scenario(stacks, measure=measure), resume=True)
     assert notes.runs == 4
     again = [(row.round, row.experiment.stack.name) for row in stored(tmp_path)[len(first) :]]
-    assert sorted(again) == [(1, "baseline"), (1, "shaky"), (2, "baseline"), (2, "shaky")]
+    assert sorted(again) == [(0, "baseline"), (0, "shaky"), (2, "baseline"), (2, "shaky")]
     assert carry_out(tmp_path, null_scenario(stacks, measure=measure), resume=True).runs == 0
     assert len(stored(tmp_path)) == len(first) + 4
 
@@ -160,3 +161,19 @@ def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
     assert steps == sorted(steps)
     assert any(0 < step < 22 for step in steps)
     assert "window" in {beat.phase for beat in notes.beats}
+
+
+def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:
+    """A round that was lost in the middle is run again as itself, with its own order of stacks."""
+    stacks = {"baseline": [], "other": []}
+    scenario = null_scenario(stacks, measure={"warmup": 1, "steps": 2, "repeats": 4})
+    first = carry_out(tmp_path, scenario)
+    lost = next(r for r in first.results if (r.round, r.experiment.stack.name) == (1, "other"))
+    database = sqlite3.connect(tmp_path / "results" / "results.sqlite")
+    with database:
+        database.execute("DELETE FROM runs WHERE run_id = ?", (lost.run_id,))
+    database.close()
+    resumed = carry_out(tmp_path, scenario, resume=True)
+    order = williams_rounds(["baseline", "other"], 4, 0)[1]
+    assert [r.round for r in resumed.results] == [1, 1]
+    assert [r.experiment.stack.name for r in resumed.results] == order

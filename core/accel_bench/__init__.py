@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accel_bench.compilation import forget_compilation, read_compilation
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.job import Job
     from accel_bench.machine import Machine
@@ -43,10 +44,13 @@ __all__ = [
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "forget_compilation",
     "hookimpl",
+    "read_compilation",
 ]
 
 _HOMES = {
+    "accel_bench.compilation": ("forget_compilation", "read_compilation"),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.job": ("Job",),
     "accel_bench.machine": ("Machine",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, get_args
 
 import pluggy
 
@@ -35,7 +35,7 @@ class Plugin(Generic[OptionsT]):
     """
 
     Options: ClassVar[type[Options]] = Options
-    """The model of the options."""
+    """The model of the options; `Plugin[MyOptions]` is enough to set it."""
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Requirements (PEP 508) beyond those of the distribution; checked from metadata."""
@@ -75,13 +75,30 @@ class Plugin(Generic[OptionsT]):
     """Relative distance from the baseline's loss curve that is by design; None means exactly equal
     work."""
 
+    strategy: ClassVar[str | None] = None
+    """Class by which `parallelize_model`, or an engine in its place, joins the ranks, such as
+    `DistributedDataParallel` or `FSDPModule`; a run that is joined otherwise is invalid."""
+
+    def __init_subclass__(cls, **settings: object) -> None:
+        """Take the options' model from `Plugin[MyOptions]` where no `Options` is written."""
+        super().__init_subclass__(**settings)
+        if "Options" in vars(cls):
+            return
+        for base in getattr(cls, "__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Options):
+                    cls.Options = argument
+
     def __init__(self, options: OptionsT, name: str = "") -> None:
         self.options = options
         self.name = name
 
     def claims(self) -> frozenset[str] | None:
-        """One-answer hooks that this instance answers, by its options; None means all it
-        implements."""
+        """One-answer hooks that this instance answers, by its options.
+
+        None means all it implements, or those of its slot where it fills one. A slot's plugin that
+        names a hook of another slot answers that too, in the place of that slot's plugin.
+        """
         return None
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:

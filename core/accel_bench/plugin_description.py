@@ -27,6 +27,7 @@ CONSTRAINTS = (
     "after",
     "before",
     "loss_tolerance",
+    "strategy",
 )
 """Class attributes that a plugin declares, in the order of `Plugin`."""
 

@@ -136,9 +136,9 @@ class Active:
             return found.function(*(arguments[name] for name in found.argnames))
 
     def _one_answer(self, hook: str) -> Member | None:
-        """The stack's plugin that claims a hook, else the slot's. Two claims are an error."""
+        """The plugin that claims a hook, else its slot's. Two claims are an error."""
         implementing = [m for m in self.members if id(m.instance) in self._functions(hook)]
-        claiming = [m for m in implementing if m.slot is None and _claims(m, hook)]
+        claiming = [m for m in implementing if _claims(m, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(member.name) for member in claiming)
             raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
@@ -270,7 +270,12 @@ def blaming(member: Member, what: str) -> Iterator[None]:
 
 
 def _claims(member: Member, hook: str) -> bool:
-    """Whether a plugin of the stack answers a one-answer hook that it implements."""
+    """Whether a plugin claims a one-answer hook that it implements.
+
+    A slot's plugin that does not say so claims nothing: it answers what its slot is for.
+    """
     with blaming(member, "claims"):
         claims = member.instance.claims()
-    return claims is None or hook in claims
+    if claims is None:
+        return member.slot is None
+    return hook in claims and (member.slot is None or member.slot != ONE_ANSWER[hook])

@@ -22,8 +22,9 @@ def distribution_version(name: str) -> str:
     except metadata.PackageNotFoundError:
         return ""
     folder = _editable_folder(found)
-    commit = git_state(folder) if folder else ""
-    return f"{found.version}+{commit}" if commit else found.version
+    if folder is None:
+        return found.version
+    return f"{found.version}+{git_state(folder) or _sources_digest(folder)}"
 
 
 @cache
@@ -38,8 +39,27 @@ def git_state(folder: Path) -> str:
     untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".")
     if not changes and not untracked:
         return commit
-    dirty = hashlib.sha256((changes + untracked).encode()).hexdigest()[:8]
+    content = [_digest(folder / name) for name in untracked.splitlines()]
+    dirty = hashlib.sha256("\0".join([changes, untracked, *content]).encode()).hexdigest()[:8]
     return f"{commit}.dirty-{dirty}"
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file's content; empty for one that cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def _sources_digest(folder: Path) -> str:
+    """Digest of a folder's Python sources, which tells code apart that git does not know."""
+    sources = sorted(path for path in folder.rglob("*.py") if ".venv" not in path.parts)
+    found = hashlib.sha256()
+    for path in sources:
+        found.update(f"{path.relative_to(folder)}\0{_digest(path)}\0".encode())
+    return f"sources-{found.hexdigest()[:8]}"
 
 
 def _editable_folder(found: metadata.Distribution) -> Path | None:

@@ -131,6 +131,8 @@ class Redactor:
     def _argument(self, argument: str) -> str:
         """Redact `--token=VALUE`, `plugin.token=VALUE`, or whatever else is in one argument."""
         found = _OPTION.fullmatch(argument)
+        if found and found[1].startswith("-") and _OPTION.fullmatch(found[2]):
+            return f"{found[1]}={self._argument(found[2])}"  # such as --set=environment.TOKEN=VALUE
         if found and _is_secret(found[1].rpartition(".")[2], found[2], minimum=1):
             return f"{found[1]}={REDACTED}"
         return self.redact(argument)

@@ -139,10 +139,10 @@ class PhaseSplit(Frozen):
     """Steps that were split."""
 
     step_seconds: float
-    """Median seconds of those steps."""
+    """Seconds of the step of median duration among them."""
 
     seconds: dict[str, float]
-    """Seconds by `PhaseName`: the median over those steps."""
+    """Seconds of that step by `PhaseName`."""
 
 
 class Stage(Frozen):

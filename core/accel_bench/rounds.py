@@ -99,7 +99,7 @@ class Session:
             SweepPoint(self, plan, list(group)) for _, group in groupby(plan.runnable, _point_of)
         ]
         self.store.add_sitting(self._sitting(plan, points))
-        self.reporter.on_plan(plan, sum(len(stacks) for point in points for stacks in point.rounds))
+        self.reporter.on_plan(plan, sum(len(s) for point in points for s in point.rounds.values()))
         for point in points:
             point.carry_out()
 
@@ -123,7 +123,7 @@ class Session:
         return self.store.results(sitting=self.id, experiment_ids=ids)
 
     def _sitting(self, plan: Plan, points: Sequence[SweepPoint]) -> Sitting:
-        order = {point.planned[0].experiment.point: point.rounds for point in points}
+        order = {point.planned[0].experiment.point: list(point.rounds.values()) for point in points}
         return Sitting(
             id=self.id,
             started_at=_now(),
@@ -141,14 +141,14 @@ class SweepPoint:
         self._session = session
         self._plan = plan
         self._stored = self._stored_results()
-        self._done = self._complete_rounds()
         self._dropped: set[str] = set()
         self._warmup = self._known_warmup()
         self._found = 0
         measure = plan.file.measure
         names = [one.experiment.stack.name for one in self.planned]
         order = williams_rounds(names, measure.repeats, measure.seed)
-        self.rounds: list[list[str]] = order[self._done :]
+        missing = self._missing_rounds(measure.repeats)
+        self.rounds: dict[int, list[str]] = {number: order[number] for number in missing}
 
     def carry_out(self) -> None:
         """Prepare every stack, then run the rounds."""
@@ -156,7 +156,7 @@ class SweepPoint:
             return
         for planned in self.planned:
             self._prepare(planned)
-        for number, stacks in enumerate(self.rounds, start=self._done):
+        for number, stacks in self.rounds.items():
             for position, name in enumerate(stacks):
                 if name not in self._dropped:
                     self._run(self._named(name), number, position)
@@ -224,9 +224,9 @@ class SweepPoint:
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> None:
         """Store a run; a preparation is stored only when it failed, as the run it stands for."""
-        record_ending(folder, result)
         if purpose == "measure" or not result.status.completed:
             self._session.store.add(result)
+        record_ending(folder, result)
 
     def _named(self, name: str) -> Planned:
         return next(one for one in self.planned if one.experiment.stack.name == name)
@@ -235,15 +235,20 @@ class SweepPoint:
         """Earlier results of these experiments, when they are to be counted."""
         return self._session.earlier([planned.experiment.id for planned in self.planned])
 
-    def _complete_rounds(self) -> int:
-        """Rounds in which every stack has a completed run from one sitting."""
+    def _missing_rounds(self, repeats: int) -> list[int]:
+        """Numbers of the rounds to run: as many as are lacking, and first those that have a gap.
+
+        A round is complete when every stack has a completed run in it from one sitting.
+        """
         by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
         for result in self._stored:
             if result.status.completed:
                 key = (result.sitting, result.round)
                 by_round.setdefault(key, set()).add(_name(result.experiment))
         wanted = {_name(planned.experiment) for planned in self.planned}
-        return sum(found == wanted for found in by_round.values())
+        complete = [number for (_, number), found in by_round.items() if found == wanted]
+        missing = [number for number in range(repeats) if number not in complete]
+        return missing[: max(0, repeats - len(complete))]
 
     def _known_warmup(self) -> int | None:
         """The warm-up that earlier rounds have settled on; None lets round 1 find it."""

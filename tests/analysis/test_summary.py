@@ -39,12 +39,19 @@ def failing(experiment, status, rounds=5, **changes):
 
 def test_the_document_has_the_promised_keys():
     document = two_stacks().model_dump(mode="json")
-    assert set(document) == {"schema_version", "scenario", "baseline", "experiments", "seeds", "noise"}
+    assert set(document) == {
+        "schema_version",
+        "scenario",
+        "baseline",
+        "experiments",
+        "seeds",
+        "noise",
+    }
     row = document["experiments"][1]
     assert set(row) >= KEYS
     assert set(row["tokens_per_second"]) == set(row["ratio"]) == {"median", "low", "high"}
     assert set(row["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
-    assert set(row["loss"]) == {"first", "last"}
+    assert set(row["loss"]) == {"first", "last", "last_step"}
     assert set(row["plugins"][0]) == {"name", "distribution", "version"}
 
 
@@ -250,3 +257,14 @@ def test_a_stack_says_in_one_line_what_it_changes():
         "torch-compile(mode=default), fused, train.gradient_checkpointing=true, model.dtype=float16"
     )
     assert differs(Stack(name="lora")) == "as the scenario says"
+
+
+def test_losses_at_the_end_are_those_of_a_step_that_all_stacks_took():
+    """Round 1 finds another warm-up for each stack: their last steps have other numbers."""
+    curve = [5.0, 4.0, 3.0, 2.0, 1.0]
+    short = make_rank(warmup=1, step_seconds=(0.1, 0.1), losses=curve[:3])
+    long = make_rank(warmup=3, step_seconds=(0.1, 0.1), losses=curve)
+    results = [make_result(LORA, ranks=[short]), make_result(FAST, ranks=[long])]
+    first, second = make_summary([LORA, FAST], results).experiments
+    assert first.loss == second.loss
+    assert (first.loss.last, first.loss.last_step) == (3.0, 2)

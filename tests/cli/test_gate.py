@@ -163,7 +163,8 @@ def test_a_plugin_that_freezes_all_parameters_is_invalid(folder: Path) -> None:
     found = json.loads(done.out)
     (point,) = found["points"]
     assert (done.code, found["outcome"]) == (1, "failed")
-    assert (point["status"], point["against_status"]) == ("invalid", "ok")
+    assert point["status"] == "invalid"
+    assert point["against_status"] in ("ok", "degraded")
     assert "no parameter requires a gradient" in point["reason"]
 
 

@@ -58,6 +58,9 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables."""
 
+    python: str = sys.executable
+    """The interpreter that it runs in."""
+
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     """Value of `MARK` in the program and in everything that it starts."""
 
@@ -76,7 +79,7 @@ class Program:
         variables["PYTHONPATH"] = str(self.site)
         variables["ACCEL_BENCH_RESULTS"] = str(self.results_folder)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-        command = [sys.executable, "-m", "accel_bench", *arguments]
+        command = [self.python, "-m", "accel_bench", *arguments]
         process = subprocess.Popen(command, env=variables, cwd=self.folder, text=True, **streams)
         self.started.append(process)
         return process

@@ -5,11 +5,12 @@ One program runs all of them under one short time limit.
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from faults.program import Finished, Program, null_scenario
+from faults.program import Finished, Program, null_scenario, write_scenario
 
 from accel_bench.result import Status
 
@@ -107,3 +108,27 @@ def test_the_rank_that_was_not_to_blame_keeps_its_result(finished: Finished) -> 
 
 def test_the_program_exits_1(finished: Finished) -> None:
     assert finished.code == 1
+
+
+def test_a_store_that_cannot_grow_ends_the_sitting_and_keeps_what_is_in_it(
+    program: Program,
+) -> None:
+    """As on a full disk: the rows that were acknowledged are there, and nobody interrupted it."""
+    scenario = null_scenario({"baseline": [], "other": []}, measure={"repeats": 40, "steps": 2})
+    path = write_scenario(program.folder / "scenario.yaml", scenario)
+    process = program.start(
+        "run",
+        str(path),
+        "--quiet",
+        "--format",
+        "json",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )
+    finished = program.finish(process)
+    assert finished.code == 1
+    assert "check free space" in finished.err
+    assert {row["status"] for row in finished.document["experiments"]} == {"infra_error"}
+    stored = program.results()
+    assert len(stored) >= 2
+    assert all(result.status is Status.OK for result in stored)
+    assert program.left_behind() == []

@@ -44,6 +44,7 @@ def while_handling(error: Exception, context: Exception) -> Exception:
         type("Aliased", (OutOfMemoryError,), {})("full"),
         RuntimeError(GPU_TEXT),
         RuntimeError(CPU_TEXT),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         caused(ValueError("no kernel"), caused(KeyError("x"), OutOfMemoryError("full"))),
         while_handling(ValueError("no kernel"), MemoryError()),
@@ -68,7 +69,6 @@ def test_a_circle_of_causes_ends() -> None:
     ("text", "asked", "free"),
     [
         (GPU_TEXT, 20 * 2**20, 3 * 2**29),
-        (CPU_TEXT, 4398046511104, None),
         ("CUDA out of memory. Tried to allocate 512 bytes.", 512, None),
         ("out of memory", None, None),
     ],
@@ -99,8 +99,29 @@ def test_each_error_has_one_status(error: BaseException, status: Status) -> None
 
 def test_reasons_are_one_line_each() -> None:
     assert reasons_of(ValueError("first\nsecond")) == ("ValueError: first",)
-    assert reasons_of(MemoryError()) == ("MemoryError",)
     assert reasons_of(InvalidRunError(["one", "two"])) == ("one", "two")
+
+
+def test_out_of_memory_is_told_in_a_sentence() -> None:
+    said = "out of memory in warm-up: asked 20.0 MiB, 1.5 GiB free of 79.1 GiB"
+    assert reasons_of(OutOfMemoryError(GPU_TEXT), "warm-up") == (said,)
+
+
+def test_what_hides_out_of_memory_is_told_too() -> None:
+    hidden = caused(HookError("a", "b", "load_model", "full"), OutOfMemoryError(GPU_TEXT))
+    said = reasons_of(hidden, "load_model")
+    assert said[0].startswith("out of memory in load_model: asked 20.0 MiB")
+    assert said[1:] == ("plugin 'a' (b) failed in load_model: full",)
+
+
+def test_the_part_of_a_step_is_kept_for_any_error() -> None:
+    import torch
+
+    layer = torch.nn.Linear(4, 4)
+    with pytest.raises(RuntimeError) as caught:
+        layer(torch.ones(3))
+    assert describe(caught.value, "window")["step_part"] == "forward"
+    assert "step_part" not in describe(caught.value, "load_model")
 
 
 def test_what_a_hook_raised_is_described_with_whose_it_is() -> None:

@@ -13,7 +13,8 @@ import torch
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.models import Stack
-from accel_bench.worker.realised import FirstStepProbe, differences, read_realised
+from accel_bench.worker.gradient_flow import FirstStepProbe
+from accel_bench.worker.realised import differences, read_realised
 
 Model = torch.nn.Sequential
 

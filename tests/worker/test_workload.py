@@ -26,8 +26,8 @@ from accel_bench.flops import hardware_flops, model_flops
 from accel_bench.result import RankResult
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.worker.findings import Findings, rank_result
+from accel_bench.worker.gradient_flow import FirstStepProbe
 from accel_bench.worker.measurement import check_first_step
-from accel_bench.worker.realised import FirstStepProbe
 from accel_bench.worker.settings import enable_gradient_checkpointing
 from accel_bench.worker.workload import read_workload
 from accel_bench.workload import Matmul, Workload

@@ -22,6 +22,9 @@ CLOCK_SLACK_SECONDS = 0.05
 PHASE_TOLERANCE = 0.05
 """Relative disagreement allowed between the sum of a step's phases and the step."""
 
+PHASE_SLACK_SECONDS = 0.002
+"""What is allowed beside that: an engine may do something of its own between two phases."""
+
 CONSTANT_STEPS = 3
 """Steps from which on equal lengths are taken for constant length, and not for chance."""
 
@@ -159,7 +162,8 @@ def phases(result: Result) -> Iterator[str]:
         if split is None:
             continue
         total = sum(split.seconds.values())
-        if abs(total - split.step_seconds) > PHASE_TOLERANCE * split.step_seconds:
+        allowed = max(PHASE_TOLERANCE * split.step_seconds, PHASE_SLACK_SECONDS)
+        if abs(total - split.step_seconds) > allowed:
             parts = " + ".join(f"{phase} {value:.4g}" for phase, value in split.seconds.items())
             yield f"{name}{parts} = {total:.4g} s, but the step took {split.step_seconds:.4g} s"
 

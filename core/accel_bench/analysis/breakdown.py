@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from accel_bench.result import PhaseSplit, RankResult, Result
@@ -51,7 +51,10 @@ class Phases(Frozen):
     """Seconds of a step by phase: medians over runs of the slowest rank's."""
 
     step_seconds: float
-    """The whole of those steps that were split, a few after the window."""
+    """The whole step that was split, one after the window."""
+
+    to_window: float | None = None
+    """Its time over the window's median step: the split is flagged where it is 5 % away from 1."""
 
     data: float | None = None
     """Getting batches, and copying them to the device."""
@@ -75,14 +78,18 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
     return StartUp(**middle)
 
 
-def phases(runs: Iterable[Result]) -> Phases | None:
+def phases(runs: Sequence[Result]) -> Phases | None:
     """Each phase's median over runs; None where no engine marked any."""
     found = [split for run in runs if (split := _slowest(run)) is not None]
     if not found:
         return None
     names = dict.fromkeys(name for split in found for name in split.seconds)
     middle = {name: _median([split.seconds.get(name) for split in found]) for name in names}
-    return Phases(step_seconds=median(split.step_seconds for split in found), **middle)
+    return Phases(
+        step_seconds=median(split.step_seconds for split in found),
+        to_window=_median([_to_window(run) for run in runs]),
+        **middle,
+    )
 
 
 def _start_up(run: Result) -> dict[str, float]:
@@ -116,6 +123,15 @@ def _slowest(run: Result) -> PhaseSplit | None:
     if not splits or len(splits) < len(run.ranks):
         return None
     return max(splits, key=lambda split: split.step_seconds)
+
+
+def _to_window(run: Result) -> float | None:
+    """How long the split step took for one of the window, on the rank that was split."""
+    for rank in run.ranks:
+        if rank.phases is not None and rank.phases == _slowest(run) and rank.window is not None:
+            usual = median(sample.seconds for sample in rank.window.samples)
+            return rank.phases.step_seconds / usual if usual else None
+    return None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

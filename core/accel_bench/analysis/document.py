@@ -54,13 +54,20 @@ class StepSeconds(Frozen):
 
 
 class LossEnds(Frozen):
-    """Both ends of the loss curve, in the first completed run; all runs share their seeds."""
+    """Both ends of the loss curve, in the first completed run; all runs share their seeds.
+
+    The last step is one that all stacks of the sweep point took, so that losses that stand below
+    one another are of the same step, also where warm-ups had different lengths.
+    """
+
+    last_step: int
+    """Number of the step of `last`, from 0, warm-up included."""
 
     first: float | None
     """Loss of step 0; null when it was not finite."""
 
     last: float | None
-    """Loss of the last step of the window; null when it was not finite."""
+    """Loss of that step; null when it was not finite."""
 
 
 class ExperimentSummary(Frozen):

@@ -10,7 +10,7 @@ from accel_bench.analysis.audit import marked
 from accel_bench.analysis.comparison import PairKey
 from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics import Interval, geometric_interval, quantile
-from accel_bench.analysis.status import Ending, counted_runs, ending
+from accel_bench.analysis.status import BY_THE_USER, Ending, counted_runs, ending
 from accel_bench.analysis.throughput import RunThroughput, run_throughput
 from accel_bench.result import Metric, Result, Status
 
@@ -59,7 +59,12 @@ class Measured:
         return list(self.completed.values())[-1] if self.completed else None
 
 
-def measure(planned: PlannedSummary, results: Sequence[Result], repeats: int) -> Measured:
+def measure(
+    planned: PlannedSummary,
+    results: Sequence[Result],
+    repeats: int,
+    stopped: Ending = BY_THE_USER,
+) -> Measured:
     """Pick the experiment's runs out of all results and say how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
@@ -75,7 +80,7 @@ def measure(planned: PlannedSummary, results: Sequence[Result], repeats: int) ->
         and result.experiment.stack.name == experiment.stack.name
     ]
     counted = {key: marked(run) for key, run in counted_runs(own).items()}
-    end = ending(planned, list(counted.values()), repeats)
+    end = ending(planned, list(counted.values()), repeats, stopped)
     valid = end.status is not Status.INVALID
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
@@ -95,10 +100,18 @@ def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
     return StepSeconds(p50=p50, p90=p90, p95=p95, p99=p99, spread=spread)
 
 
-def loss_ends(speeds: Mapping[PairKey, RunThroughput]) -> LossEnds | None:
-    """First and last loss of the first completed run."""
+def shared_steps(rows: Sequence[Measured]) -> int:
+    """How many steps every completed run of these rows took, warm-up included."""
+    counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
+    return min(counts, default=0)
+
+
+def loss_ends(speeds: Mapping[PairKey, RunThroughput], steps: int) -> LossEnds | None:
+    """Loss of the first and of the last of `steps` steps, in the first completed run."""
     first = next(iter(speeds.values()), None)
-    return LossEnds(first=first.losses[0], last=first.losses[-1]) if first else None
+    if first is None:
+        return None
+    return LossEnds(first=first.losses[0], last=first.losses[steps - 1], last_step=steps - 1)
 
 
 def peak_memory(runs: Mapping[PairKey, Result]) -> tuple[int | None, str | None]:

@@ -12,13 +12,17 @@ from accel_bench.result import Result, Status
 
 
 class Ending(NamedTuple):
-    """How an experiment ended."""
+    """How an experiment ended, or what ended a sitting before its time."""
 
     status: Status
     """Exactly one."""
 
     reasons: tuple[str, ...] = ()
     """Why it is not `ok`; each once."""
+
+
+BY_THE_USER = Ending(Status.INTERRUPTED, ("it was planned and never run",))
+"""What ends a sitting early when nothing else has."""
 
 
 def counted_runs(results: Iterable[Result]) -> dict[PairKey, Result]:
@@ -42,10 +46,18 @@ def counted_runs(results: Iterable[Result]) -> dict[PairKey, Result]:
     return dict(sorted(kept.items(), key=lambda item: (sittings.index(item[0][0]), item[0][1])))
 
 
-def ending(planned: PlannedSummary, counted: Sequence[Result], repeats: int) -> Ending:
-    """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all."""
+def ending(
+    planned: PlannedSummary,
+    counted: Sequence[Result],
+    repeats: int,
+    stopped: Ending = BY_THE_USER,
+) -> Ending:
+    """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all.
+
+    `stopped` is how an experiment ended whose runs were never made, or not to the end.
+    """
     if not counted:
-        return _not_run(planned)
+        return Ending(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
     statuses = [result.status for result in counted]
     completed = sum(status.completed for status in statuses)
     reasons = _reasons(counted)
@@ -55,7 +67,8 @@ def ending(planned: PlannedSummary, counted: Sequence[Result], repeats: int) -> 
     if completed < wanted:
         reasons = (*reasons, f"{completed} of {wanted} runs completed{_failures(statuses)}")
     if 2 * completed < wanted:
-        return Ending(_commonest(statuses), reasons)
+        failure = _commonest(statuses)
+        return Ending(failure or stopped.status, reasons)
     if completed == wanted and set(statuses) == {Status.OK}:
         return Ending(Status.OK)
     return Ending(Status.DEGRADED, reasons)
@@ -70,13 +83,6 @@ def exit_code(summaries: Sequence[Summary]) -> int:
     return 0 if all(status.completed for status in ran) else 1
 
 
-def _not_run(planned: PlannedSummary) -> Ending:
-    """Skipped by a constraint, or never reached."""
-    if planned.skipped:
-        return Ending(Status.SKIPPED, planned.skipped)
-    return Ending(Status.INTERRUPTED, ("it was planned and never run",))
-
-
 def _reasons(counted: Sequence[Result]) -> tuple[str, ...]:
     """Reasons of all runs, each once, in the order in which they came up."""
     return tuple(dict.fromkeys(reason for result in counted for reason in result.reasons))
@@ -89,7 +95,7 @@ def _failures(statuses: Sequence[Status]) -> str:
     return f": {listed}" if listed else ""
 
 
-def _commonest(statuses: Sequence[Status]) -> Status:
-    """The commonest failure, the first of equals; without any the rounds were cut short."""
+def _commonest(statuses: Sequence[Status]) -> Status | None:
+    """The commonest failure, the first of equals; None where the rounds were only cut short."""
     counts = Counter(status for status in statuses if not status.completed)
-    return counts.most_common(1)[0][0] if counts else Status.INTERRUPTED
+    return counts.most_common(1)[0][0] if counts else None

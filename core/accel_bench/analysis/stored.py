@@ -11,7 +11,14 @@ from accel_bench.analysis.comparable import Comparability, Difference, comparabi
 from accel_bench.analysis.comparison import Comparison, PairKey, Verdict, compare
 from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
-from accel_bench.analysis.measured import Measured, loss_ends, measure, peak_memory, step_seconds
+from accel_bench.analysis.measured import (
+    Measured,
+    loss_ends,
+    measure,
+    peak_memory,
+    shared_steps,
+    step_seconds,
+)
 from accel_bench.analysis.statistics import Interval, t_quantile
 from accel_bench.analysis.summary import differs
 from accel_bench.analysis.wording import listing
@@ -136,9 +143,10 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> StoredComparison
     paired = bool(set(left.speeds) & set(right.speeds))
     speed = _judge(left, right, allowed, paired)
     loss = _loss(left, right, allowed, paired)
+    steps = shared_steps([left, right])
     return StoredComparison(
-        a=_side(left),
-        b=_side(right),
+        a=_side(left, steps),
+        b=_side(right, steps),
         comparable=allowed.comparable,
         declared=allowed.declared,
         differing=allowed.differing,
@@ -229,8 +237,8 @@ def _times(side: Measured) -> dict[PairKey, float]:
     return {key: speed.seconds_per_token for key, speed in side.speeds.items()}
 
 
-def _side(side: Measured) -> Side:
-    """What is said of one of the two."""
+def _side(side: Measured, steps: int) -> Side:
+    """What is said of one of the two; `steps` is how many all runs of both took."""
     experiment, runs = side.planned.experiment, list(side.counted.values())
     peak, kind = peak_memory(side.completed)
     hosts = (str(run.machine.get("host", "")) for run in runs)
@@ -248,6 +256,6 @@ def _side(side: Measured) -> Side:
         step_seconds=step_seconds(side.speeds),
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
-        loss=loss_ends(side.speeds),
+        loss=loss_ends(side.speeds, steps),
         differs=differs(experiment.stack),
     )

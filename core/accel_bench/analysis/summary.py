@@ -14,11 +14,13 @@ from accel_bench.analysis.document import (
     PlannedSummary,
     Summary,
 )
+from accel_bench.analysis.gradients import gradient_reasons
 from accel_bench.analysis.measured import (
     Measured,
     loss_ends,
     measure,
     peak_memory,
+    shared_steps,
     step_seconds,
 )
 from accel_bench.analysis.memory import memory_figures
@@ -27,7 +29,7 @@ from accel_bench.analysis.peak import peak_flops_of
 from accel_bench.analysis.seeds import compare_over_seeds
 from accel_bench.analysis.sentence import sentence
 from accel_bench.analysis.statistics import Interval
-from accel_bench.analysis.status import exit_code
+from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
 from accel_bench.analysis.tokens import token_summary
 from accel_bench.analysis.utilization import utilization
 from accel_bench.analysis.wording import plain_value, settings
@@ -47,26 +49,35 @@ class _Judgement(NamedTuple):
     loss: LossVerdict
     """About the loss."""
 
+    reasons: tuple[str, ...] = ()
+    """Why the row is degraded, seen beside its baseline."""
 
-def summarize(
+
+def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended them
     scenario: str,
     baseline: str,
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
     repeats: int,
+    stopped: Ending = BY_THE_USER,
 ) -> Summary:
     """Bring the results of a scenario together, one row for each planned experiment.
 
     `results` may hold several attempts of a run and several sittings; stacks are compared with the
-    stack called `baseline` at the same sweep point. `repeats` is the number of rounds asked for.
+    stack called `baseline` at the same sweep point. `repeats` is the number of rounds asked for;
+    `stopped` is what ended the sitting, where it was ended before all of them.
     """
-    measured = [measure(plan, results, repeats) for plan in planned]
+    measured = [measure(plan, results, repeats, stopped) for plan in planned]
     points = list(dict.fromkeys(row.planned.experiment.point for row in measured))
     judged: dict[int, _Judgement] = {}
+    steps: dict[str, int] = {}
     for point in points:
         rows = [row for row in measured if row.planned.experiment.point == point]
         judged.update(_judge_point(rows, baseline))
-    experiments = tuple(_row(row, judged[id(row)]) for row in measured)
+        steps[point] = shared_steps(rows)
+    experiments = tuple(
+        _row(row, judged[id(row)], steps[row.planned.experiment.point]) for row in measured
+    )
     completed = [run for row in measured for run in row.completed.values()]
     return Summary(
         scenario=scenario,
@@ -99,7 +110,8 @@ def _judge_point(rows: Sequence[Measured], baseline: str) -> dict[int, _Judgemen
     for key, row in open_rows.items():
         assert base is not None
         loss = compare_losses(base.completed, row.completed)
-        judged[id(row)] = _Judgement(compared[key], loss)
+        gradients = gradient_reasons(base.completed, row.completed)
+        judged[id(row)] = _Judgement(compared[key], loss, gradients)
     return judged
 
 
@@ -136,8 +148,8 @@ def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
     return {key: speed.seconds_per_token for key, speed in speeds.items()}
 
 
-def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
-    """Fill in one row."""
+def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:
+    """Fill in one row; `steps` is how many all runs of its sweep point took."""
     experiment, comparison, loss = row.planned.experiment, judged.comparison, judged.loss
     speed, last, middle = row.tokens_per_second, row.last, row.middle
     devices = experiment.scenario.world_size
@@ -148,14 +160,14 @@ def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
         experiment_id=experiment.id,
         stack=experiment.stack.name,
         sweep=experiment.sweep,
-        status=row.ending.status,
-        reasons=row.ending.reasons,
+        status=Status.DEGRADED if judged.reasons else row.ending.status,
+        reasons=(*row.ending.reasons, *judged.reasons),
         runs=len(row.completed),
         tokens_per_second=speed,
         ratio=comparison.ratio,
         step_seconds=step_seconds(row.speeds),
         peak_memory_bytes=peak,
-        loss=loss_ends(row.speeds),
+        loss=loss_ends(row.speeds, steps),
         loss_verdict=loss.verdict,
         verdict=comparison.verdict,
         tokens_per_second_per_device=speed.median / devices if speed else None,
@@ -168,7 +180,7 @@ def _row(row: Measured, judged: _Judgement) -> ExperimentSummary:
         realised=rank.realised if rank else {},
         tokens=token_summary(last) if last else None,
         start_up=start_up(row.completed.values()),
-        phases=phases(row.completed.values()),
+        phases=phases(list(row.completed.values())),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         ratio_reason="" if comparison.ratio else comparison.reason,
         verdict_reason=comparison.reason,

@@ -26,6 +26,7 @@ class DDP(Plugin[DDPOptions]):
     """Replicates the model on every device and averages gradients."""
 
     Options = DDPOptions
+    strategy = "DistributedDataParallel"
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:

@@ -14,9 +14,7 @@ COLUMNS = ("run_id", "experiment_id", "stack", "invariant", "figures")
 def audit(
     results: Annotated[
         Path,
-        typer.Argument(
-            envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."
-        ),
+        typer.Argument(envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."),
     ] = Path("accel_bench_results"),
     output: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print.")

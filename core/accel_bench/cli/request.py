@@ -13,16 +13,16 @@ from typing import Any
 import typer
 
 from accel_bench.analysis.document import PlannedSummary, Summary
-from accel_bench.analysis.status import exit_code
+from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
 from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
-from accel_bench.errors import NothingToRunError, ScenarioError, did_you_mean
+from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
 from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
 from accel_bench.redaction import Redactor
 from accel_bench.report.formats import render
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
 from accel_bench.rounds import Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.scenario.load import parse_value
@@ -95,14 +95,20 @@ class Request:
                 )
                 for n in range(len(plans))
             ]
+            stopped = BY_THE_USER
             try:
                 with redirect_stdout(sys.stderr):
                     for session, plan in zip(sessions, plans, strict=True):
                         session.carry_out(plan)
+            except StoreError as error:
+                stopped = Ending(Status.INFRA_ERROR, (str(error),))
+                raise
             finally:
                 reporter.close()
                 pairs = zip(sessions, plans, strict=True)
-                summaries = [_summary(plan, session.results(plan)) for session, plan in pairs]
+                summaries = [
+                    _summary(plan, session.results(plan), stopped) for session, plan in pairs
+                ]
                 self._print(summaries, store, sessions)
         return exit_code(summaries)
 
@@ -171,7 +177,7 @@ def _nth(number: int) -> str:
     return f".{number + 1}" if number else ""
 
 
-def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
+def _summary(plan: Plan, results: Sequence[Result], stopped: Ending = BY_THE_USER) -> Summary:
     """What the results of a plan say."""
     summary = summarize(
         scenario=plan.file.name,
@@ -181,6 +187,7 @@ def _summary(plan: Plan, results: Sequence[Result]) -> Summary:
         ],
         results=results,
         repeats=plan.file.measure.repeats,
+        stopped=stopped,
     )
     redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
     return Summary.model_validate(redactor.redact_value(summary.model_dump(mode="python")))

@@ -6,6 +6,9 @@ from accel_bench.analysis.document import ExperimentSummary, SeedEquivalence, Su
 from accel_bench.analysis.wording import flops, label, listing
 from accel_bench.report.cells import plain
 
+PHASE_TOLERANCE = 0.05
+"""Relative distance from the window's step within which a split step stands for it."""
+
 
 def stack_notes(summary: Summary) -> dict[str, str]:
     """What each stack changes, by its name."""
@@ -40,7 +43,10 @@ def _phases(row: ExperimentSummary) -> str:
     seconds = {name: getattr(row.phases, name) for name in names}
     whole = row.phases.step_seconds
     shares = [f"{name} {spent / whole:.0%}" for name, spent in seconds.items() if spent is not None]
-    return f"a step is {', '.join(shares)}" if whole else ""
+    to_window = row.phases.to_window
+    flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
+    of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
+    return f"a step is {', '.join(shares)}{of_which}" if whole else ""
 
 
 def _rate(row: ExperimentSummary) -> str:
@@ -62,7 +68,7 @@ def _start(row: ExperimentSummary) -> str:
 
 
 def seed_notes(summary: Summary) -> list[str]:
-    """`name: loss at the end over 5 seeds equivalent: +0.01 % (90 % interval ...), 0.1 % allowed`."""
+    """`name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...), 0.1% allowed`."""
     return [_seeds(row) for row in summary.seeds]
 
 

@@ -14,7 +14,7 @@ from accel_bench.errors import AccelBenchError, WorkerError
 from accel_bench.job import Job
 from accel_bench.plugins import activate
 from accel_bench.result import RankResult, Status
-from accel_bench.worker import failure
+from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
 
@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
     )
     job = Job.model_validate_json(job_file.read_bytes())
+    settings.set_environment()
     heartbeat = Heartbeat(job.heartbeat_path(rank))
     try:
         active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)

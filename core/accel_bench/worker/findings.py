@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.plugins import Active, wrong_answer
 from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
 from accel_bench.run import Run
+from accel_bench.scenario.environment import recorded
 from accel_bench.worker import failure
 from accel_bench.workload import Workload
 
@@ -26,6 +28,7 @@ class Findings:
     evidence: dict[str, Any] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=lambda: recorded(os.environ))
 
 
 def collect_metrics(active: Active, run: Run, findings: Findings) -> None:

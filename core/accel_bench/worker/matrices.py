@@ -131,7 +131,7 @@ def _is_matrix(module: nn.Module) -> bool:
 
 
 def _is_from_transformers(module: nn.Module) -> bool:
-    """Whether it is a linear of a model's own, such as GPT-2's; those of integrations are quantized."""
+    """Whether it is a linear of a model's own; linears of integrations are quantized."""
     return type(module).__module__.startswith(
         ("transformers.pytorch_utils", "transformers.models.")
     )

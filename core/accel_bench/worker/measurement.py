@@ -27,6 +27,7 @@ from accel_bench.worker.findings import (
 )
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
+from accel_bench.worker.synchronizations import SynchronizationCounter
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -87,14 +88,18 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
     """Build, warm up, measure, and collect what plugins have to say."""
     build(active, run, heartbeat)
     engine = build_engine(active, run, heartbeat)
-    probe = first_step_probe(run)
+    probe = first_step_probe(run, findings)
+    waits = SynchronizationCounter(run.device.type)
 
     disturbances = Disturbances(run.device.type)
 
     def before_window() -> None:
         if run.trace.find("warm-up") is None:
             run.trace.mark("warm-up")
-            check_first_step(run, probe, findings)
+            waits.stop()
+            if probe is not None:
+                findings.realised["synchronizations_per_step"] = waits.per_step()
+            check_first_step(run, probe, findings, declared_strategy(active, run))
         else:
             run.trace.mark("disturbed window")
         for _ in active.call_all("start_metrics", run=run):
@@ -124,8 +129,13 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=asked.sync == "each",
     )
+    stopwatch.lap = waits.between_laps(stopwatch.lap)
+    waits.start()
     stopwatch.start()
-    engine.run(stopwatch)
+    try:
+        engine.run(stopwatch)
+    finally:
+        waits.stop()
     if stopwatch.running:
         raise InvalidRunError(["the engine returned before the window was full"])
     findings.phases = stopwatch.phases
@@ -196,32 +206,48 @@ def clock_of(run: Run) -> Clock:
     return CudaClock() if run.device.type == "cuda" else HostClock()
 
 
-def first_step_probe(run: Run) -> Any:
-    """Watch the first optimizer step where torch trains; the null engine has nothing to watch."""
+def first_step_probe(run: Run, findings: Findings) -> Any:
+    """Watch the first optimizer step where torch trains; the null engine has nothing to watch.
+
+    What it finds is kept even when it ends the run.
+    """
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
-    from accel_bench.worker.realised import FirstStepProbe
+    from accel_bench.worker.gradient_flow import FirstStepProbe
 
-    return FirstStepProbe(run)
+    probe = FirstStepProbe(run)
+    findings.realised["gradient_flow"] = probe.findings
+    return probe
 
 
-def check_first_step(run: Run, probe: Any, findings: Findings) -> None:
+def declared_strategy(active: Active, run: Run) -> str | None:
+    """How the responsible plugin says that it joins the ranks; None where it says nothing."""
+    member = active.answers("parallelize_model")
+    return member.instance.strategy if member and run.world_size > 1 else None
+
+
+def check_first_step(run: Run, probe: Any, findings: Findings, strategy: str | None = None) -> None:
     """Before the clock starts: read back what really holds, and refuse what would mean nothing."""
     if probe is None:
         findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}
         return
-    from accel_bench.worker.realised import device_facts, differences, read_realised
+    from accel_bench.worker.realised import (
+        device_facts,
+        differences,
+        environment_changes,
+        read_realised,
+    )
     from accel_bench.worker.workload import read_workload
 
     probe.remove()
     findings.workload = read_workload(run)
     findings.device = device_facts(run)
-    findings.realised = {
+    findings.realised |= {
         **read_realised(run),
-        "matmul_dtype": probe.matmul_dtype,
-        "gradient_flow": probe.findings,
+        **probe.seen(),
+        "environment_changes": environment_changes(findings.environment),
     }
-    degraded, invalid = differences(run, findings.realised)
+    degraded, invalid = differences(run, findings.realised, strategy)
     findings.degraded += degraded
     if invalid:
         raise InvalidRunError(invalid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 import traceback
 from collections.abc import Mapping
@@ -141,15 +142,15 @@ def _device_memory() -> dict[str, int]:
 
 
 def _host_memory() -> dict[str, int]:
-    """What the host has, and what this process uses of it."""
+    """What the host has, and what this process uses of it; less where its address space ends."""
     import psutil
 
-    memory = psutil.virtual_memory()
-    return {
-        "bytes_free": memory.available,
-        "bytes_total": memory.total,
-        "bytes_in_use": psutil.Process().memory_info().rss,
-    }
+    memory, own = psutil.virtual_memory(), psutil.Process().memory_info()
+    free, total = memory.available, memory.total
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free, total = min(free, max(0, limit - own.vms)), min(total, limit)
+    return {"bytes_free": free, "bytes_total": total, "bytes_in_use": own.rss}
 
 
 def _size(size: int) -> str:

@@ -3,19 +3,34 @@ checkpointing."""
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import InvalidRunError, ScenarioError
 from accel_bench.run import Run
+
+SAME_FOR_ALL = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+}
+"""Variables that some libraries set when they are imported, so that having a library installed
+would change every stack; what a scenario or the user sets comes first."""
+
+
+def set_environment() -> None:
+    """Give every stack the same allocator and order of devices, whatever it imports later."""
+    for name, value in SAME_FOR_ALL.items():
+        os.environ.setdefault(name, value)
 
 
 def apply_settings(run: Run) -> None:
     """Seed everything, and set torch up where something has imported it. Called after
     `prepare_process`."""
+    _check_world_size(run)
     random.seed(run.scenario.train.seed)
     if "numpy" in sys.modules:
         import numpy
@@ -49,6 +64,13 @@ def enable_gradient_checkpointing(model: Any) -> None:
             enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
             return
     raise ScenarioError(f"train.gradient_checkpointing: {type(model).__name__} does not offer it")
+
+
+def _check_world_size(run: Run) -> None:
+    """Do not wait for ranks that a launcher says it has not started. Raises InvalidRunError."""
+    started = os.environ.get("WORLD_SIZE", str(run.world_size))
+    if started != str(run.world_size):
+        raise InvalidRunError([f"{started} processes were started, asked were {run.world_size}"])
 
 
 def _set_up_torch(run: Run) -> None:

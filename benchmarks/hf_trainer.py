@@ -1,0 +1,53 @@
+"""What Trainer costs: step time of the `hf-trainer` engine over that of the `torch` engine."""
+
+from __future__ import annotations
+
+from accel_bench.analysis.statistics import log_interval, paired_log_ratio
+from benchmarks.built_run import BuiltRun, build_run
+from benchmarks.engine import LARGE, TINY
+from benchmarks.entry import Counts, Entry, interleave, this_machine
+
+
+def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
+    """Both engines, each on a model of its own made from one seed, in turns in one process.
+
+    The torch engine is measured twice in every round: how far its two times lie apart is the noise.
+    The interval is that of rounds in this process; another process may lie outside it.
+    """
+    overrides = {"resources.device": device}
+    if device == "cuda":
+        overrides |= {"model.overrides": {"num_hidden_layers": 4}}
+    scenario = LARGE if device == "cuda" else TINY
+    machine = this_machine()
+    with (
+        build_run(scenario, overrides) as plain,
+        build_run(scenario, {**overrides, "engine.use": "hf-trainer"}) as trainer,
+    ):
+        samples = interleave(
+            {
+                "hf_trainer_step_seconds": lambda: step_seconds(trainer, counts.steps),
+                "torch_step_seconds": lambda: step_seconds(plain, counts.steps),
+                "torch_again_step_seconds": lambda: step_seconds(plain, counts.steps),
+            },
+            counts.windows,
+        )
+    ratio = log_interval(
+        paired_log_ratio(samples["hf_trainer_step_seconds"], samples["torch_step_seconds"])
+    )
+    assert ratio is not None, "there is at least one round"
+    return Entry(
+        name="hf-trainer",
+        value=ratio.median,
+        interval=None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high),
+        unit="ratio",
+        goal=None,
+        goal_is="at most",
+        samples=samples,
+        machine=machine,
+    )
+
+
+def step_seconds(built: BuiltRun, steps: int) -> float:
+    """Mean seconds of the steps of one window; its wall clock ends when the device has ended."""
+    window = built.take_measured_steps(steps).window()
+    return (window.ended - window.started) / len(window.samples)

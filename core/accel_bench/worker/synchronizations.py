@@ -1,0 +1,82 @@
+"""Counts how often the work itself waits for a GPU in a step, during warm-up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+MESSAGE = "called a synchronizing CUDA operation"
+"""How torch's warning of a synchronisation begins."""
+
+QUIET, WARN = 0, 1
+"""Values of torch's synchronisation debug mode: nothing, and a warning each time."""
+
+
+class SynchronizationCounter:
+    """Counts synchronisations between the laps of warm-up steps; null where there is no GPU.
+
+    A scaler that asks whether to skip a step, or a filter that looks for NaN, waits for the device
+    in every step. Torch warns of those that it knows; what a library does below torch is not seen.
+    The stopwatch's own waiting is not counted.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._active = device_type == "cuda"
+        self._counts: list[int] = []
+        self._count = 0
+        self._warnings: Any = None
+
+    def start(self) -> None:
+        """Begin to count, with the first step."""
+        if not self._active:
+            return
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.filterwarnings("always", message=MESSAGE)
+        self._show = warnings.showwarning
+        warnings.showwarning = self._see
+        self._set(WARN)
+
+    def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
+        """The same lap, during which nothing is counted; it ends a step."""
+        if not self._active:
+            return lap
+
+        def quiet_lap(*arguments: Any) -> None:
+            self._set(QUIET)
+            self._counts.append(self._count)
+            self._count = 0
+            lap(*arguments)
+            if self._warnings is not None:
+                self._set(WARN)
+
+        return quiet_lap
+
+    def stop(self) -> None:
+        """Count no more, and leave everything as it was."""
+        if self._warnings is not None:
+            self._set(QUIET)
+            self._warnings.__exit__(None, None, None)
+            self._warnings = None
+
+    def per_step(self) -> int | None:
+        """Synchronisations of the last warm-up step; None on a device that has none.
+
+        The last one, since the first steps do what is done once.
+        """
+        return self._counts[-1] if self._counts else None
+
+    def _see(self, message: Any, *arguments: Any, **keywords: Any) -> None:
+        """Count torch's warning, and let any other through."""
+        if str(message).startswith(MESSAGE):
+            self._count += 1
+        else:
+            self._show(message, *arguments, **keywords)
+
+    @staticmethod
+    def _set(mode: int) -> None:
+        """Set torch's debug mode."""
+        import torch
+
+        torch.cuda.set_sync_debug_mode(mode)

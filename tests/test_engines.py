@@ -1,0 +1,137 @@
+"""Both engines do the same work: the same tokens and the same losses from the same seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_bench import Result, Sample, Status
+from accel_bench.store.database import open_store
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ENGINES = ("torch", "hf-trainer")
+
+SCENARIO = """
+name: engines
+model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
+data: {use: text, source: path, path: TEXT, sequence_length: 32}
+train: {global_batch_size: 8, gradient_accumulation: 1, learning_rate: 1e-3}
+resources: {device: cpu, threads: 1}
+measure: {warmup: 1, steps: 4, repeats: 1}
+stacks:
+  torch: []
+  hf-trainer: {set: {engine.use: hf-trainer}}
+"""
+
+LORA = {"adapter.use": "lora", "adapter.r": 4, "adapter.dropout": 0.1}
+PADDED = {"data.packing": False, "data.padding": "longest"}
+TWICE = {"train.gradient_accumulation": 2}
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scenario of both engines on texts of unequal length."""
+    folder = tmp_path_factory.mktemp("engines")
+    text = folder / "text"
+    text.mkdir()
+    for number in range(40):
+        words = " ".join(f"word{number * i % 97}" for i in range(30 + number))
+        (text / f"{number}.txt").write_text(words)
+    path = folder / "engines.yaml"
+    path.write_text(SCENARIO.replace("TEXT", str(text)))
+    return path
+
+
+def figures(samples: tuple[Sample, ...]) -> list[tuple[int, int, int, int]]:
+    """What each step has counted."""
+    return [
+        (step.samples, step.processed_tokens, step.real_tokens, step.supervised_tokens)
+        for step in samples
+    ]
+
+
+def assert_same(ours: tuple[Sample, ...], theirs: tuple[Sample, ...]) -> None:
+    """The same counts, and losses that differ by rounding only."""
+    assert figures(ours) == figures(theirs)
+    assert [step.loss for step in ours] == pytest.approx([step.loss for step in theirs], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        TWICE,
+        PADDED,
+        LORA,
+        LORA | PADDED | TWICE | {"train.gradient_checkpointing": True},
+        {"train.max_grad_norm": 0.1, "optimizer.use": "sgd"},
+        {"train.precision": "bf16-autocast"},
+    ],
+    ids=["full", "accumulation", "padded", "lora", "all", "clipped", "bf16"],
+)
+def test_both_engines_see_the_same_tokens_and_losses(
+    scenario: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.built_run import build_run
+
+    windows = []
+    for engine in ENGINES:
+        with build_run(scenario, {**changes, "engine.use": engine}) as built:
+            windows.append(built.take_measured_steps(4).window())
+    plain, trainer = ((*window.warmup, *window.samples) for window in windows)
+    assert len(plain) == 5
+    assert plain[-1].loss != plain[0].loss
+    assert_same(trainer, plain)
+
+
+def run(scenario: Path, *settings: str) -> dict[str, Result]:
+    """Run both stacks as a user does; results by stack."""
+    results = scenario.parent / "-".join(["results", *settings])
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
+    command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open_store(results, write=False) as store:
+        return {result.experiment.stack.name: result for result in store.results()}
+
+
+@pytest.mark.slow
+def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: Path) -> None:
+    padded = ("data.packing=false", "data.padding=longest")
+    settings = ("resources.devices=2", "train.gradient_accumulation=2", *padded)
+    results = run(scenario, *settings)
+    assert set(results) == set(ENGINES)
+    for result in results.values():
+        assert result.status is Status.OK, result.reasons
+        assert [rank.realised["strategy"] for rank in result.ranks] == [
+            "DistributedDataParallel",
+            "DistributedDataParallel",
+        ]
+        assert all(rank.realised["world_size"] == 2 for rank in result.ranks)
+        assert all(rank.realised["threads"] == 1 for rank in result.ranks)
+        assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
+    for plain, trainer in zip(*(results[name].ranks for name in ENGINES), strict=True):
+        assert plain.window is not None and trainer.window is not None
+        assert_same(
+            (*trainer.window.warmup, *trainer.window.samples),
+            (*plain.window.warmup, *plain.window.samples),
+        )
+        assert trainer.evidence["hf-trainer"]["wrapped_model"] == "DistributedDataParallel"
+        assert plain.phases is not None and trainer.phases is not None
+        assert set(trainer.phases.seconds) == set(plain.phases.seconds)
+
+
+def test_fp16_on_a_cpu_is_refused_before_trainer_could_train_in_float32(scenario: Path) -> None:
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
+    command += ["--set", "train.precision=fp16-autocast", "--only", "hf-trainer", "--no-baseline"]
+    command += ["--results", str(scenario.parent / "fp16")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "fp16-autocast is not possible on a CPU" in done.stderr

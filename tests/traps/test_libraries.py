@@ -1,0 +1,150 @@
+"""Libraries that cut gradients or change the baseline, in the real program: nothing passes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_plugins.distribution import install
+from faults.program import Finished, Program
+
+from accel_bench import RankResult, Status
+from accel_bench.analysis.gradients import FACTOR
+
+pytestmark = pytest.mark.slow
+
+PLUGINS = {
+    "gptq-sound": "Gptq",
+    "gptq-evaluated": "GptqEvaluated",
+    "int8-sound": "Int8",
+    "int8-dynamic": "Int8Dynamic",
+}
+
+SCENARIO = {
+    "name": "traps",
+    "model": {
+        "id": "tiny-llama-cpu",
+        "overrides": {"num_hidden_layers": 2},
+        "dtype": "bfloat16",
+    },
+    "adapter": {
+        "use": "lora",
+        "r": 4,
+        "target_modules": "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split(),
+    },
+    "data": {"use": "synthetic", "sequence_length": 16},
+    "train": {"micro_batch_size": 1, "learning_rate": 1e-3},
+    "resources": {"device": "cpu", "threads": 1},
+    "stacks": {"lora": [], **{name: [name] for name in PLUGINS}},
+    "measure": {"warmup": 1, "steps": 2, "repeats": 1},
+}
+
+PLAIN_LORA = """
+import json, os, sys, torch
+from peft import LoraConfig, get_peft_model
+names = ("PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER")
+before = [os.environ.get(name) for name in names]
+get_peft_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), LoraConfig(target_modules=["0"]))
+libraries = [name for name in ("gptqmodel", "bitsandbytes", "torchao") if name in sys.modules]
+found = {"before": before, "after": [os.environ.get(name) for name in names], "is": libraries}
+print(json.dumps(found), file=open(sys.argv[1], "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def done(trapped_python: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One sitting of all stacks, in the environment that has the libraries."""
+    folder = tmp_path_factory.mktemp("traps")
+    site = folder / "site"
+    site.mkdir()
+    source = Path(__file__).with_name("trapped.py").read_text(encoding="utf8")
+    install(site, "accel-bench-trapped", PLUGINS, source)
+    program = Program(folder, site, python=trapped_python)
+    return program.run(SCENARIO, "--format", "json")
+
+
+def rank(done: Finished, stack: str) -> RankResult:
+    """The only rank of a stack."""
+    (found,) = done.result(stack).ranks
+    return found
+
+
+def norms(done: Finished, stack: str) -> dict[str, float]:
+    """Gradient norms of the second matrices of the adapters, the first ones being rightly zero."""
+    flow: Any = rank(done, stack).realised["gradient_flow"]
+    return {name: norm for name, norm in flow["gradient_norms"].items() if "lora_B" in name}
+
+
+@pytest.mark.parametrize("stack", ["gptq-evaluated", "int8-dynamic"])
+def test_a_cut_gradient_is_invalid_however_fast(done: Finished, stack: str) -> None:
+    result = done.result(stack)
+    assert result.status is Status.INVALID, result.reasons
+    assert "the gradient is cut" in result.reasons[0]
+    assert done.code == 1
+    with_gradient = [norm for norm in norms(done, stack).values() if norm]
+    assert 0 < len(with_gradient) < len(norms(done, stack))
+
+
+@pytest.mark.parametrize("stack", ["gptq-sound", "int8-sound"])
+def test_the_same_library_without_the_trap_trains(done: Finished, stack: str) -> None:
+    result = done.result(stack)
+    assert result.status is Status.OK, result.reasons
+    assert all(norms(done, stack).values())
+
+
+def test_the_kernels_of_quantized_layers_are_read_back(done: Finished) -> None:
+    plain = rank(done, "lora").realised["linear_kernels"]
+    packed: Any = rank(done, "gptq-sound").realised["linear_kernels"]
+    int8: Any = rank(done, "int8-sound").realised["linear_kernels"]
+    assert plain == {"Linear": 15}
+    assert {name: count for name, count in packed.items() if name != "Linear"} == {
+        "TorchAtenLinear": 14
+    }
+    assert int8["Linear[Int8Tensor]"] == 14
+
+
+def test_rounded_weights_have_gradients_like_the_baseline_s(done: Finished) -> None:
+    rows = {row["stack"]: row for row in done.document["experiments"]}
+    for stack in ("gptq-sound", "int8-sound"):
+        assert not [reason for reason in rows[stack]["reasons"] if "gradient norms" in reason]
+        for name, norm in norms(done, stack).items():
+            assert 1 / FACTOR < norm / norms(done, "lora")[name] < FACTOR
+
+
+def test_a_plain_adapter_imports_what_is_installed_and_that_changes_the_process(
+    trapped_python: str, tmp_path: Path
+) -> None:
+    """The trap itself, without us."""
+    found = tmp_path / "found.json"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    command = [trapped_python, "-c", PLAIN_LORA, str(found)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    seen = json.loads(found.read_text())
+    assert seen["is"] == ["gptqmodel", "bitsandbytes", "torchao"]
+    assert seen["before"] == [None, None]
+    assert all(seen["after"])
+    assert "GPT-QModel" in done.stdout
+
+
+def test_the_baseline_says_which_libraries_an_adapter_has_imported(done: Finished) -> None:
+    assert rank(done, "lora").realised["libraries"] == ["bitsandbytes", "gptqmodel", "torchao"]
+
+
+def test_allocator_and_device_order_are_the_same_in_all_stacks_and_recorded(
+    done: Finished,
+) -> None:
+    for stack in ("lora", "gptq-sound", "int8-sound"):
+        realised: Any = rank(done, stack).realised
+        assert realised["environment"]["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+        assert realised["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        changed = set(realised["environment_changes"])
+        assert not changed & {"PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER"}
+
+
+def test_what_libraries_print_is_in_the_log_and_not_on_stdout(done: Finished) -> None:
+    assert "GPT-QModel" in done.log("lora")
+    assert "GPT-QModel" not in done.out + done.err
+    assert len(done.document["experiments"]) == len(PLUGINS) + 1
