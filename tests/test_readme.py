@@ -16,7 +16,9 @@ from fault_plugins.distribution import install
 
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
+from accel_bench.report.table import NUMBERS
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import open_store
 
 if sys.version_info >= (3, 11):
@@ -106,7 +108,12 @@ def test_it_is_under_150_lines() -> None:
 
 def test_its_output_is_real_and_not_a_placeholder() -> None:
     (printed,) = [block for block in blocks("text") if "tokens/s" in block or "OUTPUT" in block]
-    assert "baseline" in printed
+    lines = printed.splitlines()
+    headers, stacks = lines[1:3], lines[4:7]
+    words = [word for header in NUMBERS for word in header.split()]
+    assert sorted([*words, "stack"]) == sorted(" ".join(headers).split())
+    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    assert [line.split()[0] for line in stacks] == list(quickstart.data["stacks"])
     assert "Results: " in printed
 
 

@@ -159,8 +159,11 @@ def test_an_epoch_shows_every_sample_once_and_the_next_one_in_another_order() ->
 
 
 def test_what_does_not_fill_a_step_is_left_out_of_the_epoch() -> None:
-    seen = samples_of(take(constant(7), 2, BatchPlan(micro_batch_size=3)))
-    assert len(set(seen)) == 6
+    """Seven samples make two steps of three; the third step begins the next epoch's order."""
+    seen = samples_of(take(constant(7), 4, BatchPlan(micro_batch_size=3)))
+    assert len(seen) == 12
+    assert seen[:6] == [1 + sample for sample in sample_order(7, 0, 0)[:6]]
+    assert seen[6:] == [1 + sample for sample in sample_order(7, 0, 1)[:6]]
 
 
 def test_the_seed_decides_the_order() -> None:
