@@ -109,3 +109,15 @@ def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "nothing joins the gradients of 2 processes" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(folder: Path) -> None:
+    """The preparation of torch-compile takes steps, in one process, where the runs have two."""
+    scenario = folder / "compiled.yaml"
+    scenario.write_text(SCENARIO % {"text": folder / "text", "accumulation": 1, "data": ""})
+    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
+    command += ["--plugin", "torch-compile", "--only", "torch-compile", "--no-baseline"]
+    command += ["--set", "resources.devices=2", "--results", str(folder / "compiled")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

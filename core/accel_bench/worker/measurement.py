@@ -169,7 +169,8 @@ def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
     active.call_one("compile_model", run=run)
     heartbeat.phase = "parallelize_model"
     run.unwrapped_model = run.model
-    if active.answers("parallelize_model"):
+    # A rehearsal is one process: there is nobody to share the work with.
+    if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
         run.model = answer(active, "parallelize_model", run)
     heartbeat.phase = "build_optimizer"
     run.optimizer = answer(active, "build_optimizer", run)
