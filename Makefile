@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Libraries that change every stack as soon as they are installed, for the tests that provoke that.
 TRAPS := $(VENV)-traps
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -45,8 +46,8 @@ $(VENV)/.test: $(VENV)/.demo plugins/example/pyproject.toml
 # Its own packages come before those of the other environment, which it sees all.
 $(TRAPS)/.done: $(VENV)/.test
 	$(BIN)/python -m venv --clear --without-pip $(TRAPS)
-	$(BIN)/python -c 'import sysconfig as s; print(f"import site; site.addsitedir({s.get_path(\"purelib\")!r})")' \
-		> "$$($(TRAPS)/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/ordinary.pth"
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
+		> "$$($(TRAPS)/bin/python $(SITE))/ordinary.pth"
 	$(TRAPS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		gptqmodel==7.6.0 optimum==2.3.0 torchao==0.18.0 bitsandbytes==0.50.2
 	touch $@

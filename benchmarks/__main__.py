@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.provenance import git_state
-from benchmarks import command_line, engine, harness, hf_trainer
+from benchmarks import command_line, engine, harness, hf_trainer, identical
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
 BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
@@ -20,6 +21,9 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
     "engine": engine.measure_engine,
     "engine-large": engine.measure_large_engine,
     "hf-trainer": hf_trainer.measure_hf_trainer,
+    "identical": identical.measure_identical,
+    "slowdown-5": lambda counts, _: identical.measure_slowdown(counts, 5),
+    "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
 }
 """What can be measured, by name."""
 
@@ -28,25 +32,38 @@ NEEDS_GPU = {"engine-large"}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what was asked for. Goals do not touch the exit code: the document says them."""
+    """Measure what was asked for. Goals do not touch the exit code: the document says them.
+
+    A benchmark that breaks does not take the others with it: the document names it, and the exit
+    code is 1.
+    """
     asked = parse(arguments)
     names = asked.names or [name for name in BENCHMARKS if name not in NEEDS_GPU]
     counts = QUICK if asked.quick else Counts()
-    entries = []
+    entries: list[Entry] = []
+    failed: dict[str, str] = {}
     for name in names:
-        entries.append(BENCHMARKS[name](counts, asked.device))
-        print(line_of(entries[-1]), file=sys.stderr)
+        try:
+            entries.append(BENCHMARKS[name](counts, asked.device))
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        else:
+            print(line_of(entries[-1]), file=sys.stderr)
     document = Document(
         measured=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         commit=git_state(Path(__file__).resolve().parent.parent),
         quick=asked.quick,
         entries=tuple(entries),
+        failed=failed,
     )
     text = document.model_dump_json(indent=1)
     if asked.output:
         asked.output.write_text(f"{text}\n", encoding="utf8")
     else:
         print(text)
+    if failed:
+        sys.exit(1)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -67,7 +84,8 @@ def line_of(entry: Entry) -> str:
     goal = "" if entry.goal is None else f"  goal {entry.goal_is} {entry.goal}"
     met = {True: "  met", False: "  MISSED", None: ""}[entry.met]
     between = "" if entry.interval is None else " [{:.4g} {:.4g}]".format(*entry.interval)
-    return f"{entry.name}: {entry.value:.4g}{between} {entry.unit}{goal}{met}"
+    said = "" if entry.comparison is None else f"  {entry.comparison.verdict}"
+    return f"{entry.name}: {entry.value:.4g}{between} {entry.unit}{said}{goal}{met}"
 
 
 if __name__ == "__main__":

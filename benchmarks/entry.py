@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, computed_field
 
+from accel_bench.analysis.comparison import Comparison
 from accel_bench.machine import read_machine
 from accel_bench.scenario.base import Frozen, JsonValue
 
@@ -36,6 +37,15 @@ class Entry(Frozen):
     goal_is: Literal["at most", "at least"]
     """On which side of the goal the value should lie."""
 
+    right_verdicts: tuple[str, ...] = ()
+    """Verdicts that reach the goal, where the goal is a verdict and not a number."""
+
+    comparison: Comparison | None = None
+    """What accel-bench itself says of the two sides; null where it was not asked."""
+
+    notes: tuple[str, ...] = ()
+    """What disturbed the measurement, and what else must be known to read it."""
+
     samples: dict[str, tuple[float, ...]]
     """Every measurement in the order of rounds, by side; the name ends in the unit."""
 
@@ -45,7 +55,10 @@ class Entry(Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; null without one."""
+        """Whether the goal is reached; null without one, or without enough pairs for a verdict."""
+        if self.comparison is not None and self.right_verdicts:
+            verdict = self.comparison.verdict
+            return None if verdict == "not tested" else verdict in self.right_verdicts
         if self.goal is None:
             return None
         return self.value <= self.goal if self.goal_is == "at most" else self.value >= self.goal
@@ -69,6 +82,9 @@ class Document(Frozen):
     entries: tuple[Entry, ...]
     """The numbers."""
 
+    failed: dict[str, str] = Field(default_factory=dict)
+    """Benchmarks that broke, and the error of each."""
+
 
 class Counts(Frozen):
     """How much is measured."""
@@ -85,8 +101,11 @@ class Counts(Frozen):
     steps: int = Field(10, ge=1)
     """Steps of a window that train."""
 
+    pairs: int = Field(5, ge=1)
+    """Rounds of processes of their own; 5 are the fewest that a verdict rests on."""
 
-QUICK = Counts(rounds=1, laps=50, windows=1, steps=2)
+
+QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, pairs=1)
 """Enough to see that everything works."""
 
 

@@ -6,15 +6,15 @@ From the root of a fresh checkout, on a machine with a GPU, torch and transforme
 
 Where accel-bench is not installed, the script makes it visible to this Python from the checkout: it
 unpacks the wheels of `--wheels` (default `.whl`) and writes what an installer would into `--site`.
-For a machine with Python 3.12 that has torch, transformers, peft, typer, pluggy and rich but cannot
-reach an index, fetch 8 MB of wheels beforehand, and let them travel with the checkout:
+For a machine with Python 3.12 that has torch, transformers, accelerate and scipy but cannot reach
+an index, fetch 9 MB of wheels beforehand, and let them travel with the checkout:
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 \
         --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 -d .whl \
         pydantic==2.14.3 pydantic_core==2.50.4 annotated-types==0.8.0 typing-inspection==0.4.5 \
         typing_extensions==4.16.0 SQLAlchemy==2.1.9 nvidia-ml-py==13.615.71 psutil==7.2.2 \
-        peft==0.21.2 pluggy==1.7.0 typer==0.29.2
+        peft==0.21.2 pluggy==1.7.0 typer==0.29.2 rich==15.0.0
 
 Sections are independent: one that fails or takes too long is recorded, and the rest goes on.
 `--device cpu --small` runs the same script on any machine, to see that it works.
@@ -127,8 +127,13 @@ def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
     run = (python, "-m", "accel_bench", "run")
     printed = (*device, "--format", "json", "--results", str(folder))
     few = ("--repeats", "1", "--set", "measure.steps=3", "--set", "measure.warmup=1")
-    tiny = ("--set", "model.id=tiny-llama-cpu", "--set", "data.sequence_length=64")
-    benchmarks = (python, "-m", "benchmarks", "harness", "synchronisations", "engine")
+    tiny_work = (
+        *("model.id=tiny-llama-cpu", "model.dtype=float32", "data.sequence_length=64"),
+        "resources.threads=1",
+    )
+    tiny = [word for one in tiny_work for word in ("--set", one)]
+    short = ("--small",) if small else ()
+    names = ("harness", "synchronisations", "engine", "hf-trainer")
     large = () if on_cpu else ("engine-large",)
     return [
         Section(
@@ -144,9 +149,15 @@ def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
             judge_comparison,
         ),
         Section(
+            "numbers",
+            (python, "-m", "benchmarks.gpu_numbers", asked.device, str(folder), *short),
+            90,
+            judge_numbers,
+        ),
+        Section(
             "overhead",
-            (*benchmarks, *large, *device, *(["--quick"] if small else [])),
-            150,
+            (python, "-m", "benchmarks", *names, *large, *device, *(["--quick"] if small else [])),
+            180,
             judge_overhead,
         ),
         Section(
@@ -244,6 +255,25 @@ def told_of(one: Any) -> str:
     return ", ".join([*words, *(one["reasons"] if not speed else ())])
 
 
+def judge_numbers(document: Any) -> tuple[bool, str]:
+    """On a GPU every ratio is known and lies where it should; on a CPU that is nobody's claim."""
+    figures = document["figures"]
+    wrong = [one for one in figures if one["met"] is False]
+    missing = [one for one in figures if one["met"] is None]
+    names = list(dict.fromkeys(one["name"] for one in figures))
+    told = [f"{name} {span_of([one for one in figures if one['name'] == name])}" for name in names]
+    told += [f"{one['subject']}: {one['name']} is {one['value']:.4g}: WRONG" for one in wrong]
+    unknown = dict.fromkeys(f"not measured: {one['name']} ({one['reason']})" for one in missing)
+    passed = bool(figures) and (document["device_type"] == "cpu" or not (wrong or missing))
+    return passed, "; ".join([*told, *unknown, *document["problems"]])
+
+
+def span_of(figures: Sequence[Any]) -> str:
+    """`0.98 to 0.99`, of those values that are known."""
+    values = [one["value"] for one in figures if one["value"] is not None]
+    return f"{min(values):.4g} to {max(values):.4g}" if values else "unknown"
+
+
 def judge_overhead(document: Any) -> tuple[bool, str]:
     """Goals that are missed are reported; only a benchmark that broke is a failure."""
     told = [
@@ -251,7 +281,8 @@ def judge_overhead(document: Any) -> tuple[bool, str]:
         + {True: " (met)", False: f" (goal {entry['goal']} MISSED)", None: ""}[entry["met"]]
         for entry in document["entries"]
     ]
-    return bool(told), "; ".join(told)
+    told += [f"{name} FAILED: {error}" for name, error in document["failed"].items()]
+    return bool(told) and not document["failed"], "; ".join(told)
 
 
 def judge_out_of_memory(document: Any) -> tuple[bool, str]:

@@ -16,7 +16,10 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FIELDS = {"name", "value", "interval", "unit", "goal", "goal_is", "met", "samples", "machine"}
+FIELDS = {
+    *("name", "value", "interval", "unit", "goal", "goal_is", "right_verdicts", "comparison"),
+    *("met", "notes", "samples", "machine"),
+}
 
 
 def python(*arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
@@ -99,6 +102,26 @@ def test_the_engines_train_in_turns_and_their_ratio_has_an_interval(
     assert all(len(samples) == 2 for samples in entry.samples.values())
     assert entry.interval is not None
     assert entry.interval[0] <= entry.value <= entry.interval[1]
+
+
+def test_a_benchmark_that_breaks_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.__main__ import BENCHMARKS, main
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(BENCHMARKS, "listing", broken)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["listing", "synchronisations", "--quick", "--output", "found.json"])
+    assert ended.value.code == 1
+    document = json.loads(Path("found.json").read_text())
+    assert document["failed"] == {"listing": "RuntimeError: no such device"}
+    assert [entry["name"] for entry in document["entries"]] == ["synchronisations"]
+    assert "no such device" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,21 @@ def test_the_evidence_says_what_trainer_made_of_the_run(make_run: MakeRun) -> No
         "distributed_type": "NO",
         "schedule": "LambdaLR",
     }
+
+
+def test_trainer_is_imported_with_the_imports_and_not_by_the_plugin_s_module() -> None:
+    """Else its time and memory would count as those of building the engine."""
+    program = (
+        "import sys\n"
+        "from accel_bench.builtin.hf_trainer import HFTrainer, HFTrainerOptions\n"
+        "print(bool({'torch', 'transformers', 'accelerate'} & set(sys.modules)))\n"
+        "HFTrainer(HFTrainerOptions()).prepare_process(None)\n"
+        "print({'transformers.trainer', 'accelerate'} <= set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 def active(scenario: dict[str, Any], *uses: Any) -> Active:

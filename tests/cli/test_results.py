@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from accel_bench.cli.results import app
 from accel_bench.errors import StoreError
-from accel_bench.result import Result, Status
+from accel_bench.result import RankResult, Result, Stage, Status
 from accel_bench.store.database import open_store
 
 LORA = make_experiment("lora")
@@ -133,6 +133,26 @@ def test_a_shown_run_prints_its_scenario_evidence_machine_and_samples_of_each_ra
     assert len([line for line in printed.splitlines() if " measured " in line]) == 4
     assert "1.000000" in printed
     assert "tokens_per_second: 200.0" in printed
+
+
+def test_a_shown_run_says_what_each_stage_did_to_memory_and_why_it_ended(tmp_path: Path) -> None:
+    stages = (
+        Stage(name="imports", seconds=1, host_bytes=100, host_peak_bytes=130),
+        Stage(name="load_model", seconds=2, host_bytes=250, host_peak_bytes=260),
+    )
+    error = {"bytes_asked": 2**31, "step_part": "backward", "bytes_reserved_unallocated": 7}
+    ended = RankResult(rank=0, status=Status.OOM, stages=stages, error=error)
+    with open_store(tmp_path, write=True) as store:
+        store.add_sitting(make_sitting())
+        store.add(make_result("run-m", ranks=(ended,), status=Status.OOM))
+    printed = call("show", "run-m", "--results", str(tmp_path))
+    (part,) = [block for block in printed.split("\n\n") if block.startswith("run:")]
+    (rank,) = yaml.safe_load(part)["ranks"]
+    assert rank["error"] == error
+    assert rank["memory_by_stage"] == [
+        {"name": "before", "kind": "rss", "delta_bytes": 100, "peaked_delta_bytes": 30},
+        {"name": "load", "kind": "rss", "delta_bytes": 150, "peaked_delta_bytes": 10},
+    ]
 
 
 @pytest.mark.usefixtures("folder")

@@ -82,9 +82,7 @@ def test_the_probe_waits_for_the_first_step_that_a_scaler_does_not_skip(
         scaler.update()
         run.optimizer.zero_grad()
         if number == 0:
-            same = [
-                torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True)
-            ]
+            same = [torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True)]
             assert all(same), "the scaler did not skip this step"
             assert probe.findings == {}
     probe.check()

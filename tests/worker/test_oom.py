@@ -202,3 +202,15 @@ def test_the_part_of_the_step_is_known_from_the_traceback(
     action: Callable[[], None], part: str | None
 ) -> None:
     assert step_part(raised_by(action)) == part
+
+
+@pytest.mark.gpu
+def test_torch_s_own_error_on_a_gpu_is_read() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    held = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    found = memory_figures(raised_by(lambda: torch.empty(2**40, device="cuda")))
+    assert found["bytes_asked"] == 2**42
+    assert 0 < found["bytes_free"] <= found["bytes_total"]
+    assert found["bytes_allocated"] >= held.nbytes
+    assert found["bytes_reserved_unallocated"] >= 0

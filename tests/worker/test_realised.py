@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import torch
 
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
+from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.models import Stack
 from accel_bench.worker.gradient_flow import FirstStepProbe
-from accel_bench.worker.realised import differences, read_realised
+from accel_bench.worker.realised import differences, environment_changes, read_realised
 
 Model = torch.nn.Sequential
 
@@ -182,3 +184,120 @@ def test_an_update_that_large_weights_round_away_is_seen_in_a_small_one(make: An
     run.model(torch.ones(3, 4, dtype=torch.bfloat16)).sum().backward()
     run.optimizer.step()
     assert probe.findings["parameters_changed"] is True
+
+
+class Expert(torch.nn.Module):
+    """One expert, which adds its own part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x)  # type: ignore[no-any-return]
+
+
+class Mixture(torch.nn.Module):
+    """Three experts, of which the router chooses the given ones; a chosen one may be cut off."""
+
+    def __init__(self, chosen: tuple[int, ...], cut: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([Expert()] * 0)})
+        self.block["experts"] = torch.nn.ModuleList(Expert() for _ in range(3))
+        self.chosen, self.cut = chosen, cut
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for number, expert in enumerate(self.block["experts"]):  # type: ignore[arg-type]
+            part = expert(x if number in self.chosen else x[:0])
+            parts.append(part.detach() if number == self.cut else part)
+        return torch.cat(parts)
+
+
+def test_an_expert_without_tokens_needs_no_gradient(make: Any) -> None:
+    probe = step(make(Mixture(chosen=(0, 2))))
+    probe.check()
+    assert probe.findings["experts_without_tokens"] == ["block.experts.1.up"]
+    assert probe.findings["modules_without_gradient"] == []
+
+
+def test_an_expert_that_has_tokens_and_no_gradient_is_cut(make: Any) -> None:
+    with pytest.raises(InvalidRunError, match=r"1 trained modules .*: block.experts.2.up"):
+        step(make(Mixture(chosen=(0, 2), cut=2)))
+
+
+def test_what_is_found_is_kept_when_the_run_is_invalid(make: Any) -> None:
+    probe = FirstStepProbe(make(Mixture(chosen=(0, 2), cut=2)))
+    with pytest.raises(InvalidRunError):
+        step(probe._run)
+    assert probe.findings["gradient_norms"]["block.experts.0.up.weight"] > 0
+    probe.remove()
+
+
+def test_compiled_experts_are_not_watched_and_an_idle_one_is_still_none_of_the_cut(
+    make: Any,
+) -> None:
+    mixture = Mixture(chosen=(0, 2))
+    mixture.block["experts"][0].compile(backend="eager")  # type: ignore[index]
+    probe = step(make(mixture))
+    assert probe.findings["experts_without_tokens"] == ["block.experts.1.up"]
+    torch.compiler.reset()
+
+
+def test_linear_layers_are_counted_by_class_without_the_adapters_own(make: Any) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(model(), LoraConfig(target_modules=["0", "2"], r=2))
+    assert read_realised(make(adapted))["linear_kernels"] == {"Linear": 2}
+
+
+def test_backends_that_attention_may_use_are_read_back(make: Any) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    run = make(model())
+    assert {"flash", "math"} <= set(read_realised(run)["attention_backends"])
+    with sdpa_kernel(SDPBackend.MATH):
+        assert read_realised(run)["attention_backends"] == ["math"]
+
+
+def test_what_the_compiler_did_is_read_back(make: Any) -> None:
+    from accel_bench import forget_compilation
+
+    forget_compilation()
+    run = make(Tied())
+    run.model.compile(backend="eager")
+    step(run)
+    found = read_realised(run)["compilation"]
+    assert (found["graphs"], found["graph_breaks"], found["recompiles"]) == (1, 0, 0)
+    assert found["compile_seconds"] > 0
+    run.model._compiled_call_impl = None
+    torch.compiler.reset()
+
+
+def test_a_model_that_torch_compile_wrapped_is_not_looked_into(make: Any) -> None:
+    """A hook inside would be compiled, and compiled again without it when it goes."""
+    wrapped = torch.compile(model(), backend="eager")
+    probe = step(make(wrapped))
+    assert probe.seen()["matmul_dtype"] is None
+    torch.compiler.reset()
+
+
+def test_a_variable_that_changed_after_the_start_is_recorded(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    before = recorded(os.environ)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:256")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("A_SECRET", "x")
+    changes = environment_changes(before)
+    assert changes == {
+        "OMP_WAIT_POLICY": [None, "passive"],
+        "PYTORCH_ALLOC_CONF": ["expandable_segments:True", "max_split_size_mb:256"],
+    }
+    run = make(model())
+    degraded, invalid = differences(run, {**read_realised(run), "environment_changes": changes})
+    assert [reason.partition(" was ")[0] for reason in degraded] == ["PYTORCH_ALLOC_CONF"]
+    assert invalid == []

@@ -35,6 +35,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
 
     Options = HFTrainerOptions
     requires = ("accelerate>=1.1",)
+    strategy = "DistributedDataParallel"
 
     def __init__(self, options: HFTrainerOptions, name: str = "") -> None:
         super().__init__(options, name)
@@ -56,6 +57,11 @@ class HFTrainer(Plugin[HFTrainerOptions]):
                 f"{self.name} wraps the model itself: parallel.{given} would do nothing; "
                 f"the options ddp_... of {self.name} are read"
             )
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import Trainer, so that its memory counts as that of imports, and not as the model's."""
+        from accel_bench.builtin import hf_trainer_impl  # noqa: F401
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:

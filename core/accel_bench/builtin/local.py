@@ -125,10 +125,8 @@ def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:
     scenario = job.experiment.scenario
     threads = scenario.resources.threads or max(1, available_cores() // job.world_size)
     defaults = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "TOKENIZERS_PARALLELISM": "true",
     }
     ours = {

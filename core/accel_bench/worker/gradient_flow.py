@@ -79,10 +79,11 @@ class FirstStepProbe:
             handles.append(linear.register_forward_hook(self._see_matmul))
         if not any(is_compiled(module) for module in model.modules()):
             self._used_experts = set()
+            modules = dict(model.named_modules())
             handles += [
-                module.register_forward_hook(self._see_expert(name))
-                for name, module in model.named_modules()
-                if name in {unit for unit, _ in _units(model)} and expert_list(name)
+                modules[unit].register_forward_hook(self._see_expert(unit))
+                for unit in dict(_units(model))
+                if expert_list(unit)
             ]
         return handles
 

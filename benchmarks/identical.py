@@ -1,0 +1,142 @@
+"""Verdicts on what is known: a stack held against itself, and against a step that takes longer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.comparison import Comparison
+from accel_bench.analysis.noise import load_of
+from accel_bench.analysis.throughput import run_throughput
+from accel_bench.result import Result
+from accel_bench.store.database import open_store
+from benchmarks.entry import Counts, Entry, this_machine
+
+AGAIN = "baseline-again"
+"""Name of the stack that does what the baseline does."""
+
+SLOWDOWN = Path(__file__).with_name("slowdown.yaml")
+"""A step whose length is known, and two that are longer."""
+
+LOADS = {"stolen": "share_of_cpus_stolen", "others": "share_of_cpus_by_other_work"}
+"""Load of the host during a run, by the name that its samples get."""
+
+
+class Compared(NamedTuple):
+    """What one `accel-bench run` gave."""
+
+    document: Mapping[str, Any]
+    """What it printed."""
+
+    results: Sequence[Result]
+    """What it stored: every run, in the order in which they were started."""
+
+
+def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
+    """The quickstart's baseline against itself, each run in a process of its own.
+
+    A stack with another name does the very same: whoever calls it faster or slower is wrong.
+    """
+    arguments = ("quickstart", "--set", f"stacks.{AGAIN}=[]", "--device", device)
+    return _measure("identical", arguments, AGAIN, counts, ("same", "inconclusive"))
+
+
+def measure_slowdown(counts: Counts, percent: int) -> Entry:
+    """A step that sleeps 5 or 10 % longer than the baseline's, each run in its own process."""
+    name = f"slower-by-{percent}"
+    return _measure(f"slowdown-{percent}", (str(SLOWDOWN),), name, counts, ("slower",))
+
+
+def _measure(
+    name: str, arguments: Sequence[str], stack: str, counts: Counts, right: tuple[str, ...]
+) -> Entry:
+    """Let accel-bench compare a stack with the baseline, and keep every process's time."""
+    machine = this_machine()
+    compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
+    row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
+    said = Comparison(
+        pairs=row["pairs"],
+        ratio=row["ratio"],
+        verdict=row["verdict"],
+        reason=row["verdict_reason"],
+        smallest_visible_effect=row["smallest_visible_effect"],
+        pairs_needed=row["pairs_needed"],
+    )
+    if said.ratio is None:
+        raise RuntimeError(f"{name}: no ratio: {'; '.join([*row['reasons'], row['ratio_reason']])}")
+    low, high = said.ratio.low, said.ratio.high
+    return Entry(
+        name=name,
+        value=said.ratio.median,
+        interval=None if low is None or high is None else (low, high),
+        unit="ratio",
+        goal=None,
+        goal_is="at least",
+        right_verdicts=right,
+        comparison=said,
+        notes=notes_of(compared, stack),
+        samples=samples_of(compared.results),
+        machine=machine,
+    )
+
+
+def shortened(counts: Counts) -> tuple[str, ...]:
+    """Options that make a comparison short where it only has to work."""
+    if counts.pairs > 1:
+        return ("--repeats", str(counts.pairs))
+    few = (f"measure.steps={counts.steps}", "measure.warmup=1")
+    return ("--repeats", "1", *(word for one in few for word in ("--set", one)))
+
+
+def run_comparison(arguments: Sequence[str]) -> Compared:
+    """Run the program as its users do, in a results folder of its own.
+
+    Raises RuntimeError with the end of what it said, where a run failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "accel_bench", "run", *arguments, "--results", folder]
+        done = subprocess.run(
+            [*command, "--format", "json", "--quiet"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-2000:]}")
+        with open_store(Path(folder), write=False) as store:
+            return Compared(json.loads(done.stdout), store.results())
+
+
+def samples_of(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
+    """For each stack, of each of its processes in order of rounds: its time, and the host's load.
+
+    Seconds per real token of the window are what is compared. Loads that this system does not tell
+    are left out.
+    """
+    samples: dict[str, tuple[float, ...]] = {}
+    names = sorted({result.experiment.stack.name for result in results})
+    for name in names:
+        runs = sorted((r for r in results if r.experiment.stack.name == name), key=_round_of)
+        side = name.replace("-", "_")
+        speeds = [speed for run in runs if (speed := run_throughput(run)) is not None]
+        samples[f"{side}_seconds_per_token"] = tuple(speed.seconds_per_token for speed in speeds)
+        loads = [load._asdict() for run in runs if (load := load_of(run)) is not None]
+        for kind, words in LOADS.items():
+            shares = tuple(load[kind] for load in loads if load[kind] is not None)
+            if len(shares) == len(runs):
+                samples[f"{side}_{words}"] = shares
+    return samples
+
+
+def notes_of(compared: Compared, stack: str) -> tuple[str, ...]:
+    """What else the document says: of the host's load, of the loss, and of runs to be doubted."""
+    rows = [one for one in compared.document["experiments"] if one["stack"] in ("baseline", stack)]
+    doubts = [f"{one['stack']}: {reason}" for one in rows for reason in one["reasons"]]
+    losses = [f"loss of {stack}: {one['loss_verdict']}" for one in rows if one["stack"] == stack]
+    return (*compared.document["noise"], *losses, *doubts)
+
+
+def _round_of(result: Result) -> int:
+    return result.round

@@ -1,0 +1,52 @@
+"""A cut inside an adapter leaves every module a gradient: only the baseline's norms show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench import Run
+from accel_bench.analysis.gradients import different_norms
+from accel_bench.worker.gradient_flow import FirstStepProbe
+
+# PEFT asks transformers by a name that is being replaced.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+TOKENS = torch.arange(16)[None]
+
+
+def first_norms(run: Run, cut: bool) -> dict[str, float | None]:
+    """Norms of the first step of adapters whose second matrix does not start at zero."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    model: Any = get_peft_model(run.model, config)
+    for name, module in model.named_modules():
+        if cut and name.endswith("0.mlp.down_proj.lora_A.default"):
+            module.register_forward_hook(lambda module, inputs, output: output.detach())
+    run.model = run.unwrapped_model = model
+    run.optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    probe = FirstStepProbe(run)
+    try:
+        model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+        run.optimizer.step()
+    finally:
+        probe.remove()
+    assert probe.findings["modules_without_gradient"] == []
+    norms: dict[str, float | None] = probe.findings["gradient_norms"]
+    return norms
+
+
+def test_a_cut_between_the_matrices_of_an_adapter_shows_beside_the_baseline(
+    llama_run: Callable[..., Run],
+) -> None:
+    baseline = first_norms(llama_run(), cut=False)
+    stack = first_norms(llama_run(), cut=True)
+    (found,) = different_norms(baseline, stack)
+    assert found.tensor.endswith("layers.0.mlp.down_proj.lora_A.default.weight")
+    assert found.stack == 0.0 < found.baseline
+    assert different_norms(baseline, first_norms(llama_run(), cut=False)) == []
