@@ -1,10 +1,10 @@
 """The contract: every hook, in the order in which a run calls them.
 
 A hook is either `one_answer`, given to the stack's plugin that implements it or else to the plugin
-of the slot that the hook belongs to (a slot's plugin can claim the hook of another slot, as an
-engine does that wraps the model itself: see `Plugin.claims`), or it is called on all active plugins: those of the stack in
-written order, then those of the slots. A method marked `@hookimpl` implements the hook of its name
-and takes any of its arguments. There is no hook inside a step.
+of the slot that the hook belongs to, or it is called on all active plugins: those of the stack in
+written order, then those of the slots. A slot's plugin may claim the hook of another slot, as an
+engine does that wraps the model itself (`Plugin.claims`). A method marked `@hookimpl` implements
+the hook of its name and takes any of its arguments. There is no hook inside a step.
 """
 
 from __future__ import annotations
