@@ -116,7 +116,7 @@ def test_json_is_one_document_on_stdout_with_the_promised_keys(measured: Path) -
         assert set(experiment["tokens_per_second"]) == {"median", "low", "high"}
         assert set(experiment["ratio"]) == {"median", "low", "high"}
         assert set(experiment["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
-        assert set(experiment["loss"]) == {"first", "last"}
+        assert set(experiment["loss"]) == {"first", "last", "last_step"}
         assert {"name", "distribution", "version"} == set(experiment["plugins"][0])
         assert (experiment["status"], experiment["runs"]) == ("ok", 1)
 
