@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from accel_bench.analysis.statistics import log_interval, paired_log_ratio
 from benchmarks.built_run import BuiltRun, build_run
 from benchmarks.engine import LARGE, TINY
@@ -14,7 +16,7 @@ def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
     The torch engine is measured twice in every round: how far its two times lie apart is the noise.
     The interval is that of rounds in this process; another process may lie outside it.
     """
-    overrides = {"resources.device": device}
+    overrides: dict[str, Any] = {"resources.device": device}
     if device == "cuda":
         overrides |= {"model.overrides": {"num_hidden_layers": 4}}
     scenario = LARGE if device == "cuda" else TINY
