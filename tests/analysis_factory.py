@@ -90,7 +90,7 @@ def make_rank(
             ),
         ),
         realised={"dtype": "float32"},
-        evidence={"lora": {"modules": 4}},
+        evidence={"lora": {"modules": 4}, "data": {"constant_length": True}},
     )
 
 

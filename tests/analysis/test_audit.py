@@ -73,8 +73,9 @@ def test_processed_tokens_and_samples_give_the_sequence_length():
 
 def test_samples_of_different_lengths_may_be_shorter_but_never_longer():
     longer = make_experiment(scenario={"data": {"sequence_length": 220}})
+    rank = make_rank().model_copy(update={"evidence": {}})
     shorter = {"processed_tokens": 105}
-    assert audit(with_steps(make_result(longer), shorter, {})) == []
+    assert audit(with_steps(make_result(longer, ranks=[rank]), shorter, {})) == []
     too_long = {"processed_tokens": 221}
     assert broken(with_steps(make_result(longer), too_long, {})) == ["sequence_length"]
 
@@ -228,3 +229,9 @@ def test_old_rows_are_marked_when_they_are_summarised():
 
 def test_every_invariant_says_what_must_hold():
     assert all(check.__doc__ for check in INVARIANTS.values())
+
+
+def test_shorter_samples_are_honest_where_nobody_says_that_all_are_full():
+    longer = make_experiment(scenario={"data": {"sequence_length": 220}})
+    rank = make_rank().model_copy(update={"evidence": {"text": {"constant_length": False}}})
+    assert broken(make_result(longer, ranks=[rank])) == []

@@ -7,6 +7,7 @@ from typing import Any
 from analysis_factory import make_rank, make_result
 
 from accel_bench.analysis.breakdown import phases, start_up
+from accel_bench.compilation import read_compilation
 from accel_bench.result import PhaseSplit, Result, Stage
 
 
@@ -30,7 +31,7 @@ def test_a_stage_lasts_from_the_end_of_the_one_before() -> None:
 
 
 def test_the_first_step_and_the_compiler_have_figures_of_their_own() -> None:
-    compiled = {"compiled": {"graphs": 1, "seconds": 1.5}}
+    compiled = {"compilation": {**read_compilation(), "compile_seconds": 1.5}}
     found = start_up([with_stages({}, realised=compiled)])
     assert found is not None
     assert (found.first_step_seconds, found.compile_seconds) == (0.5, 1.5)

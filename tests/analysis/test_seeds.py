@@ -12,6 +12,7 @@ from analysis_factory import make_experiment, make_rank, make_result
 from accel_bench.analysis.document import SeedEquivalence
 from accel_bench.analysis.seeds import judge_differences
 from accel_bench.analysis.summary import PlannedSummary, summarize
+from accel_bench.result import Status
 
 STEPS = 8
 
@@ -72,3 +73,29 @@ def test_a_difference_at_the_tolerance_is_rarely_called_equivalent() -> None:
         for _ in range(4000)
     )
     assert called / 4000 <= 0.06
+
+
+def test_the_same_steps_are_compared_where_one_stack_took_more() -> None:
+    """A window that was disturbed and measured again makes more steps, and a lower last loss."""
+    planned, results = [], []
+    curve = [5.0 - 0.1 * step for step in range(30)]
+    for seed in range(3):
+        for stack, steps in (("baseline", 10), ("stack", 20)):
+            experiment = make_experiment(stack, sweep={"train.seed": seed, "data.seed": seed})
+            rank = make_rank(step_seconds=[0.1] * steps, losses=curve[: steps + 1])
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, ranks=[rank]))
+    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    assert (row.verdict, row.difference) == ("equivalent", 0.0)
+
+
+def test_a_seed_on_which_only_the_stack_did_not_train_makes_it_different() -> None:
+    planned, results = [], []
+    for seed in range(4):
+        for stack in ("baseline", "stack"):
+            experiment = make_experiment(stack, sweep={"train.seed": seed, "data.seed": seed})
+            bad = stack == "stack" and seed == 3
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, status=Status.INVALID if bad else Status.OK))
+    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    assert (row.seeds, row.lost, row.verdict) == (3, 1, "different")

@@ -25,9 +25,6 @@ PHASE_TOLERANCE = 0.05
 PHASE_SLACK_SECONDS = 0.002
 """What is allowed beside that: an engine may do something of its own between two phases."""
 
-CONSTANT_STEPS = 3
-"""Steps from which on equal lengths are taken for constant length, and not for chance."""
-
 
 class Broken(Frozen):
     """An invariant that a row breaks."""
@@ -63,7 +60,8 @@ def marked(result: Result) -> Result:
 def sequence_length(result: Result) -> Iterator[str]:
     """Processed tokens per second x devices / samples per second = sequence length.
 
-    That holds where all samples have one length; where lengths differ it is their upper limit. The
+    That holds where all samples have one length, as the data's plugin says in its evidence
+    (`constant_length`); elsewhere it is their upper limit. The
     seconds and the devices stand on both sides of the division: tokens and samples are what is
     left, and they are held against what was asked.
     """
@@ -73,13 +71,19 @@ def sequence_length(result: Result) -> Iterator[str]:
     if not lengths:
         return
     longest = max(lengths)
-    constant = len(lengths) == 1 and len(steps) >= CONSTANT_STEPS
-    if longest > asked or (constant and longest != asked):
+    constant = any(_says_constant(rank) for rank in result.ranks)
+    if longest > asked or (constant and lengths != {asked}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
             f"{sum(step.samples for step in steps):,} samples, up to {longest:,.6g} in one; "
             f"the sequence length is {asked:,}"
         )
+
+
+def _says_constant(rank: RankResult) -> bool:
+    """Whether a plugin says that all samples are as long as asked."""
+    shown = (found for found in rank.evidence.values() if isinstance(found, dict))
+    return any(found.get("constant_length") is True for found in shown)
 
 
 def global_batch(result: Result) -> Iterator[str]:

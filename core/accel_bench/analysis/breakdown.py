@@ -23,7 +23,8 @@ class StartUp(Frozen):
     """What a run pays once, in seconds of its slowest rank; null where a stage was not reached."""
 
     imports_seconds: float | None = None
-    """From the start of the process until everything is imported and the ranks have met."""
+    """From the start of the process until all is imported that hooks asked for, and ranks have met.
+    """
 
     load_data_seconds: float | None = None
     """Loading the data, from a cache where `prepare_experiment` filled one."""
@@ -35,10 +36,10 @@ class StartUp(Frozen):
     """Adding the adapter and accelerating the model."""
 
     build_seconds: float | None = None
-    """Compiling lazily, wrapping, and building optimizer, batches and engine."""
+    """Compiling lazily, wrapping, and building optimizer and batches."""
 
     warmup_seconds: float | None = None
-    """All steps before the window."""
+    """Building the engine, and all steps before the window."""
 
     first_step_seconds: float | None = None
     """The first step alone, with what it compiles and allocates."""
@@ -111,9 +112,10 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
         before = stage.seconds
     if rank.window is not None and rank.window.warmup:
         found["first_step_seconds"] = rank.window.warmup[0].seconds
-    compiled = rank.realised.get("compiled")
-    if isinstance(compiled, dict) and isinstance(compiled.get("seconds"), int | float):
-        found["compile_seconds"] = float(str(compiled["seconds"]))
+    compiled = rank.realised.get("compilation")
+    seconds = compiled.get("compile_seconds") if isinstance(compiled, dict) else None
+    if isinstance(seconds, int | float) and seconds > 0:
+        found["compile_seconds"] = float(seconds)
     return found
 
 

@@ -185,6 +185,9 @@ class SeedEquivalence(Frozen):
     seeds: int
     """Seeds with which both completed."""
 
+    lost: int = 0
+    """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
+
     verdict: SeedVerdict
     """What may be said."""
 

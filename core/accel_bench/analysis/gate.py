@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, PairKey, logs_of_pairs
 from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.document import PlannedSummary
-from accel_bench.analysis.measured import Measured, measure
+from accel_bench.analysis.measured import Measured, beside_baseline, measure
 from accel_bench.analysis.sequential import Judgement, judge_pairs
 from accel_bench.analysis.statistics import Interval, log_interval
 from accel_bench.analysis.wording import interval_text, label, percent, ratio
@@ -159,6 +159,7 @@ def _judge_point(stack: Measured, against: Measured, floor: float, points: int) 
     needed = MINIMUM_PAIRS if judged is None else judged.pairs_needed
     needed = needed if outcome == "inconclusive" else None
     runs = [*stack.counted.values(), *against.counted.values()]
+    stack = beside_baseline(stack, against)
     return GatePoint(
         sweep=stack.planned.experiment.sweep,
         outcome=outcome,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from accel_bench.analysis.audit import marked
 from accel_bench.analysis.comparison import PairKey
 from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
+from accel_bench.analysis.gradients import gradient_reasons
 from accel_bench.analysis.statistics import Interval, geometric_interval, quantile
 from accel_bench.analysis.status import BY_THE_USER, Ending, counted_runs, ending
 from accel_bench.analysis.throughput import RunThroughput, run_throughput
@@ -98,6 +99,15 @@ def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
     medians = [median(speed.step_seconds) for speed in speeds.values()]
     spread = stdev(medians) / fmean(medians) if len(medians) > 1 else None
     return StepSeconds(p50=p50, p90=p90, p95=p95, p99=p99, spread=spread)
+
+
+def beside_baseline(row: Measured, base: Measured) -> Measured:
+    """The row, degraded where its first step did not have the baseline's gradients."""
+    reasons = gradient_reasons(base.completed, row.completed)
+    if not reasons:
+        return row
+    ending = Ending(Status.DEGRADED, (*row.ending.reasons, *reasons))
+    return replace(row, ending=ending)
 
 
 def shared_steps(rows: Sequence[Measured]) -> int:

@@ -13,8 +13,9 @@ from statistics import fmean
 
 from accel_bench.analysis.convergence import SMOOTHING_STEPS, loss_tolerance
 from accel_bench.analysis.document import SeedEquivalence, SeedVerdict
-from accel_bench.analysis.measured import Measured
+from accel_bench.analysis.measured import Measured, shared_steps
 from accel_bench.analysis.statistics import standard_error, t_quantile
+from accel_bench.result import Status
 from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.experiment import canonical_json
 
@@ -41,13 +42,14 @@ def compare_over_seeds(rows: Sequence[Measured], baseline: str) -> tuple[SeedEqu
     )
 
 
-def loss_at_end(row: Measured) -> float | None:
-    """Mean of the last five losses of the first completed run; None where one is missing.
+def loss_at_end(row: Measured, steps: int) -> float | None:
+    """Mean of the last five losses of `steps` steps of the first completed run; None where one is
+    missing.
 
     The runs of one seed share it, so that the first stands for all.
     """
     first = next(iter(row.speeds.values()), None)
-    last = first.losses[-SMOOTHING_STEPS:] if first else ()
+    last = first.losses[:steps][-SMOOTHING_STEPS:] if first else ()
     known = [loss for loss in last if loss is not None]
     return fmean(known) if known and len(known) == len(last) else None
 
@@ -73,11 +75,13 @@ def _compare(
 ) -> SeedEquivalence:
     """One stack at one point of the other axes."""
     pairs = [(baseline[seed], row) for seed, row in stack.items() if seed in baseline]
-    ends = [(loss_at_end(before), loss_at_end(after)) for before, after in pairs]
+    ends = [_ends(before, after) for before, after in pairs]
     differences = [after / before - 1 for before, after in ends if before and after is not None]
+    lost = sum(_is_lost(before, after) for before, after in pairs)
     sweep = _others(next(iter(stack.values())).planned.experiment.sweep)
     if not differences:
-        return SeedEquivalence(stack=name, sweep=sweep, seeds=0, verdict="not tested")
+        verdict: SeedVerdict = "different" if lost else "not tested"
+        return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
     before, after = pairs[0]
     tolerance = loss_tolerance(
         [run.loss_tolerance for run in after.completed.values()],
@@ -89,12 +93,26 @@ def _compare(
         stack=name,
         sweep=sweep,
         seeds=len(differences),
-        verdict=judge_differences(differences, tolerance),
+        lost=lost,
+        verdict="different" if lost else judge_differences(differences, tolerance),
         difference=fmean(differences),
         low=low,
         high=high,
         tolerance=tolerance,
     )
+
+
+def _ends(before: Measured, after: Measured) -> tuple[float | None, float | None]:
+    """Both losses at the end of the steps that both took: a disturbed window makes more of them."""
+    steps = shared_steps([before, after])
+    return loss_at_end(before, steps), loss_at_end(after, steps)
+
+
+def _is_lost(before: Measured, after: Measured) -> bool:
+    """Whether the baseline trained with a seed, and the stack did not, or to no finite loss."""
+    base, end = _ends(before, after)
+    diverged = after.ending.status is Status.INVALID or (bool(after.speeds) and end is None)
+    return diverged and (base is not None or bool(before.speeds))
 
 
 def _others(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

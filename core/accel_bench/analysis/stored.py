@@ -13,6 +13,7 @@ from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_loss
 from accel_bench.analysis.document import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.measured import (
     Measured,
+    beside_baseline,
     loss_ends,
     measure,
     peak_memory,
@@ -146,7 +147,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> StoredComparison
     steps = shared_steps([left, right])
     return StoredComparison(
         a=_side(left, steps),
-        b=_side(right, steps),
+        b=_side(beside_baseline(right, left), steps),
         comparable=allowed.comparable,
         declared=allowed.declared,
         differing=allowed.differing,

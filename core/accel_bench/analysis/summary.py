@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from accel_bench.analysis.breakdown import phases, start_up
-from accel_bench.analysis.comparison import Comparison, compare
+from accel_bench.analysis.comparison import Comparison, compare, logs_of_pairs
 from accel_bench.analysis.convergence import LossVerdict, compare_losses
 from accel_bench.analysis.devices import devices_used
 from accel_bench.analysis.document import (
@@ -14,9 +16,9 @@ from accel_bench.analysis.document import (
     PlannedSummary,
     Summary,
 )
-from accel_bench.analysis.gradients import gradient_reasons
 from accel_bench.analysis.measured import (
     Measured,
+    beside_baseline,
     loss_ends,
     measure,
     peak_memory,
@@ -49,8 +51,8 @@ class _Judgement(NamedTuple):
     loss: LossVerdict
     """About the loss."""
 
-    reasons: tuple[str, ...] = ()
-    """Why the row is degraded, seen beside its baseline."""
+    ending: Ending
+    """How the row ended, seen beside its baseline."""
 
 
 def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended them
@@ -105,13 +107,13 @@ def _judge_point(rows: Sequence[Measured], baseline: str) -> dict[int, _Judgemen
     base = next((row for row in rows if row.planned.experiment.stack.name == baseline), None)
     reasons = {id(row): _obstacle(row, base) for row in rows}
     open_rows = {str(id(row)): row for row in rows if not reasons[id(row)] and row is not base}
-    compared = compare(_times(base), {key: _times(row) for key, row in open_rows.items()})
-    judged = {id(row): _unjudged(reasons[id(row)], row is base and row.usable) for row in rows}
+    times = {key: _times(row) for key, row in open_rows.items()}
+    compared = compare(_times(base), times, _noise_floor(base, open_rows.values()))
+    judged = {id(row): _unjudged(row, reasons[id(row)], row is base) for row in rows}
     for key, row in open_rows.items():
         assert base is not None
         loss = compare_losses(base.completed, row.completed)
-        gradients = gradient_reasons(base.completed, row.completed)
-        judged[id(row)] = _Judgement(compared[key], loss, gradients)
+        judged[id(row)] = _Judgement(compared[key], loss, beside_baseline(row, base).ending)
     return judged
 
 
@@ -135,11 +137,25 @@ def _ended(row: Measured) -> str:
     return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
 
-def _unjudged(reason: str, is_baseline: bool) -> _Judgement:
+def _unjudged(row: Measured, reason: str, is_baseline: bool) -> _Judgement:
     """Nothing compared; the baseline is 1 times as fast as itself, by definition."""
-    ratio = Interval(median=1.0, low=1.0, high=1.0) if is_baseline else None
+    itself = is_baseline and row.usable
+    ratio = Interval(median=1.0, low=1.0, high=1.0) if itself else None
     comparison = Comparison(pairs=0, ratio=ratio, verdict="not tested", reason=reason)
-    return _Judgement(comparison, LossVerdict(verdict="not tested", reason=reason))
+    loss = LossVerdict(verdict="not tested", reason=reason)
+    return _Judgement(comparison, loss, row.ending)
+
+
+def _noise_floor(base: Measured | None, rows: Iterable[Measured]) -> float | None:
+    """Relative difference that code identical to the baseline's showed beside it, if any ran."""
+    same = [
+        logs
+        for row in rows
+        if base
+        and row.planned.experiment.id == base.planned.experiment.id
+        and (logs := logs_of_pairs(_times(base), _times(row)))
+    ]
+    return max((math.expm1(abs(fmean(logs))) for logs in same), default=None)
 
 
 def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
@@ -160,8 +176,8 @@ def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:
         experiment_id=experiment.id,
         stack=experiment.stack.name,
         sweep=experiment.sweep,
-        status=Status.DEGRADED if judged.reasons else row.ending.status,
-        reasons=(*row.ending.reasons, *judged.reasons),
+        status=judged.ending.status,
+        reasons=judged.ending.reasons,
         runs=len(row.completed),
         tokens_per_second=speed,
         ratio=comparison.ratio,

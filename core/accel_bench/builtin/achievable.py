@@ -12,8 +12,8 @@ class Achievable(Plugin[Options]):
     """Times the model's own matmuls after the window, back to back, each in its own dtype.
 
     `matmul_seconds` / step seconds is the share of a step that matmuls of these very shapes need:
-    the rest is attention, everything else, and waiting. List it after `memory`, whose peak it would
-    raise: `metrics: [memory, achievable]`.
+    the rest is attention, everything else, and waiting. What it allocates is not in the window's
+    peak, which is read before: `metrics: [memory, achievable]`.
     """
 
     @hookimpl

@@ -84,4 +84,5 @@ class Synthetic(Plugin[SyntheticOptions]):
             "distinct_tokens": self.options.distinct_tokens,
             "pattern": self.options.pattern,
             "fingerprint": made.fingerprint,
+            "constant_length": True,
         }

@@ -114,7 +114,7 @@ class Text(Plugin[TextOptions]):
 
         folder = text_impl.tokenized(run, self.options)
         dataset = text_impl.load(folder, self.options, run.scenario.data.sequence_length)
-        self._evidence = text_impl.evidence(folder, dataset)
+        self._evidence = text_impl.evidence(folder, dataset, self.options)
         return dataset
 
     @hookimpl

@@ -111,7 +111,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
     )
 
 
-def evidence(folder: Path, dataset: TokenDataset) -> dict[str, Any]:
+def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
     """What the text became, as numbers."""
     facts = _facts(folder)
     return {
@@ -119,6 +119,7 @@ def evidence(folder: Path, dataset: TokenDataset) -> dict[str, Any]:
         "samples": len(dataset),
         "characters_per_token": facts.characters / facts.tokens,
         "fingerprint": dataset.fingerprint,
+        "constant_length": options.packing or options.padding == "max_length",
     }
 
 

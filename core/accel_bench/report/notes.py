@@ -76,6 +76,8 @@ def _seeds(row: SeedEquivalence) -> str:
     """One stack over its seeds."""
     name = plain(label(row.stack, row.sweep))
     said = f"{name}: loss at the end over {row.seeds} seeds {row.verdict}"
+    if row.lost:
+        said += f" ({row.lost} more on which it did not train)"
     if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
         return said
     interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"

@@ -29,19 +29,13 @@ class Disturbances:
 
     def look(self, samples: Sequence[Sample]) -> list[str]:
         """What disturbed the window since `start`, a sentence each."""
-        jumps = out_of_range(samples)
-        if not jumps:
-            return self.own()
-        listed = ", ".join(
-            f"step {sample.step} took {sample.seconds:.3g} s" for sample in jumps[:3]
-        )
-        return [*self.own(), f"{listed}, more than {JUMP:g} times the median"]
-
-    def own(self) -> list[str]:
-        """What the process itself did since `start`; a jump may be the doing of others."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
-        return [f"{count} {name}" for name, count in grown.items() if count > 0]
+        found = [f"{count} {name}" for name, count in grown.items() if count > 0]
+        if jumps := out_of_range(samples):
+            listed = ", ".join(f"step {jump.step} took {jump.seconds:.3g} s" for jump in jumps[:3])
+            found.append(f"{listed}, more than {JUMP:g} times the median")
+        return found
 
     def _counts(self) -> dict[str, int]:
         """Counters that must stand still in a window."""

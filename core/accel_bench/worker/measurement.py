@@ -26,7 +26,7 @@ from accel_bench.worker.findings import (
     rank_result,
 )
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.stopwatch import WindowStopwatch
+from accel_bench.worker.stopwatch import MOST_DISCARDED, WindowStopwatch
 from accel_bench.worker.synchronizations import SynchronizationCounter
 
 REHEARSAL_STEPS = 2
@@ -110,7 +110,9 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
 
     def after_window() -> None:
         findings.window = stopwatch.window()
-        findings.degraded += disturbances.own()
+        if len(findings.window.disturbances) > MOST_DISCARDED:
+            last = findings.window.disturbances[-1]
+            findings.degraded.append(f"every window was disturbed, the kept one too: {last}")
         run.trace.mark("window", forget=False)
         heartbeat.phase = "finish_metrics"
         collect_metrics(active, run, findings)

@@ -14,7 +14,7 @@ from accel_bench.compilation import read_compilation
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.kernels import enabled_attention_backends, read_linear_kernels
-from accel_bench.worker.settings import SAME_FOR_ALL
+from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
 from accel_bench.worker.workload import AUTOCAST
 from accel_bench.worker.wrapping import read_wrapping
 
@@ -131,7 +131,7 @@ def _side_effects(realised: dict[str, Any]) -> Iterator[str]:
     if sent := realised["synchronized_buffer_bytes"]:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
     for name, (_, now) in realised.get("environment_changes", {}).items():
-        if name in SAME_FOR_ALL:
+        if name in (*SAME_FOR_ALL, *ALLOCATOR_ALIASES):
             yield (
                 f"{name} was changed to {now!r} by what was imported; set it in the scenario's "
                 "`environment`, for all stacks"

@@ -20,6 +20,9 @@ SAME_FOR_ALL = {
 """Variables that some libraries set when they are imported, so that having a library installed
 would change every stack; what a scenario or the user sets comes first."""
 
+ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Older names that torch still reads, before `PYTORCH_ALLOC_CONF`: they are watched, not set."""
+
 
 def set_environment() -> None:
     """Give every stack the same allocator and order of devices, whatever it imports later."""
