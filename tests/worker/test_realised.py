@@ -147,6 +147,13 @@ def test_one_process_where_two_were_asked_for_is_invalid(make: Any) -> None:
     assert "nothing joins the gradients of 2 processes" in invalid
 
 
+def test_data_parallel_in_one_process_is_invalid(make: Any) -> None:
+    run = make(model())
+    run.model = torch.nn.DataParallel(run.unwrapped_model)
+    _, invalid = differences(run, read_realised(run))
+    assert invalid == ["DataParallel spreads each batch over every device that the process can see"]
+
+
 def test_a_model_in_evaluation_mode_is_invalid(make: Any) -> None:
     run = make(model().eval())
     _, invalid = differences(run, read_realised(run))

@@ -99,6 +99,8 @@ def _wrong_ranks(run: Run, realised: dict[str, Any], strategy: str | None) -> It
         yield f"nothing joins the gradients of {run.world_size} processes"
     elif strategy is not None and realised["strategy"] != strategy:
         yield f"the strategy is {realised['strategy']}, and its plugin says {strategy}"
+    if realised["strategy"] == "DataParallel":
+        yield "DataParallel spreads each batch over every device that the process can see"
     if realised["nested_wrapping"]:
         outer, inner = realised["nested_wrapping"]
         yield f"the model is wrapped twice: {outer} around {inner}"
