@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
 from collections.abc import Iterator
@@ -104,20 +105,25 @@ def test_a_file_that_replaces_a_link_does_not_follow_it(tmp_path: Path) -> None:
     assert (tmp_path / "report.txt").read_text() == "ours"
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """The system lets this process write files of at most 20,000 bytes."""
+    """The system lets this process write files of at most 20,000 bytes.
+
+    No fixture: the test runner's own output may go to a file that is longer by now.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "export.json"
     path.write_text("old")
-    with pytest.raises(StoreError, match=r"export\.json: File too large") as caught:
+    problem = r"export\.json: File too large"
+    with pytest.raises(StoreError, match=problem) as caught, small_files():
         write_atomically(path, "x" * 100_000)
     assert caught.value.exit_code == 1
     assert path.read_text() == "old"
