@@ -6,8 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
+
+from pydantic import BaseModel
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 REDACTED = "[redacted]"
 """What stands in place of a secret."""
@@ -115,6 +119,10 @@ class Redactor:
             items = (self.redact_value(item) for item in value)
             return tuple(items) if isinstance(value, tuple) else list(items)
         return value
+
+    def redact_model(self, model: ModelT) -> ModelT:
+        """Return a pydantic model with the texts in it redacted, validated again."""
+        return type(model).model_validate(self.redact_value(model.model_dump(mode="python")))
 
     def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
         """Return a command's arguments with the values of secret flags redacted too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from accel_bench.result import PhaseSplit, RankResult, Result
+from accel_bench.result import RankResult, Result
 from accel_bench.scenario.base import Frozen
 
 STAGES = {
@@ -81,14 +81,15 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
 
 def phases(runs: Sequence[Result]) -> Phases | None:
     """Each phase's median over runs; None where no engine marked any."""
-    found = [split for run in runs if (split := _slowest(run)) is not None]
-    if not found:
+    ranks = [rank for run in runs if (rank := _slowest(run)) is not None]
+    splits = [rank.phases for rank in ranks if rank.phases is not None]
+    if not splits:
         return None
-    names = dict.fromkeys(name for split in found for name in split.seconds)
-    middle = {name: _median([split.seconds.get(name) for split in found]) for name in names}
+    names = dict.fromkeys(name for split in splits for name in split.seconds)
+    middle = {name: _median([split.seconds.get(name) for split in splits]) for name in names}
     return Phases(
-        step_seconds=median(split.step_seconds for split in found),
-        to_window=_median([_to_window(run) for run in runs]),
+        step_seconds=median(split.step_seconds for split in splits),
+        to_window=_median([_to_window(rank) for rank in ranks]),
         **middle,
     )
 
@@ -119,21 +120,20 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
     return found
 
 
-def _slowest(run: Result) -> PhaseSplit | None:
-    """The split of the rank whose steps took longest; None when any rank has none."""
-    splits = [rank.phases for rank in run.ranks if rank.phases is not None]
-    if not splits or len(splits) < len(run.ranks):
+def _slowest(run: Result) -> RankResult | None:
+    """The rank whose split step took longest; None when any rank has none."""
+    found = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
+    if not found or len(found) < len(run.ranks):
         return None
-    return max(splits, key=lambda split: split.step_seconds)
+    return max(found, key=lambda pair: pair[0])[1]
 
 
-def _to_window(run: Result) -> float | None:
-    """How long the split step took for one of the window, on the rank that was split."""
-    for rank in run.ranks:
-        if rank.phases is not None and rank.phases == _slowest(run) and rank.window is not None:
-            usual = median(sample.seconds for sample in rank.window.samples)
-            return rank.phases.step_seconds / usual if usual else None
-    return None
+def _to_window(rank: RankResult) -> float | None:
+    """How long the split step took for a usual one of the rank's window."""
+    if rank.phases is None or rank.window is None:
+        return None
+    usual = median(sample.seconds for sample in rank.window.samples)
+    return rank.phases.step_seconds / usual if usual else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, PairKey, logs_of_pairs
+from accel_bench.analysis.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
 from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.document import PlannedSummary
 from accel_bench.analysis.measured import Measured, beside_baseline, measure
@@ -153,7 +153,7 @@ def judge_gate(
 def _judge_point(stack: Measured, against: Measured, floor: float, points: int) -> GatePoint:
     """Skipped and failed runs first, then the loss, then the speed."""
     loss = compare_losses(against.completed, stack.completed)
-    logs = logs_of_pairs(_times(against), _times(stack))
+    logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
     judged = judge_pairs(logs, floor, _looks(stack, against), points) if _enough(logs) else None
     outcome, reason = _outcome(stack, against, loss, judged, floor)
     needed = MINIMUM_PAIRS if judged is None else judged.pairs_needed
@@ -196,7 +196,7 @@ def _outcome(
     if loss.verdict == "different":
         return "regression", f"the loss of {_name(stack)} is different ({loss.reason})"
     if judged is None:
-        pairs = len(set(_times(stack)) & set(_times(against)))
+        pairs = len(set(stack.seconds_per_token) & set(against.seconds_per_token))
         reason = f"{pairs} of the {MINIMUM_PAIRS} pairs that a verdict needs"
         return "inconclusive", f"{reason} (--repeats {MINIMUM_PAIRS})"
     return judged.outcome, _sentence(stack, against, loss, judged, floor)
@@ -206,7 +206,7 @@ def _sentence(
     stack: Measured, against: Measured, loss: LossVerdict, judged: Judgement, floor: float
 ) -> str:
     """The speed in words."""
-    logs = logs_of_pairs(_times(against), _times(stack))
+    logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
     speed = log_interval(logs)
     assert speed is not None
     times = (
@@ -242,14 +242,11 @@ def _skipped(stack: Measured, against: Measured) -> bool:
     return bool(stack.planned.skipped or against.planned.skipped)
 
 
-def _times(side: Measured) -> dict[PairKey, float]:
-    """Seconds per real token of every completed run."""
-    return {key: speed.seconds_per_token for key, speed in side.speeds.items()}
-
-
 def _looks(stack: Measured, against: Measured) -> int:
     """Sittings that brought pairs."""
-    return len({sitting for sitting, _ in set(_times(stack)) & set(_times(against))})
+    return len(
+        {sitting for sitting, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
+    )
 
 
 def _enough(logs: Sequence[float]) -> bool:

@@ -44,6 +44,11 @@ class Measured:
         return self.ending.status.completed and bool(self.speeds)
 
     @property
+    def seconds_per_token(self) -> dict[PairKey, float]:
+        """Seconds per real token of every completed run: what is compared."""
+        return {key: speed.seconds_per_token for key, speed in self.speeds.items()}
+
+    @property
     def tokens_per_second(self) -> Interval | None:
         """Real tokens per second, global, over runs."""
         return geometric_interval([speed.tokens_per_second for speed in self.speeds.values()])

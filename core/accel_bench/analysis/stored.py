@@ -193,7 +193,7 @@ def _measure(runs: Sequence[Result]) -> Measured:
 
 def _judge(left: Measured, right: Measured, allowed: Comparability, paired: bool) -> Comparison:
     """A verdict on comparable pairs; on everything else the ratio, and why there is no more."""
-    before, after = _times(left), _times(right)
+    before, after = left.seconds_per_token, right.seconds_per_token
     found = compare(before, {"b": after})["b"]
     if not paired:
         ratio = unpaired_ratio(list(before.values()), list(after.values()))
@@ -232,10 +232,6 @@ def _loss(left: Measured, right: Measured, allowed: Comparability, paired: bool)
 def _numbered(runs: Mapping[PairKey, Value]) -> dict[PairKey, Value]:
     """Runs by their number alone, so that the first stands beside the first."""
     return {("", number): run for number, run in enumerate(runs.values())}
-
-
-def _times(side: Measured) -> dict[PairKey, float]:
-    return {key: speed.seconds_per_token for key, speed in side.speeds.items()}
 
 
 def _side(side: Measured, steps: int) -> Side:

@@ -159,9 +159,8 @@ def _noise_floor(base: Measured | None, rows: Iterable[Measured]) -> float | Non
 
 
 def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
-    """Seconds per real token of every completed run."""
-    speeds = row.speeds if row and row.usable else {}
-    return {key: speed.seconds_per_token for key, speed in speeds.items()}
+    """Seconds per real token of every run of a row that may be compared."""
+    return row.seconds_per_token if row and row.usable else {}
 
 
 def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:

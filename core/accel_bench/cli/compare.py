@@ -8,16 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
+from accel_bench.cli import options
+
 WORD = "A stack's name, SITTING/STACK, or the beginning of an experiment's or a run's id."
 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"What is compared with. {WORD}")],
     b: Annotated[str, typer.Argument(metavar="B", help=f"What is compared. {WORD}")],
-    results: Annotated[
-        Path,
-        typer.Option(envvar="ACCEL_BENCH_RESULTS", metavar="DIR", help="Where results are kept."),
-    ] = Path("accel_bench_results"),
+    results: options.Results = options.DEFAULT_RESULTS,
     results_b: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
     ] = None,

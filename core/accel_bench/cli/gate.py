@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from accel_bench.cli import options
 
 Many = list[str]
 
@@ -19,12 +21,8 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
     floor: Annotated[
         str, typer.Option(metavar="SHARE", help="Slow-down that is allowed: 1% or 0.01.")
     ] = "1%",
-    plugin: Annotated[
-        Many | None, typer.Option(help="Add a stack with this plugin; A+B for both in that order.")
-    ] = None,
-    set_: Annotated[
-        Many | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
-    ] = None,
+    plugin: options.Plugins = None,
+    set_: options.Overrides = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Pairs at the first look; else 5 or what it says.")
     ] = None,
@@ -32,38 +30,25 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
         int | None,
         typer.Option(min=1, help="Add pairs until it is settled, but no more than this in all."),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")] = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")
-    ] = None,
-    results: Annotated[
-        Path,
-        typer.Option(envvar="ACCEL_BENCH_RESULTS", metavar="DIR", help="Where results are kept."),
-    ] = Path("accel_bench_results"),
+    timeout: options.Timeout = None,
+    device: options.Device = None,
+    results: options.Results = options.DEFAULT_RESULTS,
     resume: Annotated[
         bool, typer.Option("--resume", help="Count pairs that are already stored.")
     ] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
-    ] = False,
-    max_runs: Annotated[int, typer.Option(min=1, help="Refuse a plan with more runs.")] = 1000,
-    allow_env: Annotated[
-        bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-    ] = False,
-    output: Annotated[
-        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
-    ] = "table",
+    retries: options.Retries = 0,
+    dry_run: options.DryRun = False,
+    max_runs: options.MaxRuns = 1000,
+    allow_env: options.AllowEnv = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    output: options.Output = "table",
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for a CI system too.")
     ] = None,
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write Markdown for a summary too.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run two stacks side by side and fail when one is slower than the other by more than a floor.
 

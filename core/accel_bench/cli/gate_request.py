@@ -12,12 +12,11 @@ from pathlib import Path
 import typer
 
 from accel_bench.analysis.comparison import MINIMUM_PAIRS
-from accel_bench.analysis.document import PlannedSummary
 from accel_bench.analysis.gate import GateReport, judge_gate
 from accel_bench.analysis.sequential import look_sizes
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import QuietReporter, make_reporter
-from accel_bench.cli.request import find_drafts, print_failures
+from accel_bench.cli.request import find_drafts, planned_summaries, print_failures
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
@@ -157,12 +156,9 @@ class GateRequest:
 
     def _judge(self, plan: Plan, results: Sequence[Result]) -> GateReport:
         """What the results say, without secrets."""
-        planned = [
-            PlannedSummary(experiment=one.experiment, skipped=one.skipped) for one in plan.planned
-        ]
-        report = judge_gate(self.stack, plan.baseline, self.floor, planned, results)
+        report = judge_gate(self.stack, plan.baseline, self.floor, planned_summaries(plan), results)
         redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
-        return GateReport.model_validate(redactor.redact_value(report.model_dump(mode="python")))
+        return redactor.redact_model(report)
 
     def _print(self, report: GateReport, store: Store, sessions: list[Session]) -> None:
         """Print the report, and write the files that were asked for."""

@@ -182,15 +182,18 @@ def _summary(plan: Plan, results: Sequence[Result], stopped: Ending = BY_THE_USE
     summary = summarize(
         scenario=plan.file.name,
         baseline=plan.baseline,
-        planned=[
-            PlannedSummary(experiment=one.experiment, skipped=one.skipped) for one in plan.planned
-        ],
+        planned=planned_summaries(plan),
         results=results,
         repeats=plan.file.measure.repeats,
         stopped=stopped,
     )
     redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
-    return Summary.model_validate(redactor.redact_value(summary.model_dump(mode="python")))
+    return redactor.redact_model(summary)
+
+
+def planned_summaries(plan: Plan) -> list[PlannedSummary]:
+    """What the analysis needs to know of a plan."""
+    return [PlannedSummary(experiment=one.experiment, skipped=one.skipped) for one in plan.planned]
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:

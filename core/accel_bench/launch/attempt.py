@@ -104,8 +104,9 @@ def carry_out(
         redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
         _redact_files(job, redactor)
         seconds = time.monotonic() - began
-        result = _result(attempt, active, verdict, ending, found, seen, started_at, seconds)
-        result = Result.model_validate(redactor.redact_value(result.model_dump(mode="python")))
+        result = redactor.redact_model(
+            _result(attempt, active, verdict, ending, found, seen, started_at, seconds)
+        )
         keep(result)
     if interruption is not None:
         raise interruption
