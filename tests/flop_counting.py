@@ -13,7 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from accel_bench import Device, Experiment, Run, Scenario
-from accel_bench.builtin.huggingface_impl import build_config, random_model
+from accel_bench.builtin.huggingface_impl import build_config
+from accel_bench.builtin.weights_impl import random_model
 from accel_bench.builtin.lora import LoraOptions
 from accel_bench.builtin.lora_impl import add_adapter
 from accel_bench.scenario.models import Stack
@@ -37,7 +38,7 @@ def meta_model(
     config = build_config(ModelUse(id=name, overrides=overrides or {}))
     # The other implementations of experts ask tensors for values, which meta tensors do not have.
     config._experts_implementation = "batched_mm"
-    model = random_model(config, torch.float32, "meta", 0, "eager").train()
+    model = random_model(config, torch.float32, "meta", 0, attention="eager")[0].train()
     if lora is not None:
         model = add_adapter(model, LoraOptions.model_validate_json(json.dumps(lora)), seed=0)
     if trained is not None:

@@ -33,8 +33,10 @@ PROMISED = {
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "describe_quantized",
     "forget_compilation",
     "hookimpl",
+    "load_base_model",
     "read_compilation",
 }
 ROOT = Path(__file__).resolve().parents[1]

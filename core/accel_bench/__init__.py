@@ -10,11 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accel_bench.builtin.huggingface_impl import load_base_model
     from accel_bench.compilation import forget_compilation, read_compilation
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.job import Job
     from accel_bench.machine import Machine
     from accel_bench.plugin import Options, Plugin, hookimpl
+    from accel_bench.quantization import describe_quantized
     from accel_bench.ranks import Observer, RankProcess
     from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
@@ -44,17 +46,21 @@ __all__ = [
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "describe_quantized",
     "forget_compilation",
     "hookimpl",
+    "load_base_model",
     "read_compilation",
 ]
 
 _HOMES = {
+    "accel_bench.builtin.huggingface_impl": ("load_base_model",),
     "accel_bench.compilation": ("forget_compilation", "read_compilation"),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.job": ("Job",),
     "accel_bench.machine": ("Machine",),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
+    "accel_bench.quantization": ("describe_quantized",),
     "accel_bench.ranks": ("Observer", "RankProcess"),
     "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),

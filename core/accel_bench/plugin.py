@@ -12,6 +12,9 @@ from accel_bench.scenario.experiment import Experiment
 PROJECT = "accel_bench"
 """Name of the pluggy project and of the entry-point group."""
 
+CONTRACT = ">=0.1,<0.2"
+"""Versions of accel-bench that share this contract: a plugin built for another is refused."""
+
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the implementation of the hook of that name."""
 
@@ -74,6 +77,10 @@ class Plugin(Generic[OptionsT]):
     loss_tolerance: ClassVar[float | None] = None
     """Relative distance from the baseline's loss curve that is by design; None means exactly equal
     work."""
+
+    deterministic: ClassVar[bool] = False
+    """Whether the same seed gives the same losses, bit for bit, on the same machine; the kit in
+    `accel_bench.testing` proves it."""
 
     strategy: ClassVar[str | None] = None
     """Class by which `parallelize_model`, or an engine in its place, joins the ranks, such as

@@ -121,6 +121,10 @@ class Run:
     model: Any = None
     """The model as the steps will call it."""
 
+    weights_fingerprint: str = ""
+    """Digest of the weights that were loaded, before anything quantized them; `load_base_model`
+    sets it."""
+
     unwrapped_model: Any = None
     """The model before `parallelize_model`."""
 
@@ -138,6 +142,9 @@ class Run:
 
     barrier: Callable[[], None] = field(default=lambda: None)
     """Waits for all ranks; does nothing with one rank."""
+
+    load_dataset: Callable[[], Any] = field(default=lambda: None)
+    """In `prepare_experiment`: returns what `load_data` will return, to calibrate with."""
 
     @property
     def scenario(self) -> Scenario:

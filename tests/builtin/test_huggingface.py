@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from accel_bench import Options, Run
-from accel_bench.builtin import huggingface_impl
+from accel_bench.builtin import huggingface_impl, weights_impl
 from accel_bench.builtin.huggingface import HuggingFace
 from accel_bench.errors import ScenarioError
 from accel_bench.machine import Machine
@@ -93,7 +93,7 @@ def test_the_default_model_is_in_train_mode_without_a_cache_and_as_large_as_publ
 @pytest.mark.parametrize("name", sorted(list_cards()))
 def test_the_loader_makes_the_architecture_that_the_card_names(name: str) -> None:
     config = huggingface_impl.build_config(ModelUse(id=name))
-    model = huggingface_impl.random_model(config, torch.bfloat16, "meta", 0)
+    model, _ = weights_impl.random_model(config, torch.bfloat16, "meta", 0)
     assert type(model).__name__ == read_card(name).architecture
 
 
@@ -271,19 +271,24 @@ def test_the_catalogue_needs_no_fingerprint(make_run: MakeRun) -> None:
     assert HuggingFace(Options()).fingerprint(make_run().experiment) is None
 
 
-def test_evidence_says_what_was_loaded_and_tells_weights_apart(make_run: MakeRun) -> None:
-    found = []
-    for seed in (0, 0, 1):
-        run = make_run(model={"overrides": SMALL}, train={"seed": seed})
-        plugin = HuggingFace(Options())
-        run.model = plugin.load_model(run)
-        run.model.lm_head.requires_grad_(False)
-        found.append(plugin.report_evidence(run))
-    first, same, other = found
-    assert first["class"] == "LlamaForCausalLM"
-    assert first["parameters"] - first["trainable_parameters"] == 2048 * 32
-    assert first["weights_fingerprint"] == same["weights_fingerprint"]
-    assert first["weights_fingerprint"] != other["weights_fingerprint"]
+def test_evidence_says_what_was_loaded_and_what_of_it_trains(make_run: MakeRun) -> None:
+    run = make_run(model={"overrides": SMALL})
+    plugin = HuggingFace(Options())
+    run.model = plugin.load_model(run)
+    run.model.lm_head.requires_grad_(False)
+    found = plugin.report_evidence(run)
+    assert found["class"] == "LlamaForCausalLM"
+    assert found["parameters"] - found["trainable_parameters"] == 2048 * 32
+
+
+def test_the_fingerprint_of_weights_tells_seeds_apart(make_run: MakeRun) -> None:
+    first, same, other = (
+        make_run(model={"overrides": SMALL}, train={"seed": seed}) for seed in (0, 0, 1)
+    )
+    for run in (first, same, other):
+        load(run)
+    assert len(first.weights_fingerprint) == 16
+    assert first.weights_fingerprint == same.weights_fingerprint != other.weights_fingerprint
 
 
 def test_there_is_no_evidence_where_another_plugin_loaded_the_model(make_run: MakeRun) -> None:

@@ -14,7 +14,7 @@ import pytest
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.scenario.models import Stack
 
-VARIABLE = "ACCEL_BENCH_TRAPS"
+VARIABLE = "ACCEL_BENCH_QUANTIZED"
 """Folder of that environment; by default it lies beside this one, as `make test` makes it."""
 
 
@@ -26,11 +26,11 @@ def trapped_python() -> str:
     environment fails where everything has to be tested, and skips elsewhere.
     """
     given = os.environ.get(VARIABLE)
-    folder = Path(given or f"{sys.prefix}-traps")
+    folder = Path(given or f"{sys.prefix}-quantized")
     python = folder / "bin" / "python"
     if python.exists():
         return str(python)
-    missing = f"{folder} is missing; `make traps` makes it, and {VARIABLE} names another one"
+    missing = f"{folder} is missing; `make quantized` makes it, and {VARIABLE} names another one"
     if given or os.environ.get("CI"):
         pytest.fail(missing)
     pytest.skip(missing)
@@ -43,7 +43,8 @@ def llama_run(tmp_path: Path) -> Callable[..., Run]:
     def build(**settings: Any) -> Run:
         import torch
 
-        from accel_bench.builtin.huggingface_impl import build_config, random_model
+        from accel_bench.builtin.huggingface_impl import build_config
+        from accel_bench.builtin.weights_impl import random_model
 
         scenario = Scenario.model_validate_json(
             json.dumps(
@@ -56,7 +57,7 @@ def llama_run(tmp_path: Path) -> Callable[..., Run]:
         )
         experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
         run = Run(experiment, Device("cpu"), tmp_path, tmp_path, world_size=scenario.world_size)
-        model = random_model(build_config(scenario.model), torch.float32, "cpu", 0).train()
+        model = random_model(build_config(scenario.model), torch.float32, "cpu", 0)[0].train()
         run.model = run.unwrapped_model = model
         run.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return run

@@ -26,10 +26,11 @@ class Gptq(Plugin[Options]):
         import torch
         from transformers import AutoModelForCausalLM
 
-        from accel_bench.builtin.huggingface_impl import build_config, random_model
+        from accel_bench.builtin.huggingface_impl import build_config
+        from accel_bench.builtin.weights_impl import random_model
 
         config = build_config(run.scenario.model)
-        plain = random_model(config, torch.bfloat16, "cpu", run.scenario.train.seed)
+        plain, _ = random_model(config, torch.bfloat16, "cpu", run.scenario.train.seed)
         folder = run.folder / "packed"
         save_packed(plain, folder)
         model = AutoModelForCausalLM.from_pretrained(
@@ -110,9 +111,9 @@ class Int8(Plugin[Options]):
     def load_model(self, run: Any) -> Any:
         from torchao import quantization
 
-        from accel_bench.builtin.huggingface_impl import load_model
+        from accel_bench import load_base_model
 
-        model = load_model(run)
+        model = load_base_model(run)
         quantization.quantize_(model.model, getattr(quantization, self.configuration)())
         return model
 

@@ -21,7 +21,8 @@ from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
 
-from accel_bench.builtin.huggingface_impl import build_config, random_model
+from accel_bench.builtin.huggingface_impl import build_config
+from accel_bench.builtin.weights_impl import random_model
 from accel_bench.flops import hardware_flops, model_flops
 from accel_bench.result import RankResult
 from accel_bench.scenario.uses import ModelUse
@@ -202,7 +203,7 @@ def test_architectures_outside_of_the_catalogue_are_counted_as_well(
     sizes = {key: value for key, value in GRANITE.items() if key in known}
     config = CONFIG_MAPPING[kind](**sizes, **OTHERS[kind])
     config.use_cache, config._experts_implementation = False, "batched_mm"
-    model = random_model(config, torch.float32, "meta", 0, "eager").train()
+    model = random_model(config, torch.float32, "meta", 0, attention="eager")[0].train()
     for name, parameter in model.named_parameters():
         query = re.search(r"q_proj|query_key_value|qkv_proj", name)
         parameter.requires_grad_(trained is None or bool(trained in name and query))
@@ -353,7 +354,7 @@ def test_a_transposed_matrix_has_its_rows_and_columns_the_right_way_round(tmp_pa
 
 def test_a_rank_writes_down_the_workload_of_the_model_that_trained(tmp_path: Path) -> None:
     config = build_config(ModelUse(overrides={"num_hidden_layers": 1}))
-    model = random_model(config, torch.float32, "cpu", 0).train()
+    model = random_model(config, torch.float32, "cpu", 0)[0].train()
     run = run_of(model, tmp_path, resources={"device": "cpu"})
     run.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     probe, findings = FirstStepProbe(run), Findings()

@@ -68,8 +68,11 @@ class HuggingFace(Plugin[Options]):
         """Return the model on the run's device, in train mode."""
         from accel_bench.builtin import huggingface_impl
 
-        model = huggingface_impl.load_model(run)
-        self._loaded = huggingface_impl.describe(model)
+        model = huggingface_impl.load_base_model(run)
+        self._loaded = {
+            "class": type(model).__name__,
+            "parameters": huggingface_impl.count_parameters(model),
+        }
         return model
 
     @hookimpl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from accel_bench import Run
+from accel_bench.builtin.weights_impl import Replace, place_model, random_model
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.catalogue import architecture_of, model_directory, read_card
 from accel_bench.scenario.samples import find_samples
@@ -26,12 +26,6 @@ RESERVED = {
 }
 """Configuration keys that are no overrides, and what to do instead."""
 
-SAMPLED_PARAMETERS = 4
-"""How many parameters from each end of a model its fingerprint looks at."""
-
-SAMPLED_ELEMENTS = 1024
-"""How many elements of each of them."""
-
 
 def import_model_class(model: ModelUse) -> None:
     """Import the module of the model's class, where no download is needed to know it."""
@@ -40,43 +34,29 @@ def import_model_class(model: ModelUse) -> None:
         getattr(transformers, architecture, None)
 
 
-def load_model(run: Run) -> Any:
+def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     """Return the scenario's model on the run's device, in train mode.
 
-    Raises ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
+    Sets `run.weights_fingerprint`. `replace(name, module)` is for loaders that quantize: it is
+    called for every module of the decoder blocks that owns weights itself, as soon as they are
+    there and on the device; what it returns takes the module's place, None keeps it. Not more than
+    one block is then on the device in full precision, and the weights are those of every other
+    stack. Raises ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
     """
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
     _check_fit(config, run)
+    device = str(run.device)
     if use.weights == "random":
-        dtype = getattr(torch, use.dtype)
-        seed = run.scenario.train.seed
-        model = random_model(config, dtype, str(run.device), seed, use.attention)
-    else:
-        model = _pretrained_model(config, use, run.trust_remote_code).to(str(run.device))
-    return model.train()
-
-
-def random_model(
-    config: PreTrainedConfig, dtype: torch.dtype, device: str, seed: int, attention: str = "sdpa"
-) -> Any:
-    """Create the model of a configuration with random weights, directly on the device.
-
-    The weights depend on configuration, dtype, device type and seed alone, so every stack that
-    calls this gets the same ones; the global random state is left as it was. On `meta` nothing is
-    filled.
-    """
-    place = torch.device(device)
-    cuda_devices = [place.index or 0] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda_devices), place:
-        torch.manual_seed(seed)
-        # A configuration that brings code of its own was refused, or trusted, when it was built.
-        return AutoModelForCausalLM.from_config(
-            config,
-            dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=_is_foreign(config),
+        dtype, seed = getattr(torch, use.dtype), run.scenario.train.seed
+        model, fingerprint = random_model(
+            config, dtype, device, seed, attention=use.attention, replace=replace
         )
+    else:
+        model = _pretrained_model(config, use, run.trust_remote_code)
+        model, fingerprint = place_model(model, torch.device(device), replace)
+    run.weights_fingerprint = fingerprint
+    return model.train()
 
 
 def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -92,15 +72,6 @@ def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedCo
     return config
 
 
-def describe(model: Any) -> dict[str, Any]:
-    """Evidence of what was loaded, taken before anything changes it."""
-    return {
-        "class": type(model).__name__,
-        "parameters": count_parameters(model),
-        "weights_fingerprint": fingerprint_weights(model),
-    }
-
-
 def count_parameters(model: Any, trainable: bool = False) -> int:
     """Number of distinct parameters, or of those that require a gradient; tied ones count once."""
     return sum(
@@ -108,18 +79,6 @@ def count_parameters(model: Any, trainable: bool = False) -> int:
         for parameter in model.parameters()
         if parameter.requires_grad or not trainable
     )
-
-
-def fingerprint_weights(model: Any) -> str:
-    """First 16 hex digits of a SHA-256 over the beginnings of the first and last few parameters."""
-    named = list(model.named_parameters())
-    ends = named[:SAMPLED_PARAMETERS] + named[SAMPLED_PARAMETERS:][-SAMPLED_PARAMETERS:]
-    found = hashlib.sha256()
-    for name, parameter in ends:
-        found.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-        start = parameter.detach().reshape(-1)[:SAMPLED_ELEMENTS]
-        found.update(start.to("cpu", torch.float32).numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def _published_config(
@@ -219,11 +178,6 @@ def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
             f"model.id {use.id!r} may only bring code at a fixed revision; set model.revision"
         )
     return {"pretrained_model_name_or_path": use.id, "revision": use.revision or "main"}
-
-
-def _is_foreign(config: PreTrainedConfig) -> bool:
-    """Whether the configuration's class came with the model instead of with transformers."""
-    return not type(config).__module__.startswith("transformers.")
 
 
 def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:

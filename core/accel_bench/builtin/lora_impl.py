@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import peft
 import torch
+from peft.tuners.lora import LoraLayer
 
+from accel_bench.builtin.weights_impl import seed_of
 from accel_bench.errors import ScenarioError, did_you_mean
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
-    """Wrap a model in PEFT with adapters that depend on the seed alone.
+    """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
 
     The global random state is left as it was. Raises ScenarioError when a target matches nothing,
     or when PEFT knows no default targets for the architecture.
@@ -36,7 +38,6 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         # PEFT asks transformers by a name that is being replaced; nobody here can act on that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        torch.manual_seed(seed)
         try:
             adapted = peft.get_peft_model(
                 model, config, autocast_adapter_dtype=options.autocast_adapter_dtype
@@ -46,6 +47,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
                 f"adapter: PEFT cannot adapt {type(model).__name__}: {error} The model's linear "
                 f"modules are {', '.join(linear_names(model))}; name some in adapter.target_modules"
             ) from error
+        _draw_matrices(adapted, seed)
     return adapted.train()
 
 
@@ -65,6 +67,18 @@ def linear_names(model: Any) -> list[str]:
     return sorted(
         {n.rpartition(".")[2] for n, kind in kinds if "Linear" in kind or kind == "Conv1D"}
     )
+
+
+def _draw_matrices(adapted: Any, seed: int) -> None:
+    """Draw each adapter's matrices anew: the order in which PEFT did depends on the base's classes.
+
+    A quantized base of another class, which PEFT adapts in another order, gets the same adapters.
+    """
+    for name, module in adapted.named_modules():
+        if isinstance(module, LoraLayer):
+            torch.manual_seed(seed_of(seed, name))
+            for adapter in module.lora_A:
+                module.reset_lora_parameters(adapter, init_lora_weights=True)
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:

@@ -33,12 +33,17 @@ ACCELERATOR_LIBRARIES = (
 """Libraries whose import alone can change how a model runs; which were imported is recorded."""
 
 
+PACKED = frozenset({"uint8", "int8", "int32"})
+"""Dtypes of base weights that hold packed or quantized numbers."""
+
+
 def read_realised(run: Run) -> dict[str, Any]:
     """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries."""
     model = run.unwrapped_model
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     return {
         "model_class": type(model).__name__,
+        "weights_fingerprint": run.weights_fingerprint or None,
         "weight_dtypes": _elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
         "trained_dtypes": _elements_by_dtype(p for p in model.parameters() if p.requires_grad),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -117,7 +122,9 @@ def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
             f"asked was {scenario.train.gradient_checkpointing}"
         )
     stored = {**realised["weight_dtypes"], **realised["trained_dtypes"]}
-    if scenario.model.dtype not in stored:
+    # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
+    quantized = not PACKED.isdisjoint(realised["weight_dtypes"])
+    if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
     computed = AUTOCAST.get(scenario.train.precision)
     if computed and realised.get("matmul_dtype") not in (None, computed):

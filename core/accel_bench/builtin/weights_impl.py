@@ -1,0 +1,187 @@
+"""Weights made, or moved, block by block: a quantized model is never whole in full precision."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from accel_bench.errors import ScenarioError
+
+Replace = Callable[[str, nn.Module], nn.Module | None]
+"""Takes a module's name and the module with its weights; returns what is to stand in its place."""
+
+SAMPLED_PARAMETERS = 4
+"""How many parameters from each end of a model its fingerprint looks at."""
+
+SAMPLED_ELEMENTS = 1024
+"""How many elements of each of them."""
+
+
+class Fingerprint:
+    """Digest of the beginnings of a model's first and last few parameters.
+
+    The names are chosen at once, the weights are looked at when they are there: a loader that
+    replaces modules shows each before it goes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        named = list(model.named_parameters())
+        ends = named[:SAMPLED_PARAMETERS] + named[SAMPLED_PARAMETERS:][-SAMPLED_PARAMETERS:]
+        self._seen: dict[str, bytes | None] = {name: None for name, _ in ends}
+
+    def look(self, name: str, module: nn.Module) -> None:
+        """Look at those parameters that are `module`'s own or of what is in it."""
+        prefix = f"{name}." if name else ""
+        for key, parameter in module.named_parameters(remove_duplicate=False):
+            if self._seen.get(prefix + key, b"") is None and not parameter.is_meta:
+                start = parameter.detach().reshape(-1)[:SAMPLED_ELEMENTS]
+                head = f"{prefix}{key} {tuple(parameter.shape)} {parameter.dtype}\n".encode()
+                content = start.to("cpu", torch.float32).numpy().tobytes()
+                self._seen[prefix + key] = head + content
+
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 over what was seen."""
+        return hashlib.sha256(b"".join(filter(None, self._seen.values()))).hexdigest()[:16]
+
+
+def random_model(  # noqa: PLR0913 - what the weights depend on, and what becomes of them
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: str,
+    seed: int,
+    *,
+    attention: str = "sdpa",
+    replace: Replace | None = None,
+) -> tuple[Any, str]:
+    """Create a configuration's model with random weights on the device; return it and its
+    fingerprint.
+
+    Each module's weights depend on its name, the configuration, dtype, device type and seed alone,
+    so every stack gets the same ones, whatever `replace` does with them. The global random state is
+    left as it was. On `meta` nothing is filled.
+    """
+    place = torch.device(device)
+    cuda_devices = [place.index or 0] if place.type == "cuda" else []
+    # A configuration that brings code of its own was refused, or trusted, when it was built; that
+    # code need not initialize one module at a time.
+    foreign = not type(config).__module__.startswith("transformers.")
+    with torch.random.fork_rng(devices=cuda_devices):
+        torch.manual_seed(seed)
+        if foreign or place.type == "meta":
+            with place:
+                model = _from_config(config, dtype, attention, trust_remote_code=foreign)
+            return place_model(model, place, replace)
+        with no_init_weights(), init_empty_weights(include_buffers=False), place:
+            model = _from_config(config, dtype, attention)
+        model.tie_weights()
+        return _in_blocks(model, _Filling(model, place, seed), replace)
+
+
+def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
+    """Move a model with weights to the device, block by block; return it and its fingerprint."""
+    return _in_blocks(model, lambda name, module: module.to(place), replace)
+
+
+def _from_config(
+    config: PreTrainedConfig, dtype: torch.dtype, attention: str, **settings: bool
+) -> Any:
+    return AutoModelForCausalLM.from_config(
+        config, dtype=dtype, attn_implementation=attention, **settings
+    )
+
+
+def _in_blocks(
+    model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
+) -> tuple[Any, str]:
+    """Have the weights of each decoder block made, then those of all else; replace in between."""
+    fingerprint = Fingerprint(model)
+    for name, block in blocks_of(model):
+        make(name, block)
+        fingerprint.look(name, block)
+        if replace is not None:
+            _replace_inside(name, block, replace)
+    make("", model)
+    fingerprint.look("", model)
+    return model, fingerprint.digest()
+
+
+def blocks_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The decoder blocks with their names: the items of the outermost list that is longest."""
+    lists = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    name, found = max(lists, key=lambda item: len(item[1]), default=("", nn.ModuleList()))
+    outer = next(((n, m) for n, m in lists if name.startswith(f"{n}.")), (name, found))
+    for number, block in enumerate(outer[1]):
+        yield f"{outer[0]}.{number}", block
+
+
+def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None:
+    """Offer each module that itself owns weights to `replace`."""
+    owners = [
+        (name, module)
+        for name, module in block.named_modules()
+        if name and next(module.parameters(recurse=False), None) is not None
+    ]
+    for name, module in owners:
+        found = replace(f"{block_name}.{name}", module)
+        if found is not None and found is not module:
+            block.set_submodule(name, found)
+
+
+class _Filling:
+    """Fills modules that have no weights yet, each from a seed of its own."""
+
+    def __init__(self, model: PreTrainedModel, place: torch.device, seed: int) -> None:
+        self._model = model
+        self._place = place
+        self._seed = seed
+        self._made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        self._filled: set[int] = set()
+
+    @torch.no_grad()
+    def __call__(self, name: str, module: nn.Module) -> None:
+        """Fill a module and what is in it, but for what has been filled before.
+
+        Raises ScenarioError for a parameter that its class does not initialize.
+        """
+        self._fill(name, module, self._model)
+        for key, parameter in module.named_parameters():
+            if parameter.isnan().any():
+                raise ScenarioError(
+                    f"{type(self._model).__name__} leaves {f'{name}.{key}'.lstrip('.')} "
+                    "uninitialized; use `weights: pretrained`"
+                )
+        self._filled.add(id(module))
+
+    def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
+        """Children first, then what holds them, as transformers does."""
+        if id(module) in self._filled:
+            return
+        owner = module if isinstance(module, PreTrainedModel) else owner
+        for child_name, child in module.named_children():
+            self._fill(f"{name}.{child_name}".lstrip("."), child, owner)
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                module.register_parameter(key, self._real(parameter))
+        torch.manual_seed(seed_of(self._seed, name))
+        owner._init_weights(module)
+
+    def _real(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Memory for a parameter, marked as unfilled; tied ones share it."""
+        if id(parameter) not in self._made:
+            data = torch.full_like(parameter, torch.nan, device=self._place)
+            made = nn.Parameter(data, parameter.requires_grad)
+            self._made[id(parameter)] = parameter, made
+        return self._made[id(parameter)][1]
+
+
+def seed_of(seed: int, name: str) -> int:
+    """A seed for what is called `name`, whatever was drawn before it."""
+    return random.Random(f"{seed}/{name}").getrandbits(63)

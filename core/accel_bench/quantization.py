@@ -1,0 +1,92 @@
+"""What a quantized model consists of: the evidence that loaders which quantize give alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.scenario.base import JsonValue
+
+if TYPE_CHECKING:
+    import torch
+
+BYTES_OF_BFLOAT16 = 2
+
+
+def describe_quantized(
+    model: torch.nn.Module, quantized: Mapping[str, torch.nn.Module], bits: int, kernel: str
+) -> dict[str, JsonValue]:
+    """Evidence of a model whose modules `quantized`, by name, hold weights of so many bits.
+
+    `kernel` says what multiplies with them. Each of these modules has `in_features` and
+    `out_features`. Bytes are those of all tensors that a module keeps, scales and zero points
+    among them; tensors that are shared count once.
+    """
+    elements = sum(_elements(module) for module in quantized.values())
+    return {
+        "quantized_modules": len(quantized),
+        "module_classes": dict(Counter(type(module).__name__ for module in quantized.values())),
+        "bits": bits,
+        "kernel": kernel,
+        "quantized_elements": elements,
+        "quantized_bytes": stored_bytes(*quantized.values()),
+        "quantized_bytes_in_bfloat16": elements * BYTES_OF_BFLOAT16,
+        "weight_bytes": stored_bytes(model),
+        "weight_dtypes": dict(_elements_by_dtype(model).most_common()),
+    }
+
+
+def stored_bytes(*modules: torch.nn.Module) -> int:
+    """Bytes of the weights and buffers that modules keep, with all that belongs to them."""
+    kept = {
+        (tensor.data_ptr(), tensor.device): tensor.numel() * tensor.element_size()
+        for module in modules
+        for held in _held(module)
+        for tensor in _plain(held)
+    }
+    return sum(kept.values())
+
+
+def _elements(module: Any) -> int:
+    return int(module.in_features) * int(module.out_features)
+
+
+def _elements_by_dtype(model: torch.nn.Module) -> Counter[str]:
+    """Number of elements of the parameters and buffers as they are stored, by dtype."""
+    counts: Counter[str] = Counter()
+    seen: set[int] = set()
+    for held in _held(model):
+        for tensor in _plain(held):
+            if tensor.data_ptr() not in seen:
+                seen.add(tensor.data_ptr())
+                counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return counts
+
+
+def _held(module: torch.nn.Module) -> Iterator[Any]:
+    """Parameters and buffers, and the tensors that libraries keep beside them in plain objects."""
+    yield from module.parameters()
+    yield from module.buffers()
+    for holder in (*module.modules(), *module.parameters()):
+        yield from _attached(holder)
+
+
+def _plain(held: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that a tensor consists of: torch's protocol takes subclasses apart."""
+    if hasattr(held, "__tensor_flatten__"):
+        for name in held.__tensor_flatten__()[0]:
+            yield from _plain(getattr(held, name))
+    else:
+        yield held
+
+
+def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Tensors among an object's attributes, and those of its attributes, such as scales."""
+    import torch
+
+    for value in getattr(holder, "__dict__", {}).values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif depth and not isinstance(value, torch.nn.Module | type):
+            yield from _attached(value, depth - 1)
