@@ -143,9 +143,6 @@ class Run:
     barrier: Callable[[], None] = field(default=lambda: None)
     """Waits for all ranks; does nothing with one rank."""
 
-    load_dataset: Callable[[], Any] = field(default=lambda: None)
-    """In `prepare_experiment`: returns what `load_data` will return, to calibrate with."""
-
     @property
     def scenario(self) -> Scenario:
         """The resolved scenario."""

@@ -94,17 +94,28 @@ def test_what_replaces_modules_gets_the_weights_that_the_others_keep(make_run: M
 
 
 def test_no_more_than_one_block_is_whole_while_modules_are_replaced(make_run: MakeRun) -> None:
-    met: list[weakref.ref[nn.Module]] = []
+    met: list[weakref.ref[nn.Parameter]] = []
     alive: list[int] = []
 
     def replace(name: str, module: nn.Module) -> nn.Module | None:
-        met.append(weakref.ref(module))
+        met.append(weakref.ref(module.weight))
         alive.append(sum(found() is not None for found in met))
         return nn.Identity()
 
     load_base_model(tiny_run(make_run), replace)
     assert len(met) == 2 * 9
     assert max(alive) == 9  # One block of a llama: q, k, v, o, gate, up, down, and two norms.
+
+
+def test_what_replaces_a_module_may_hold_anything(make_run: MakeRun) -> None:
+    """Packed bits can look like no number, and need not be asked."""
+
+    def replace(name: str, module: nn.Module) -> nn.Module:
+        module.weight = nn.Parameter(torch.full_like(module.weight, torch.nan))
+        return nn.Sequential(module)
+
+    model = load_base_model(tiny_run(make_run), replace)
+    assert model.model.layers[1].mlp.up_proj[0].weight.isnan().all()
 
 
 def test_saved_weights_are_replaced_block_by_block_too(make_run: MakeRun, tmp_path: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -143,6 +144,7 @@ class _Filling:
         self._place = place
         self._seed = seed
         self._made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        self._tied = _tied(model)
         self._filled: set[int] = set()
 
     @torch.no_grad()
@@ -151,9 +153,10 @@ class _Filling:
 
         Raises ScenarioError for a parameter that its class does not initialize.
         """
+        unfilled = [key for key, parameter in module.named_parameters() if parameter.is_meta]
         self._fill(name, module, self._model)
-        for key, parameter in module.named_parameters():
-            if parameter.isnan().any():
+        for key in unfilled:
+            if module.get_parameter(key).isnan().any():
                 raise ScenarioError(
                     f"{type(self._model).__name__} leaves {f'{name}.{key}'.lstrip('.')} "
                     "uninitialized; use `weights: pretrained`"
@@ -174,12 +177,23 @@ class _Filling:
         owner._init_weights(module)
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Memory for a parameter, marked as unfilled; tied ones share it."""
-        if id(parameter) not in self._made:
-            data = torch.full_like(parameter, torch.nan, device=self._place)
-            made = nn.Parameter(data, parameter.requires_grad)
+        """Memory for a parameter, marked as unfilled; tied ones share it.
+
+        Only those are remembered: what a module had before it was replaced has to go at once.
+        """
+        if id(parameter) in self._made:
+            return self._made[id(parameter)][1]
+        data = torch.full_like(parameter, torch.nan, device=self._place)
+        made = nn.Parameter(data, parameter.requires_grad)
+        if id(parameter) in self._tied:
             self._made[id(parameter)] = parameter, made
-        return self._made[id(parameter)][1]
+        return made
+
+
+def _tied(model: nn.Module) -> set[int]:
+    """Which parameters have more than one name, by their id."""
+    ids = Counter(id(found) for _, found in model.named_parameters(remove_duplicate=False))
+    return {found for found, count in ids.items() if count > 1}
 
 
 def seed_of(seed: int, name: str) -> int:

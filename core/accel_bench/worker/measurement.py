@@ -74,7 +74,6 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
 def prepare(active: Active, run: Run, heartbeat: Heartbeat) -> None:
     """Fill caches; when a plugin asks for it, take a few steps so that compile caches fill too."""
     heartbeat.phase = "prepare_experiment"
-    run.load_dataset = lambda: answer(active, "load_data", run)
     for _ in active.call_all("prepare_experiment", run=run):
         pass
     if run.rehearsal:
