@@ -2,24 +2,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Libraries that change every stack as soon as they are installed, for the tests that provoke that.
-TRAPS := $(VENV)-traps
+# Quantization libraries change every stack as soon as they are installed: their plugins are tested,
+# and what they do to others is provoked, in an environment of their own.
+QUANTIZED := $(VENV)-quantized
+QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick traps lint bench clean
+.PHONY: demo test quick quantized lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
-test: $(VENV)/.test $(TRAPS)/.done
-	ACCEL_BENCH_TRAPS="$(CURDIR)/$(TRAPS)" $(BIN)/python -m pytest
+test: $(VENV)/.test $(QUANTIZED)/.done
+	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest
+	$(QUANTIZED)/bin/python -m pytest $(QUANTIZING) tests/test_samples.py
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow"
 
-traps: $(TRAPS)/.done
+quantized: $(QUANTIZED)/.done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -44,13 +47,13 @@ $(VENV)/.test: $(VENV)/.demo plugins/example/pyproject.toml
 	touch $@
 
 # Its own packages come before those of the other environment, which it sees all.
-$(TRAPS)/.done: $(VENV)/.test
-	$(BIN)/python -m venv --clear --without-pip $(TRAPS)
+$(QUANTIZED)/.done: $(VENV)/.test $(QUANTIZING:=/pyproject.toml)
+	$(BIN)/python -m venv --clear --without-pip $(QUANTIZED)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
-		> "$$($(TRAPS)/bin/python $(SITE))/ordinary.pth"
-	$(TRAPS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		gptqmodel==7.6.0 optimum==2.3.0 torchao==0.18.0 bitsandbytes==0.50.2
+		> "$$($(QUANTIZED)/bin/python $(SITE))/ordinary.pth"
+	$(QUANTIZED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		$(QUANTIZING:%=-e %)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(TRAPS)
+	rm -rf $(VENV) $(QUANTIZED)

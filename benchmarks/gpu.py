@@ -17,6 +17,16 @@ an index, fetch 9 MB of wheels beforehand, and let them travel with the checkout
         peft==0.21.2 pluggy==1.7.0 typer==0.29.2 rich==15.0.0
 
 Sections are independent: one that fails or takes too long is recorded, and the rest goes on.
+`quantized-peft` is run only when it is named, in a call of its own: it needs the time, and its
+libraries, once installed, change every LoRA stack. Fetch bitsandbytes==0.50.2 like the others (43
+MB), and build the rest with Python 3.12 (`python3.12 -m pip wheel --no-deps -w .whl ...`), since
+much of it is only published as source; a stack whose plugin lacks a library is skipped and says so:
+
+    gptqmodel==7.6.0 optimum==2.3.0 Defuser==0.0.28 Device-SMI==0.5.7 LogBar==0.4.15 PyPcre==0.6.4
+    TokeNicer==0.0.14 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19
+
+Its rounds are kept in `gpu-results/quantized`; the same command again adds the rounds that a call
+had no time for.
 `--device cpu --small` runs the same script on any machine, to see that it works.
 """
 
@@ -68,6 +78,9 @@ class Section:
     limit_bytes: int | None = None
     """Limit of its address space."""
 
+    on_request: bool = False
+    """Whether it is only run when it is named."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -95,7 +108,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         for section in sections(asked, Path(folder)):
-            if asked.sections and section.name not in asked.sections:
+            if section.name not in asked.sections and (asked.sections or section.on_request):
                 continue
             print(f"{section.name} ...", file=sys.stderr, flush=True)
             outcomes.append(carry_out(section, asked.output, deadline))
@@ -172,6 +185,17 @@ def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
             (*run, "quickstart", *printed, *(few if small else ("--repeats", "5"))),
             420,
             judge_comparison,
+        ),
+        Section(
+            "quantized-peft",
+            (
+                *(*run, "quantized-peft", *device, "--format", "json", "--resume"),
+                *("--results", str(CHECKOUT / "gpu-results" / "quantized")),
+                *((*few, *tiny) if small else ()),
+            ),
+            540,
+            judge_comparison,
+            on_request=True,
         ),
     ]
 

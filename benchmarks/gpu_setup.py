@@ -15,7 +15,7 @@ import tomllib
 CHECKOUT = Path(__file__).resolve().parent.parent
 """Root of the checkout."""
 
-PLUGINS = ("compile",)
+PLUGINS = ("bitsandbytes", "compile", "gptq")
 """Folders of `plugins/` whose distributions take part."""
 
 

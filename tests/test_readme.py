@@ -14,6 +14,7 @@ import pytest
 from cli.program import start, write_nulls
 from fault_plugins.distribution import install
 
+from accel_bench.extras import extras
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
 from accel_bench.report.table import NUMBERS
@@ -140,11 +141,12 @@ def test_its_toml_is_toml(source: str) -> None:
     assert tomllib.loads(source)
 
 
-def test_the_table_of_plugins_is_the_list_of_what_is_installed() -> None:
+def test_the_table_of_plugins_is_what_is_installed_and_what_an_extra_would_bring() -> None:
     table = re.findall(r"^\| (`[^|]+) \| [^|]+ \| [\w, ]+ \|", TEXT, re.MULTILINE)
     named = {name for cell in table for name in re.findall(r"`([\w-]+)`", cell)}
     listed = start("plugins")
-    assert named == {line.split()[0] for line in listed.out.splitlines()[1:] if line.strip()}
+    installed = {line.split()[0] for line in listed.out.splitlines()[1:] if line.strip()}
+    assert named == installed | set(extras())
 
 
 def test_every_path_that_it_names_is_there() -> None:

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from accel_bench.cli.request import find_drafts
+from accel_bench.extras import extras
 from accel_bench.machine import read_machine
 from accel_bench.plan import Wishes, make_plan
 from accel_bench.scenario.catalogue import read_card
 from accel_bench.scenario.draft import Draft, normalise_stacks, read_draft, read_stack
 from accel_bench.scenario.expand import check_file
-from accel_bench.scenario.load import load_file
 from accel_bench.scenario.samples import SAMPLES_GROUP, find_samples, sample_roots, samples_root
 
 if sys.version_info >= (3, 11):
@@ -96,28 +96,26 @@ def test_no_sample_names_a_path_of_some_machine() -> None:
         assert not re.search(r"(^|[\s:'\"])(/|~|[A-Z]:\\)", path.read_text()), path
 
 
-def test_every_file_in_the_folder_is_a_sample_or_the_list_of_extras() -> None:
+def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
     found = {path for path in samples_root().rglob("*") if path.is_file()}
     known = {path for kind in KINDS for path in find_samples(kind).values()}
-    assert {path.name for path in found - known} == {"extras.yaml"}
+    assert {path.name for path in found - known} == {"extras.yaml", "libraries.yaml"}
 
 
 def test_every_extra_that_an_error_can_name_is_one_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-    extras = load_file(samples_root() / "extras.yaml").data
-    for plugin, extra in extras.items():
-        (requirement,) = project["optional-dependencies"][extra]
+    for plugin, brought in extras().items():
+        (requirement,) = project["optional-dependencies"][brought.extra]
         assert plugin in plugins_of(requirement)
 
 
 def test_every_plugin_of_a_distribution_that_an_extra_brings_is_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     ours = {d["name"]: d for d in distributions()}
-    extras = load_file(samples_root() / "extras.yaml").data
     for extra, requirements in project["optional-dependencies"].items():
         for requirement in requirements:
             if requirement in ours:
-                assert {extras[name] for name in plugins_of(requirement)} == {extra}
+                assert {extras()[name].extra for name in plugins_of(requirement)} == {extra}
 
 
 def plugins_of(distribution: str) -> set[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from accel_bench.contract import OWN_DISTRIBUTION
+from accel_bench.errors import PluginError
 from accel_bench.installed import find, unmet_requirement
 from accel_bench.machine import Machine
 from accel_bench.plugins import Active, Member, wrong_answer
 from accel_bench.scenario.catalogue import architecture_of
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
-
-OWN_DISTRIBUTION = "accel-bench"
-"""Ours: it would not run without its requirements."""
 
 
 def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) -> tuple[str, ...]:
@@ -27,6 +26,28 @@ def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) 
     ):
         reasons += [_named(member, reason) for reason in answers]
     return tuple(dict.fromkeys(reasons))
+
+
+def refuse_architecture(active: Active, architecture: str) -> None:
+    """Hold the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
+
+    For the worker, once a model's configuration is there: of a hub id the plan does not know it.
+    Raises PluginError with every plugin that does not support it.
+    """
+    reasons = [
+        f"{member.name}: {reason}"
+        for member in active.members
+        for reason in _wrong_architecture(member, architecture)
+    ]
+    if reasons:
+        raise PluginError("; ".join(reasons))
+
+
+def _wrong_architecture(member: Member, architecture: str | None) -> Iterable[str]:
+    """Why a plugin does not work with an architecture; nothing is said of an unknown one."""
+    known = member.instance.restricted_model_archs
+    if known is not None and architecture is not None and architecture not in known:
+        yield f"does not support {architecture}; it supports {listing(known)}"
 
 
 def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
@@ -45,13 +66,12 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
 def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[str]:
     """What the plugin's class declares."""
     plugin = member.instance
-    if member.distribution != OWN_DISTRIBUTION:
-        yield from find(member.name).unmet
-    yield from filter(None, map(unmet_requirement, plugin.requires))
-    architecture = architecture_of(scenario.model)
-    known = plugin.restricted_model_archs
-    if known is not None and architecture is not None and architecture not in known:
-        yield f"does not support {architecture}; it supports {_listing(known)}"
+    if member.distribution == OWN_DISTRIBUTION:
+        # We would not run without our own requirements; classes in the box can have more.
+        yield from filter(None, map(unmet_requirement, plugin.requires))
+    else:
+        yield from find(member.name).unmet_with(plugin.requires)
+    yield from _wrong_architecture(member, architecture_of(scenario.model))
     for what, value, allowed in (
         ("device", scenario.resources.device, plugin.devices),
         ("model.dtype", scenario.model.dtype, plugin.dtypes),
@@ -59,7 +79,7 @@ def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[
         ("mode", scenario.mode, plugin.modes),
     ):
         if allowed is not None and value not in allowed:
-            yield f"does not work with {what} {value}; it works with {_listing(allowed)}"
+            yield f"does not work with {what} {value}; it works with {listing(allowed)}"
     if plugin.needs_adapter and scenario.adapter.use == "none":
         yield "needs an adapter, and the scenario has none"
     oldest = plugin.minimum_compute_capability
@@ -79,5 +99,6 @@ def _named(member: Member, reason: object) -> str:
     return reason if member.name in reason else f"{member.name}: {reason}"
 
 
-def _listing(names: Iterable[str]) -> str:
+def listing(names: Iterable[str]) -> str:
+    """Names in one line."""
     return ", ".join(sorted(names))

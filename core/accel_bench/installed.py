@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
+from typing import TYPE_CHECKING
 
+from accel_bench.contract import is_on_contract, wrong_contract
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.extras import extras, plugin_meant_by
 from accel_bench.plugin import PROJECT
-from accel_bench.scenario.load import load_file
-from accel_bench.scenario.samples import samples_root
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,24 @@ class Installed:
     """That distribution's requirements (PEP 508), as its metadata say them."""
 
     @property
+    def wrong_contract(self) -> str | None:
+        """Why it was built for another accel-bench, with what to do; None when it fits this one."""
+        return wrong_contract(self.distribution, self.requires)
+
+    @property
     def unmet(self) -> tuple[str, ...]:
-        """Requirements of the distribution that are not met here."""
-        return tuple(filter(None, map(unmet_requirement, self.requires)))
+        """Requirements of the distribution that are not met here; the last says how to meet
+        them."""
+        return self.unmet_with(())
+
+    def unmet_with(self, requires: Iterable[str]) -> tuple[str, ...]:
+        """The same with further requirements (PEP 508), such as those of the plugin's class."""
+        wanted = [text for text in self.requires if not is_on_contract(text)]
+        found = [unmet_requirement(text) for text in (*wanted, *requires)]
+        reasons = list(dict.fromkeys(reason for reason in found if reason))
+        if reasons and self.name in extras():
+            reasons[-1] += f"; {extras()[self.name].command}"
+        return tuple(filter(None, (self.wrong_contract, *reasons)))
 
 
 @lru_cache(maxsize=1)
@@ -78,28 +98,66 @@ def find(name: str) -> Installed:
 
 @cache
 def unmet_requirement(requirement: str) -> str | None:
-    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply."""
+    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply.
+
+    What the extras in it bring, such as `name[extra]>=1`, is required too.
+    """
+    return next(_unmet(requirement, ()), None)
+
+
+def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Reasons; `above` are the requirements whose extras have led here, for they can go round."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         wanted = Requirement(requirement)
     except InvalidRequirement as error:
-        return f"{requirement!r} is no requirement: {error}"
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return None
+        yield f"{requirement!r} is no requirement: {error}"
+        return
+    text = requirement.partition(";")[0].strip()
+    if requirement in above or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        return
     try:
-        have = metadata.version(wanted.name)
+        found = metadata.distribution(wanted.name)
     except metadata.PackageNotFoundError:
-        return f"{requirement} is not installed"
-    if wanted.specifier.contains(have, prereleases=True):
-        return None
-    return f"{requirement} is needed, {have} is installed"
+        yield f"{text} is not installed"
+        return
+    if not _contains(wanted, found.version):
+        yield f"{text} is needed, {found.version or 'no known version'} is installed"
+    for inner in _brought_by_extras(found, wanted.extras):
+        for reason in _unmet(inner, (*above, requirement)):
+            yield f"{text}: {reason}"
+
+
+def _contains(wanted: Requirement, have: str | None) -> bool:
+    """Whether a version will do; one that is unknown, or that no standard knows, rarely does."""
+    from packaging.version import InvalidVersion
+
+    try:
+        return not wanted.specifier or wanted.specifier.contains(have or "", prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
+    """What a distribution requires with one of these extras, and not without."""
+    from packaging.requirements import Requirement
+
+    for text in found.requires or ():
+        marker = Requirement(text).marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue
+        if any(marker.evaluate({"extra": name}) for name in names):
+            yield text.partition(";")[0].strip()
 
 
 def _not_installed(name: str) -> str:
     """What to do about a plugin that is not there: install an extra, or spell it right."""
-    extras = load_file(samples_root() / "extras.yaml").data
-    if name in extras:
-        return f"the plugin {name!r} is not installed; pip install 'accel-bench[{extras[name]}]'"
-    known = [*(plugin.name for plugin in installed()), *extras]
-    return f"no plugin is called {name!r}{did_you_mean(name, known)}"
+    if name in extras():
+        return f"the plugin {name!r} is not installed; {extras()[name].command}"
+    known = {plugin.name for plugin in installed()}
+    meant = plugin_meant_by(name)
+    if meant is None:
+        return f"no plugin is called {name!r}{did_you_mean(name, known | set(extras()))}"
+    how = "" if meant in known else f" It is not installed: {extras()[meant].command}"
+    return f"no plugin is called {name!r}; did you mean {meant!r}?{how}"

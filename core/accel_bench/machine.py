@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import Field
 
+from accel_bench.libraries import known_distributions
 from accel_bench.nvml import NoReadingError, NVMLDevice, devices, library, read, text
 from accel_bench.provenance import distribution_version
 from accel_bench.scenario.base import Frozen
@@ -27,15 +28,8 @@ RELEVANT = (
 )
 """Distributions whose versions can change a result of any scenario."""
 
-LIBRARIES = (
-    "apex",
-    "auto-gptq",
-    "bitsandbytes",
+COMPANIONS = (
     "datasets",
-    "deepspeed",
-    "flash-attn",
-    "gptqmodel",
-    "liger-kernel",
     "nvidia-cublas",
     "nvidia-cublas-cu12",
     "nvidia-cuda-runtime",
@@ -44,13 +38,10 @@ LIBRARIES = (
     "nvidia-cudnn-cu13",
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
-    "optimum",
     "safetensors",
-    "torchao",
-    "transformer-engine",
-    "xformers",
 )
-"""Distributions that some scenarios compute with: recorded, and part of no id."""
+"""What scenarios may compute with, beside the libraries that change how a model runs: recorded, and
+part of no id."""
 
 
 class GPU(Frozen):
@@ -133,7 +124,7 @@ def read_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         versions=installed_versions(RELEVANT),
-        libraries=installed_versions(LIBRARIES),
+        libraries=installed_versions((*COMPANIONS, *known_distributions())),
         driver=driver,
         cuda=cuda,
         gpus=gpus,

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+from accel_bench.contract import OWN_DISTRIBUTION
 from accel_bench.errors import AccelBenchError
-from accel_bench.installed import find, unmet_requirement
+from accel_bench.installed import find, installed
 from accel_bench.misfits import misfits
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins import hooks, load_class
@@ -27,9 +30,13 @@ CONSTRAINTS = (
     "after",
     "before",
     "loss_tolerance",
+    "deterministic",
     "strategy",
 )
 """Class attributes that a plugin declares, in the order of `Plugin`."""
+
+PROCESS_SECONDS = 60.0
+"""After this long a process that imports one plugin is given up; its alarm has not stopped it."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -43,7 +50,7 @@ def describe(name: str) -> dict[str, Any]:
         "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
         "hooks": implemented(kind),
         **{key: _plain(getattr(kind, key)) for key in CONSTRAINTS},
-        "unmet": [*plugin.unmet, *filter(None, map(unmet_requirement, kind.requires))],
+        "unmet": list(plugin.unmet_with(kind.requires)),
         "options": options_of(kind),
     }
 
@@ -56,6 +63,39 @@ def check(name: str) -> dict[str, Any]:
     except AccelBenchError as error:
         return {"name": name, "usable": False, "reasons": [str(error)]}
     return {"name": name, "usable": not problems, "reasons": problems}
+
+
+def check_all() -> list[dict[str, Any]]:
+    """The same of every installed plugin, with its distribution, by name.
+
+    A foreign plugin is imported in a process of its own, so that nothing that it breaks or brings
+    along is laid at another's door.
+    """
+    return [
+        {
+            **(check(one.name) if one.distribution == OWN_DISTRIBUTION else _check_apart(one.name)),
+            "distribution": one.distribution,
+            "version": one.version,
+        }
+        for one in installed()
+    ]
+
+
+def _check_apart(name: str) -> dict[str, Any]:
+    """Check one plugin in a process of its own, which may not outlive its import."""
+    command = [sys.executable, "-m", "accel_bench", "plugins", "check", name, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        problem = f"its import has not ended after {PROCESS_SECONDS:g} s"
+    except ValueError:
+        problem = f"its import ends the process (exit code {done.returncode})"
+    else:
+        return found
+    return {"name": name, "usable": False, "reasons": [problem]}
 
 
 def implemented(kind: type[Plugin[Any]]) -> list[str]:

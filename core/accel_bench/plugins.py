@@ -162,6 +162,8 @@ def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
     plugin = find(name)
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
+    if problem := plugin.wrong_contract:
+        raise PluginError(f"{label} is {problem}")
     kind = import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
     if wrong := wrong_declarations(kind):
         raise PluginError(f"{label} is broken: {'; '.join(wrong)}")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.program import call, start
+from cli.program import call, start, write_nulls
 from fault_plugins.distribution import install
 
 GOOD = """\
@@ -200,3 +200,108 @@ def test_a_doubled_plugin_cannot_be_shown_and_both_are_named(site: Path) -> None
     done = start("plugins", "show", "lora", PYTHONPATH=str(site))
     assert done.code == 2
     assert "brought by accel-bench and accel-bench-rival" in done.err
+
+
+def test_the_list_says_what_can_be_used(site: Path) -> None:
+    done = start("plugins", "--format", "json", PYTHONPATH=str(site))
+    usable = {row["name"]: row["usable"] for row in json.loads(done.out)}
+    assert usable["example"] is True
+    assert usable["good"] is False
+    assert usable["lora"] is False
+
+
+# `plugins check` of everything, and of a scenario.
+
+
+def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(site: Path) -> None:
+    greedy = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
+    for name in ("greedy", "also-greedy"):
+        if not (site / f"accel_bench_{name.replace('-', '_')}.py").exists():
+            install(site, f"accel-bench-{name}", {name: "It"}, greedy + SOUND)
+    install(site, "accel-bench-suicidal", {"suicidal": "It"}, "import os; os._exit(5)\n")
+    install(site, "accel-bench-newer", {"newer": "It"}, SOUND, ("accel-bench>=7",))
+    done = start("plugins", "check", "--format", "json", PYTHONPATH=str(site))
+    assert done.code == 0, done.err
+    rows = {row["name"]: row for row in json.loads(done.out)}
+    assert rows["example"]["usable"]
+    assert rows["good"]["reasons"] == ["no-such-distribution>=2 is not installed"]
+    for name, (_, words) in BROKEN.items():
+        assert words in rows[name]["reasons"][0]
+    assert "imports torch at module level" in rows["greedy"]["reasons"][0]
+    assert "imports torch at module level" in rows["also-greedy"]["reasons"][0]
+    assert rows["suicidal"]["reasons"] == ["its import ends the process (exit code 5)"]
+    assert "is built for accel-bench>=7; " in rows["newer"]["reasons"][0]
+    assert "brought by" in rows["lora"]["reasons"][0]
+
+
+SOUND = (
+    "from accel_bench import Plugin, hookimpl\n"
+    "class It(Plugin):\n"
+    "    '''Fits.'''\n"
+    "    devices = frozenset({'xpu'})\n"
+    "    @hookimpl\n"
+    "    def accelerate_model(self, run): pass\n"
+)
+"""A plugin that fits the hooks, for a device that nobody has."""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the plugin `elsewhere` is installed, which runs on no machine here."""
+    install(tmp_path, "accel-bench-elsewhere", {"elsewhere": "It"}, SOUND)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_check_of_a_scenario_says_what_would_be_skipped_and_why(elsewhere: Path) -> None:
+    path = write_nulls(elsewhere, stacks="{baseline: [], other: [elsewhere]}")
+    with path.open("a") as file:
+        file.write("sweep: {train.seed: [1, 2]}\nexclude:\n")
+        file.write("- {when: {stack: baseline, train.seed: 2}, because: known to diverge}\n")
+    check = ("plugins", "check", "--scenario", path.name)
+    done = start(*check, "--format", "json", folder=elsewhere, PYTHONPATH=str(elsewhere))
+    assert done.code == 0, done.err
+    reason = "elsewhere: does not work with device cpu; it works with xpu"
+    found = json.loads(done.out)
+    assert found["scenario"] == "nulls"
+    assert [(r["stack"], r["sweep"], r["here"], r["reasons"]) for r in found["experiments"]] == [
+        ("baseline", {"train.seed": 1}, "runs", []),
+        ("other", {"train.seed": 1}, "skipped", [reason]),
+        ("baseline", {"train.seed": 2}, "skipped", ["excluded: known to diverge"]),
+        ("other", {"train.seed": 2}, "skipped", [reason]),
+    ]
+    table = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere)).out
+    assert "nulls: 1 of 4 experiments run here" in table
+    assert reason in table
+
+
+def test_a_check_of_a_scenario_of_which_nothing_is_left_ends_with_3(elsewhere: Path) -> None:
+    write_nulls(elsewhere, stacks="{other: [elsewhere]}")
+    check = ("plugins", "check", "--scenario", "nulls.yaml")
+    done = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
+    assert done.code == 3
+    assert "0 of 1 experiments run here" in done.out
+    assert "error: nothing can run here: elsewhere: does not work with device cpu" in done.err
+
+
+def test_a_name_with_a_scenario_is_checked_as_a_stack_of_it(elsewhere: Path) -> None:
+    write_nulls(elsewhere, stacks="{baseline: []}")
+    with_scenario = ("--scenario", "nulls.yaml", "--format", "json")
+    done = call("plugins", "check", "example", *with_scenario)
+    assert done.code == 0, done.err
+    assert [row["stack"] for row in json.loads(done.out)["experiments"]] == ["baseline", "example"]
+    check = ("plugins", "check", "elsewhere", "--scenario", "nulls.yaml")
+    done = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
+    assert done.code == 2
+    assert "stack 'elsewhere' cannot run here: elsewhere: does not work with device" in done.err
+
+
+def test_a_check_knows_shipped_scenarios_by_name() -> None:
+    found = json.loads(call("plugins", "check", "--scenario", "quickstart", "--format=json").out)
+    assert {row["here"] for row in found["experiments"]} == {"runs"}
+
+
+def test_a_check_of_a_scenario_that_is_none_ends_with_2() -> None:
+    done = call("plugins", "check", "--scenario", "quikstart")
+    assert done.code == 2
+    assert "did you mean 'quickstart'" in done.err

@@ -40,8 +40,10 @@ class Lora(Plugin[LoraOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import PEFT, so that core can read the memory level in between."""
-        from accel_bench.builtin import lora_impl  # noqa: F401
+        """Import PEFT and what it imports, so that core can read the memory level in between."""
+        from accel_bench.builtin import lora_impl
+
+        lora_impl.import_what_adapting_imports()
 
     @hookimpl
     def add_adapter(self, run: Run) -> Any:

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from accel_bench.builtin.lora import LoraOptions
 
 
+def import_what_adapting_imports() -> None:
+    """Adapt a model of one layer: with the first one, PEFT imports what quantizes and is installed.
+
+    Later, those imports would count as memory and time of the stacks that do not quantize.
+    """
+    probe = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    with torch.random.fork_rng(devices=[]):
+        peft.get_peft_model(probe, peft.LoraConfig(r=1, target_modules=["0"]))
+
+
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
 
@@ -29,7 +39,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
         r=options.r,
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
-        target_modules=list(targets) if isinstance(targets, tuple) else targets,
+        target_modules=_all_linear(model) if targets == "all-linear" else targets and list(targets),
         bias="none",
         fan_in_fan_out=_has_transposed_layers(model),
     )
@@ -63,10 +73,22 @@ def describe(model: Any) -> dict[str, Any]:
 
 def linear_names(model: Any) -> list[str]:
     """Last parts of the names of a model's linear modules, quantized and transposed ones too."""
-    kinds = ((name, type(module).__name__) for name, module in model.named_modules())
-    return sorted(
-        {n.rpartition(".")[2] for n, kind in kinds if "Linear" in kind or kind == "Conv1D"}
-    )
+    named = model.named_modules()
+    return sorted({name.rpartition(".")[2] for name, module in named if _is_linear(module)})
+
+
+def _all_linear(model: Any) -> list[str]:
+    """Names of all linear modules but the output layer.
+
+    PEFT finds those of torch alone: with a quantized base it would adapt others than the baseline.
+    """
+    output = model.get_output_embeddings()
+    return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
+
+
+def _is_linear(module: Any) -> bool:
+    kind = type(module).__name__
+    return "Linear" in kind or kind == "Conv1D"
 
 
 def _draw_matrices(adapted: Any, seed: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +12,9 @@ from accel_bench.cli.output import Format
 
 app = typer.Typer(help="Plugins that are installed here.", invoke_without_command=True)
 
-COLUMNS = ("name", "distribution", "version", "unmet", "duplicates")
+COLUMNS = ("name", "distribution", "version", "usable", "unmet", "duplicates")
+
+CHECK_COLUMNS = ("name", "distribution", "version", "usable", "reasons")
 
 Name = Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")]
 
@@ -33,6 +37,7 @@ def print_installed(output: str) -> None:
             "name": plugin.name,
             "distribution": plugin.distribution,
             "version": plugin.version,
+            "usable": not plugin.unmet and plugin.name not in doubled,
             "unmet": list(plugin.unmet),
             "duplicates": [d for d in doubled.get(plugin.name, ()) if d != plugin.distribution],
         }
@@ -68,18 +73,54 @@ def show(name: Name, output: Format = "table") -> None:
 
 
 @app.command("check")
-def check(name: Name, output: Format = "table") -> None:
-    """Import a plugin and prove that it fits the hooks; exit 2 with the reason when it does not."""
+def check(
+    name: Annotated[
+        str | None, typer.Argument(help="A name that `accel-bench plugins` prints; else all.")
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Say what of this scenario would be skipped here."),
+    ] = None,
+    output: Format = "table",
+) -> None:
+    """Say whether plugins can be used here, and what of a scenario would be skipped.
+
+    Imports them, and proves that they fit the hooks. A plugin that is named and cannot be used ends
+    with exit code 2; a scenario of which nothing can run, with 3.
+    """
+    if scenario is not None:
+        from accel_bench.cli.skipped import print_skipped
+
+        print_skipped(scenario, name, output)
+    elif name is None:
+        _check_all(output)
+    else:
+        _check_one(name, output)
+
+
+def _check_one(name: str, output: str) -> None:
+    """Check the plugin that was asked for; exit 2 with the reason when it cannot be used."""
     from accel_bench.cli.output import print_json
     from accel_bench.plugin_description import check as check_plugin
 
-    found = check_plugin(name)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        found = check_plugin(name)
     if output == "json":
         print_json(found)
     else:
         typer.echo(f"{name}: ok" if found["usable"] else f"{name}: {'; '.join(found['reasons'])}")
     if not found["usable"]:
         raise typer.Exit(2)
+
+
+def _check_all(output: str) -> None:
+    """Check every installed plugin; nobody has asked for one that cannot be used."""
+    from accel_bench.cli.output import print_rows
+    from accel_bench.plugin_description import check_all
+
+    with redirect_stdout(sys.stderr):
+        rows = check_all()
+    print_rows(CHECK_COLUMNS, rows, output)
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from accel_bench.constraints import refuse_architecture
 from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
 from accel_bench.plugins import Active, Member, wrong_answer
@@ -157,6 +158,8 @@ def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
     run.trace.mark("load_data")
     heartbeat.phase = "load_model"
     run.model = answer(active, "load_model", run)
+    if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
+        refuse_architecture(active, type(run.model).__name__)
     run.trace.mark("load_model")
     heartbeat.phase = "add_adapter"
     if active.answers("add_adapter"):

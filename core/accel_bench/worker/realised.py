@@ -11,27 +11,13 @@ from typing import Any
 import torch
 
 from accel_bench.compilation import read_compilation
+from accel_bench.libraries import accelerator_modules
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.kernels import enabled_attention_backends, read_linear_kernels
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
 from accel_bench.worker.workload import AUTOCAST
 from accel_bench.worker.wrapping import read_wrapping
-
-ACCELERATOR_LIBRARIES = (
-    "apex",
-    "auto_gptq",
-    "bitsandbytes",
-    "deepspeed",
-    "flash_attn",
-    "gptqmodel",
-    "liger_kernel",
-    "torchao",
-    "transformer_engine",
-    "xformers",
-)
-"""Libraries whose import alone can change how a model runs; which were imported is recorded."""
-
 
 PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
@@ -60,7 +46,7 @@ def read_realised(run: Run) -> dict[str, Any]:
         "device": str(next(model.parameters()).device),
         "threads": torch.get_num_threads(),
         "training": bool(model.training),
-        "libraries": sorted(name for name in ACCELERATOR_LIBRARIES if name in sys.modules),
+        "libraries": sorted(name for name in accelerator_modules() if name in sys.modules),
         "environment": recorded(os.environ),
     }
 

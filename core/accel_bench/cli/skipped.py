@@ -1,0 +1,67 @@
+"""`plugins check --scenario`: what of a scenario runs on this machine, and why not the rest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import redirect_stdout
+from typing import Any
+
+import typer
+
+from accel_bench.cli.output import print_json, print_table
+from accel_bench.cli.request import find_drafts
+from accel_bench.errors import NothingToRunError
+from accel_bench.machine import read_machine
+from accel_bench.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.redaction import Redactor
+
+COLUMNS = ("stack", "sweep", "here", "reasons")
+
+
+def print_skipped(file: str, plugin: str | None, output: str) -> None:
+    """Print every stack at every sweep point: whether it runs here, or why not.
+
+    `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for what
+    the user must mend, and NothingToRunError when nothing is left.
+    """
+    machine = read_machine()
+    wishes = Wishes(plugins=(plugin,) if plugin else ())
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        plans = [make_plan(draft, machine, wishes) for draft in find_drafts([file])]
+    redactor = Redactor.from_environment(os.environ)
+    documents = [redactor.redact_value(_document(plan)) for plan in plans]
+    if output == "json":
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        for document in documents:
+            _print(document)
+    if not any(plan.runnable for plan in plans):
+        raise NothingToRunError(plans[0].nothing)
+
+
+def _document(plan: Plan) -> dict[str, Any]:
+    return {
+        "scenario": plan.file.name,
+        "baseline": plan.baseline,
+        "notices": list(plan.notices),
+        "experiments": [_row(planned) for planned in plan.planned],
+    }
+
+
+def _row(planned: Planned) -> dict[str, Any]:
+    return {
+        "stack": planned.experiment.stack.name,
+        "sweep": planned.experiment.sweep,
+        "here": "skipped" if planned.skipped else "runs",
+        "reasons": list(planned.skipped),
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows = document["experiments"]
+    run = sum(row["here"] == "runs" for row in rows)
+    typer.echo(f"{document['scenario']}: {run} of {len(rows)} experiments run here")
+    for notice in document["notices"]:
+        typer.echo(f"notice: {notice}")
+    print_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])

@@ -1,0 +1,236 @@
+"""The plugin `bitsandbytes`: bases in 4 or 8 bits under an adapter, and optimizers in 8 bits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench_bitsandbytes.impl import QuantizedBase
+
+CAST_LOGGER = "bitsandbytes.autograd._functions"
+"""Where bitsandbytes says, in every forward of every int8 layer, that it casts the input."""
+
+OLDEST_FOR_INT8 = (7, 5)
+"""Compute capability from which tensor cores multiply integers."""
+
+
+class BitsAndBytesOptions(Options):
+    """How the base is stored, and what updates the adapters; the names are bitsandbytes' own."""
+
+    quant_type: Literal["nf4", "fp4", "int8", "none"] = "nf4"
+    """How weights are stored; `none` leaves the model alone and brings the optimizer only."""
+
+    double_quant: bool = False
+    """Quantize the scales of the 4-bit blocks too, which saves about 0.4 bits a weight."""
+
+    quant_storage: Literal["uint8", "bfloat16", "float16", "float32"] = "uint8"
+    """Dtype that 4-bit weights are packed into. Sharding needs the dtype of the other weights."""
+
+    compute_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """Dtype that 4-bit weights are multiplied in; null means the model's dtype."""
+
+    llm_int8_threshold: float | None = Field(None, ge=0)
+    """Inputs of int8 layers beyond this magnitude are multiplied unquantized; null means 6, and 0
+    quantizes all of them."""
+
+    prepare: Literal["fast", "peft"] = "fast"
+    """`fast`: freeze the base and leave its dtypes as they are. `peft`: what PEFT's
+    `prepare_model_for_kbit_training` does, which stores all that is not quantized in float32."""
+
+    optimizer: (
+        Literal[
+            "adamw_8bit",
+            "paged_adamw_8bit",
+            "paged_adamw_32bit",
+            "lion_8bit",
+            "paged_lion_8bit",
+        ]
+        | None
+    ) = None
+    """Optimizer in place of the scenario's; null keeps that one."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> BitsAndBytesOptions:
+        """Refuse options that the others make meaningless: they would be ignored in silence."""
+        four_bits = self.quant_type in ("nf4", "fp4")
+        for field, wanted in (
+            ("double_quant", self.double_quant),
+            ("quant_storage", self.quant_storage != "uint8"),
+            ("compute_dtype", self.compute_dtype is not None),
+        ):
+            if wanted and not four_bits:
+                raise ValueError(
+                    f"{field} is for quant_type nf4 and fp4, and quant_type is {self.quant_type}"
+                )
+        if self.llm_int8_threshold is not None and self.quant_type != "int8":
+            raise ValueError(
+                f"llm_int8_threshold is for quant_type int8, and quant_type is {self.quant_type}"
+            )
+        if self.quant_type == "none" and self.prepare != "fast":
+            raise ValueError("prepare is for a quantized base, and quant_type is none")
+        if self.quant_type == "none" and self.optimizer is None:
+            raise ValueError("quant_type none without an optimizer does nothing; set optimizer")
+        return self
+
+
+class BitsAndBytes(Plugin[BitsAndBytesOptions]):
+    """Frozen bases in 4 or 8 bits, quantized as they are loaded, and optimizers in 8 bits."""
+
+    Options = BitsAndBytesOptions
+    devices = frozenset({"cpu", "cuda"})
+    needs_adapter: ClassVar[bool] = True
+
+    # Rounding is deterministic and nothing is drawn: on a CPU two runs had equal losses, all types
+    # and optimizers alike.
+    deterministic: ClassVar[bool] = True
+
+    # Over 30 steps of the small llama the losses differed from plain LoRA's by at most 1e-3 (nf4),
+    # 1.6e-3 (fp4) and 2e-4 (int8), in float32 and bfloat16. This leaves a factor of twelve, for
+    # weights that are not random.
+    loss_tolerance: ClassVar[float | None] = 2e-2
+
+    def __init__(self, options: BitsAndBytesOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._base: QuantizedBase | None = None
+        self._optimizer: Any = None
+        self._cast_level: int | None = None
+        if options.quant_type == "none":
+            # Its optimizers train whole models as well. Core asks the instance before a run, and
+            # the class only for what `--plugin` adds to a scenario that has no adapter.
+            vars(self)["needs_adapter"] = False
+
+    def claims(self) -> frozenset[str]:
+        """Loading where it quantizes, and the optimizer where one is set."""
+        quantizes = {"load_model"} if self.options.quant_type != "none" else set()
+        return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say what this machine cannot do. Raises ScenarioError for an optimizer that the options
+        and the scenario do not agree on."""
+        scenario = experiment.scenario
+        if self.options.quant_type != "none" and is_quantized(Path(scenario.model.id)):
+            yield (
+                f"model.id {scenario.model.id!r} is quantized already, and bitsandbytes quantizes "
+                "models in full precision; name the model that it was made from"
+            )
+        if self.options.optimizer is not None:
+            optimizer_arguments(
+                self.options.optimizer, scenario.optimizer.use, scenario.optimizer.options
+            )
+            if scenario.resources.device == "cpu" and self.options.optimizer.startswith("paged"):
+                yield (
+                    f"optimizer {self.options.optimizer} pages between a GPU and its host; on a "
+                    f"CPU use {self.options.optimizer.removeprefix('paged_')}"
+                )
+        if self.options.quant_type == "int8" and scenario.resources.device == "cuda":
+            for gpu in machine.gpus[: scenario.resources.devices]:
+                if gpu.compute_capability < OLDEST_FOR_INT8:
+                    yield f"int8 needs compute capability 7.5, {gpu.name} has less; use nf4"
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import bitsandbytes, and keep a line for each int8 layer of each step out of the log."""
+        from accel_bench_bitsandbytes import impl  # noqa: F401
+
+        if self.options.quant_type == "int8":
+            logger = logging.getLogger(CAST_LOGGER)
+            self._cast_level = logger.level
+            logger.setLevel(logging.ERROR)
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return the model with the linear layers of its blocks quantized, frozen as a whole."""
+        from accel_bench_bitsandbytes.impl import QuantizedBase
+
+        self._base = QuantizedBase(run, self.options)
+        return self._base.model
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        """Return the optimizer over what requires a gradient."""
+        from accel_bench_bitsandbytes.impl import build_optimizer
+
+        assert self.options.optimizer is not None
+        slot = run.scenario.optimizer
+        self._optimizer = build_optimizer(
+            self.options.optimizer,
+            run.model.parameters(),
+            run.scenario.train.learning_rate,
+            optimizer_arguments(self.options.optimizer, slot.use, slot.options),
+        )
+        return self._optimizer
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
+        """Seconds that quantizing took while the model was loaded; never part of a step."""
+        if self._base is None:
+            return []
+        seconds = self._base.quantize_seconds
+        return [
+            Metric(
+                name="quantize_seconds", value=seconds, unit="seconds", scope="rank", better="lower"
+            )
+        ]
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What was quantized and how, and which optimizer keeps what state."""
+        if self._base is None and self._optimizer is None:
+            return {}
+        from accel_bench_bitsandbytes.impl import describe_optimizer, library_version
+
+        found: dict[str, Any] = {"bitsandbytes": library_version()}
+        if self._base is not None:
+            found |= self._base.evidence
+        if self._optimizer is not None:
+            found["optimizer"] = describe_optimizer(self._optimizer)
+        return found
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Let go of the model and give bitsandbytes its log back."""
+        self._base = self._optimizer = None
+        if self._cast_level is not None:
+            logging.getLogger(CAST_LOGGER).setLevel(self._cast_level)
+            self._cast_level = None
+
+
+def is_quantized(directory: Path) -> bool:
+    """Whether a local model's configuration says that its weights are quantized."""
+    try:
+        found = json.loads((directory.expanduser() / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and bool(found.get("quantization_config"))
+
+
+def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of an optimizer, from what the scenario's `optimizer` slot says of AdamW.
+
+    Raises ScenarioError where the slot holds something else, or an option that has no counterpart.
+    """
+    if use != "adamw":
+        raise ScenarioError(
+            f"bitsandbytes: optimizer {name} takes its settings from `optimizer: adamw`, and the "
+            f"scenario's optimizer is {use}; set one of them"
+        )
+    taken = {"weight_decay"} if "lion" in name else {"weight_decay", "betas", "eps"}
+    for option, value in options.items():
+        if option not in taken and value not in (None, False):
+            raise ScenarioError(
+                f"bitsandbytes: optimizer {name} has no {option}, which the scenario's "
+                f"optimizer.{option} sets; it takes {', '.join(sorted(taken))}"
+            )
+    # Where the slot says nothing, torch's defaults of AdamW hold for weight decay, as in every
+    # other stack; Lion's betas are its own.
+    return {"weight_decay": 0.01, **{k: v for k, v in options.items() if k in taken}}

@@ -1,0 +1,299 @@
+"""Quantize linear layers as they are loaded, prepare the frozen base, build the optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import bitsandbytes
+import torch
+from bitsandbytes.nn.parametrize import replace_parameter_4bit
+from peft import prepare_model_for_kbit_training
+from torch import nn
+from transformers import BitsAndBytesConfig
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from accel_bench import Run, describe_quantized, load_base_model
+from accel_bench.errors import InvalidRunError, PluginError
+
+if TYPE_CHECKING:
+    from accel_bench_bitsandbytes import BitsAndBytesOptions
+
+DEFAULT_THRESHOLD = 6.0
+"""Magnitude from which LLM.int8 takes an input for an outlier, as its paper found it."""
+
+OPTIMIZERS = {
+    "adamw_8bit": "AdamW8bit",
+    "paged_adamw_8bit": "PagedAdamW8bit",
+    "paged_adamw_32bit": "PagedAdamW32bit",
+    "lion_8bit": "Lion8bit",
+    "paged_lion_8bit": "PagedLion8bit",
+}
+"""Classes of `bitsandbytes.optim` by the names that the field uses for them."""
+
+
+class QuantizedBase:
+    """A run's base model, quantized module by module while it is loaded, frozen and prepared."""
+
+    def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
+        """Load, quantize and prepare.
+
+        Raises PluginError when the model's blocks hold nothing that can be quantized, and what
+        `load_base_model` raises.
+        """
+        self.quantize_seconds = 0.0
+        """Seconds spent quantizing, on the clock of the host, the device waited for."""
+
+        self._options = options
+        self._device = torch.device(str(run.device))
+        self._dtype: torch.dtype = getattr(torch, options.compute_dtype or run.scenario.model.dtype)
+        self._linear: dict[str, nn.Module] = {}
+        self._experts: dict[str, nn.Module] = {}
+        self._elements: Counter[str] = Counter()
+        self.model: Any = load_base_model(run, replace=self._replace)
+        """The model, of transformers' own class."""
+
+        if not self._linear and not self._experts:
+            raise PluginError(
+                f"bitsandbytes: the blocks of {type(self.model).__name__} hold no linear layer in "
+                "full precision; it quantizes models that are not quantized yet"
+            )
+        self._announce()
+        upcast = prepare(self.model, options.prepare)
+        self.evidence: dict[str, Any] = {**self._describe(), **upcast}
+        """JSON of what was quantized and how."""
+
+    def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
+        """Quantize one module of a block that has its weights, where its kind can be."""
+        elements = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        self._elements["all"] += elements
+        started = self._now()
+        found: nn.Module | None = None
+        if type(module) is nn.Linear or isinstance(module, Conv1D):
+            found = self._linear[name] = self._quantized(module)
+        elif self._options.quant_type != "int8" and holds_experts(module):
+            quantize_experts(module, self._options)
+            self._experts[name] = found = module
+        if found is not None:
+            self._elements["quantized"] += elements
+            self._elements["experts"] += elements if name in self._experts else 0
+            self.quantize_seconds += self._now() - started
+        return found
+
+    def _quantized(self, module: Any) -> nn.Module:
+        """The quantized layer of a linear one, whose weights GPT-2 keeps transposed."""
+        weight = module.weight.detach()
+        weight = weight.T.contiguous() if isinstance(module, Conv1D) else weight
+        make = linear_8bit if self._options.quant_type == "int8" else linear_4bit
+        made = make(weight, self._options, self._dtype)
+        # Transformers looks here when it loads what it has saved.
+        made.source_cls = type(module)
+        if module.bias is not None:
+            made.bias = nn.Parameter(module.bias.detach(), requires_grad=False)
+        return made
+
+    def _now(self) -> float:
+        """Seconds on the host's clock, once the device has done what it was asked to."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def _announce(self) -> None:
+        """Tell transformers and PEFT what they would know had they quantized the model.
+
+        PEFT chooses its layers by it, `save_pretrained` writes it, the HF Trainer asks for it.
+        """
+        left = [
+            name
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and name not in self._linear
+        ]
+        config = quantization_config(self._options, self._dtype, left)
+        quantizer = AutoHfQuantizer.from_config(config, pre_quantized=False)
+        self.model.hf_quantizer = quantizer
+        self.model.quantization_method = config.quant_method
+        quantizer.postprocess_model(self.model)
+
+    def _describe(self) -> dict[str, Any]:
+        """Evidence of what was quantized, before an adapter is added."""
+        options, counts = self._options, self._elements
+        four_bits = options.quant_type != "int8"
+        found = describe_quantized(self.model, self._linear, 4 if four_bits else 8, self._kernel())
+        return {
+            **found,
+            "quant_type": options.quant_type,
+            "double_quant": options.double_quant if four_bits else None,
+            "quant_storage": options.quant_storage if four_bits else None,
+            "compute_dtype": str(self._dtype).removeprefix("torch.") if four_bits else None,
+            "llm_int8_threshold": None if four_bits else threshold_of(options),
+            "quantized_share_of_blocks": counts["quantized"] / counts["all"],
+            "quantized_expert_modules": len(self._experts),
+            "quantized_expert_elements": counts["experts"],
+        }
+
+    def _kernel(self) -> str:
+        """What multiplies with the weights while the model trains."""
+        if self._options.quant_type != "int8":
+            return "MatMul4Bit: gemm_4bit"
+        if self._device.type == "cpu":
+            return "MatMul8bitFp: dequantize, then linear"
+        mixed = threshold_of(self._options) > 0
+        return f"MatMul8bitLt: int8_{'mixed_' if mixed else ''}scaled_mm"
+
+
+def linear_4bit(
+    weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
+) -> Any:
+    """A layer that holds a weight of shape (out, in) in blocks of 64 values of 4 bits."""
+    rows, columns = weight.shape
+    storage = getattr(torch, options.quant_storage)
+    made: Any = bitsandbytes.nn.Linear4bit(
+        columns,
+        rows,
+        bias=False,
+        compute_dtype=compute_dtype,
+        compress_statistics=options.double_quant,
+        quant_type=options.quant_type,
+        quant_storage=storage,
+        device="meta",
+    )
+    # The parameter quantizes itself on its way to a device, that on which it is already included.
+    made.weight = bitsandbytes.nn.Params4bit(
+        weight,
+        requires_grad=False,
+        compress_statistics=options.double_quant,
+        quant_type=options.quant_type,
+        quant_storage=storage,
+        module=made,
+    ).to(weight.device)
+    return made
+
+
+def linear_8bit(
+    weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
+) -> Any:
+    """A layer that holds a weight of shape (out, in) as int8, with a scale for each row.
+
+    It multiplies in the dtype of its input, so `compute_dtype` is not used.
+    """
+    rows, columns = weight.shape
+    made: Any = bitsandbytes.nn.Linear8bitLt(
+        columns,
+        rows,
+        bias=False,
+        has_fp16_weights=False,
+        threshold=threshold_of(options),
+        device="meta",
+    )
+    # The parameter would quantize itself on its way from the host only, and the weight is on the
+    # device already.
+    integers, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(weight.half())
+    made.weight = bitsandbytes.nn.Int8Params(
+        integers, requires_grad=False, has_fp16_weights=False, CB=integers, SCB=scales
+    )
+    return made
+
+
+def holds_experts(module: nn.Module) -> bool:
+    """Whether a module holds the weights of several experts: tensors in three dimensions."""
+    large = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() > 1]
+    convolution = isinstance(module, nn.Conv1d)
+    return bool(large) and all(weight.dim() == 3 for weight in large) and not convolution
+
+
+def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
+    """Quantize the matrices of experts in place; a forward gets them back in full precision."""
+    names = [name for name, weight in module.named_parameters(recurse=False) if weight.dim() == 3]
+    for name in names:
+        replace_parameter_4bit(
+            module,
+            name,
+            compress_statistics=options.double_quant,
+            quant_type=options.quant_type,
+        )
+        kept: Any = module.parametrizations[name]
+        # So that the scales are found, and counted, where those of linear layers are.
+        kept.original.quant_state = kept[0].quant_state
+
+
+def quantization_config(
+    options: BitsAndBytesOptions, compute_dtype: torch.dtype, left: list[str]
+) -> BitsAndBytesConfig:
+    """The same in transformers' words; `left` names the linear modules that stay as they are."""
+    if options.quant_type == "int8":
+        return BitsAndBytesConfig(
+            load_in_8bit=True,
+            llm_int8_threshold=threshold_of(options),
+            llm_int8_skip_modules=left,
+        )
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=options.quant_type,
+        bnb_4bit_use_double_quant=options.double_quant,
+        bnb_4bit_quant_storage=options.quant_storage,
+        bnb_4bit_compute_dtype=compute_dtype,
+        llm_int8_skip_modules=left,
+    )
+
+
+def threshold_of(options: BitsAndBytesOptions) -> float:
+    """The magnitude from which an input counts as an outlier; 0 for never."""
+    given = options.llm_int8_threshold
+    return DEFAULT_THRESHOLD if given is None else given
+
+
+def prepare(model: Any, how: str) -> dict[str, Any]:
+    """Freeze a quantized base as asked; return evidence of what is stored in float32 since."""
+    before = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    if how == "peft":
+        # Checkpointing is switched on by core, once, in the same way for every stack.
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    else:
+        model.requires_grad_(False)
+    upcast = {n: p for n, p in model.named_parameters() if p.dtype != before[n]}
+    return {
+        "prepare": how,
+        "upcast_modules": dict(Counter(name.split(".")[-2:][0] for name in upcast)),
+        "upcast_elements": sum(parameter.numel() for parameter in upcast.values()),
+    }
+
+
+def build_optimizer(
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    learning_rate: float,
+    arguments: dict[str, Any],
+) -> Any:
+    """Build bitsandbytes' optimizer of that name over the parameters that require a gradient.
+
+    `arguments` are its further ones. Raises InvalidRunError when nothing requires a gradient.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise InvalidRunError(["no parameter requires a gradient"])
+    kind = getattr(bitsandbytes.optim, OPTIMIZERS[name])
+    return kind(trained, lr=learning_rate, **arguments)
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Evidence: class, whether it pages, and the bytes and elements of its state by dtype."""
+    states = optimizer.state.values()
+    # The code books are shared by all states.
+    kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}
+    elements: Counter[str] = Counter()
+    for tensor in kept.values():
+        elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return {
+        "class": type(optimizer).__name__,
+        "paged": bool(optimizer.is_paged),
+        "state_elements": dict(elements.most_common()),
+        "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept.values()),
+    }
+
+
+def library_version() -> str:
+    """Version of bitsandbytes."""
+    return str(bitsandbytes.__version__)

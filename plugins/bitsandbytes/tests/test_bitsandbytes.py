@@ -1,0 +1,427 @@
+"""bitsandbytes: it trains, adapters alone learn, a checkpoint is what was in memory."""
+
+import gc
+import json
+import logging
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_arguments
+
+from accel_bench import Device, Experiment, Machine, Run, Scenario, load_base_model
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.plugins import activate
+from accel_bench.scenario.load import load_file
+from accel_bench.scenario.models import Stack, StackEntry
+from accel_bench.scenario.samples import find_samples
+from accel_bench.scenario.uses import Use
+from accel_bench.testing import check_plugin, run_plugin
+
+MIXTRAL = {
+    "id": "mixtral-8x7b",
+    "dtype": "bfloat16",
+    "overrides": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "vocab_size": 128,
+    },
+}
+GPT2 = {
+    "id": "gpt2",
+    "overrides": {
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 2,
+        "vocab_size": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+}
+
+# What torch and the libraries that PEFT imports say of themselves is not ours to mend.
+pytestmark = [
+    pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"),
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*register_constant.*"),
+]
+
+
+def make_scenario(**settings: Any) -> Scenario:
+    """The small llama, two layers of it, on the CPU."""
+    model = {"id": "tiny-llama-cpu", "dtype": "bfloat16", "overrides": {"num_hidden_layers": 2}}
+    work = {
+        "model": model,
+        "data": {"sequence_length": 32},
+        "resources": {"device": "cpu"},
+        **settings,
+    }
+    return Scenario.model_validate_json(json.dumps(work))
+
+
+def make_run(folder: Path, **settings: Any) -> Run:
+    """A run of one CPU rank."""
+    experiment = Experiment(
+        id="x", scenario=make_scenario(**settings), stack=Stack(name="s"), identity={}
+    )
+    return Run(experiment, Device("cpu"), folder, folder / "cache")
+
+
+def make_plugin(**options: Any) -> BitsAndBytes:
+    return BitsAndBytes(BitsAndBytes.Options(**options), "bitsandbytes")
+
+
+def make_machine(**facts: Any) -> Machine:
+    """A machine without a GPU."""
+    return Machine(
+        host="h",
+        system="s",
+        processor="p",
+        cores=2,
+        memory_bytes=1,
+        python="3",
+        versions={},
+        **facts,
+    )
+
+
+def load(folder: Path, options: dict[str, Any], **settings: Any) -> tuple[BitsAndBytes, Run]:
+    """A plugin that has loaded its model."""
+    plugin, run = make_plugin(**options), make_run(folder, **settings)
+    plugin.prepare_process(run)
+    run.model = plugin.load_model(run)
+    return plugin, run
+
+
+def losses(model: Any, steps: int = 10) -> list[float]:
+    """Losses of LoRA on one fixed batch."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    targets = ["c_attn"] if "GPT2" in type(model).__name__ else ["q_proj", "v_proj"]
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=targets)).train()
+    tokens = torch.arange(64).reshape(2, 32)
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+    found = []
+    for _ in range(steps):
+        loss = adapted(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach().item())
+        if len(found) < steps:
+            optimizer.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quant_type": "nf4"},
+        {"quant_type": "nf4", "double_quant": True},
+        {"quant_type": "fp4", "quant_storage": "bfloat16"},
+        {"quant_type": "nf4", "prepare": "peft"},
+        {"quant_type": "int8"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_the_loss_falls_and_gradients_reach_the_adapters_and_nothing_else(tmp_path, options):
+    _, run = load(tmp_path, options)
+    found = losses(run.model)
+    assert found[-1] < found[0] - 0.1
+    for name, parameter in run.model.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name), name
+        assert (parameter.grad is not None) == ("lora_" in name), name
+
+
+@pytest.mark.parametrize(
+    "options, most",
+    [
+        ({"quant_type": "nf4"}, 0.40),
+        ({"quant_type": "nf4", "double_quant": True}, 0.40),
+        ({"quant_type": "fp4", "quant_storage": "float32"}, 0.40),
+        ({"quant_type": "int8"}, 0.55),
+    ],
+)
+def test_quantized_layers_take_the_bytes_that_they_promise(tmp_path, options, most):
+    plugin, run = load(tmp_path, options)
+    evidence = plugin.report_evidence(run)
+    assert json.loads(json.dumps(evidence)) == evidence
+    assert evidence["quantized_modules"] == 14
+    assert evidence["bits"] == (8 if options["quant_type"] == "int8" else 4)
+    stored, whole = evidence["quantized_bytes"], evidence["quantized_bytes_in_bfloat16"]
+    # Scales and, in 4 bits, a code book for each layer are among them.
+    assert evidence["bits"] / 16 < stored / whole <= most
+    assert evidence["quantized_share_of_blocks"] > 0.99
+    assert evidence["upcast_modules"] == {}
+    (metric,) = plugin.finish_metrics(run, None)
+    assert (metric.name, metric.unit) == ("quantize_seconds", "seconds")
+    assert metric.value > 0
+
+
+def test_peft_stores_in_float32_all_that_is_not_quantized(tmp_path):
+    plugin, run = load(tmp_path, {"prepare": "peft"})
+    evidence = plugin.report_evidence(run)
+    assert set(evidence["upcast_modules"]) == {
+        "embed_tokens",
+        "input_layernorm",
+        "post_attention_layernorm",
+        "norm",
+        "lm_head",
+    }
+    assert {p.dtype for p in run.model.parameters()} == {torch.float32, torch.uint8}
+
+
+def test_the_quantized_weights_are_those_of_the_plain_model(tmp_path):
+    from bitsandbytes.functional import dequantize_4bit
+
+    plain = load_base_model(make_run(tmp_path)).model.layers[1].mlp.down_proj.weight
+    _, run = load(tmp_path, {})
+    packed = run.model.model.layers[1].mlp.down_proj.weight
+    restored = dequantize_4bit(packed.data, packed.quant_state)
+    assert (restored.float() - plain.float()).norm() < 0.12 * plain.float().norm()
+
+
+def count_in_full(shape: tuple[int, ...]) -> int:
+    """Parameters of that shape that are anywhere in this process."""
+    gc.collect()
+    return sum(type(t) is torch.nn.Parameter and t.shape == shape for t in gc.get_objects())
+
+
+def test_no_layer_is_kept_in_full_precision_beside_its_quantized_one(tmp_path):
+    shape = (352, 128)
+    plain = load_base_model(make_run(tmp_path))
+    assert count_in_full(shape) == 4
+    del plain
+    plugin, run = load(tmp_path, {})
+    assert plugin.report_evidence(run)["quantized_modules"] == 14
+    assert count_in_full(shape) == 0
+
+
+@pytest.mark.parametrize("model", [None, GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quant_type": "nf4", "double_quant": True},
+        {"quant_type": "fp4", "quant_storage": "bfloat16"},
+        {"quant_type": "int8"},
+    ],
+    ids=lambda options: options["quant_type"],
+)
+def test_a_saved_checkpoint_gives_the_same_logits(tmp_path, options, model):
+    from transformers import AutoModelForCausalLM
+
+    _, run = load(tmp_path, options, **({"model": model} if model else {}))
+    tokens = torch.arange(64).reshape(2, 32)
+    before = run.model.eval()(input_ids=tokens).logits
+    run.model.save_pretrained(tmp_path / "saved")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=run.model.dtype)
+    assert torch.equal(loaded.eval()(input_ids=tokens).logits, before)
+    kinds = [sorted(type(m).__name__ for m in found.modules()) for found in (loaded, run.model)]
+    assert kinds[0] == kinds[1]
+
+
+def test_a_model_that_is_quantized_already_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
+    experiment = make_run(tmp_path, model={"id": str(tmp_path)}).experiment
+    (reason,) = make_plugin().check_scenario(experiment, make_machine())
+    assert "quantized already" in reason
+
+
+def test_experts_that_are_one_tensor_are_quantized_too_and_trained_through(tmp_path):
+    plugin, run = load(tmp_path, {}, model=MIXTRAL)
+    evidence = plugin.report_evidence(run)
+    assert evidence["quantized_expert_modules"] == 2
+    assert evidence["quantized_share_of_blocks"] > 0.99
+    run.model.activation_checkpointing_enable({"use_reentrant": False})
+    found = losses(run.model)
+    assert found[-1] < found[0]
+    # What a forward unpacks does not stay in torch's cache of parametrizations.
+    assert torch.nn.utils.parametrize._cache == {}
+
+
+def test_int8_leaves_experts_alone_and_says_which_share_that_is(tmp_path):
+    plugin, run = load(tmp_path, {"quant_type": "int8"}, model=MIXTRAL)
+    assert 0 < plugin.report_evidence(run)["quantized_share_of_blocks"] < 0.5
+
+
+@pytest.mark.parametrize("name, state", [("adamw_8bit", 2), ("lion_8bit", 1)])
+def test_an_8_bit_optimizer_trains_and_shows_its_state(name, state):
+    model = torch.nn.Linear(128, 64, bias=False)
+    run = Run(None, Device("cpu"), Path(), Path(), model=model)  # type: ignore[arg-type]
+    from accel_bench_bitsandbytes.impl import build_optimizer, describe_optimizer
+
+    optimizer = build_optimizer(name, run.model.parameters(), 1e-2, {"weight_decay": 0.0})
+    inputs = torch.ones(4, 128)
+    first = model(inputs).square().mean()
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert loss < first
+    found = describe_optimizer(optimizer)
+    assert found["state_elements"]["uint8"] == state * 128 * 64
+    assert found["state_bytes"] < 2 * 4 * 128 * 64
+    assert not found["paged"]
+
+
+def test_an_optimizer_takes_its_settings_from_adamw_and_refuses_others():
+    given = {"betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.1, "fused": None}
+    assert optimizer_arguments("adamw_8bit", "adamw", given) == {
+        "betas": [0.8, 0.9],
+        "eps": 1e-6,
+        "weight_decay": 0.1,
+    }
+    assert optimizer_arguments("lion_8bit", "adamw", {}) == {"weight_decay": 0.01}
+    with pytest.raises(ScenarioError, match="the scenario's optimizer is sgd"):
+        optimizer_arguments("adamw_8bit", "sgd", {})
+    with pytest.raises(ScenarioError, match="has no fused"):
+        optimizer_arguments("adamw_8bit", "adamw", {"fused": True})
+    with pytest.raises(ScenarioError, match="has no eps"):
+        optimizer_arguments("lion_8bit", "adamw", {"eps": 1e-6})
+
+
+def test_paged_optimizers_are_skipped_on_a_cpu(tmp_path):
+    experiment = make_run(tmp_path).experiment
+    plugin = make_plugin(quant_type="none", optimizer="paged_adamw_8bit")
+    (reason,) = plugin.check_scenario(experiment, make_machine())
+    assert "use adamw_8bit" in reason
+
+
+def test_what_it_claims_and_needs_follows_from_the_options():
+    assert make_plugin().claims() == {"load_model"}
+    assert make_plugin().needs_adapter
+    alone = make_plugin(quant_type="none", optimizer="adamw_8bit")
+    assert alone.claims() == {"build_optimizer"}
+    assert not alone.needs_adapter
+    assert make_plugin(optimizer="lion_8bit").claims() == {"load_model", "build_optimizer"}
+
+
+@pytest.mark.parametrize(
+    "options, field",
+    [
+        ({"quant_type": "int4"}, "quant_type"),
+        ({"double_quant": 1}, "double_quant"),
+        ({"quant_type": "int8", "double_quant": True}, "double_quant"),
+        ({"quant_storage": "int8"}, "quant_storage"),
+        ({"quant_type": "int8", "quant_storage": "bfloat16"}, "quant_storage"),
+        ({"compute_dtype": "int8"}, "compute_dtype"),
+        ({"quant_type": "int8", "compute_dtype": "bfloat16"}, "compute_dtype"),
+        ({"llm_int8_threshold": 3.0}, "llm_int8_threshold"),
+        ({"quant_type": "int8", "llm_int8_threshold": -1.0}, "llm_int8_threshold"),
+        ({"prepare": "slow"}, "prepare"),
+        ({"quant_type": "none", "prepare": "peft", "optimizer": "lion_8bit"}, "prepare"),
+        ({"optimizer": "adam"}, "optimizer"),
+        ({"quant_type": "none"}, "optimizer"),
+        ({"quant": "nf4"}, "quant"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_option_names_the_plugin_and_the_field(options, field):
+    stack = Stack(name="s", uses=(Use(use="bitsandbytes", options=options),))
+    with pytest.raises(PluginError, match=rf"(?s)'bitsandbytes'.*{field}"):
+        activate(make_scenario(), stack, allow_torch=True)
+
+
+def test_two_plugins_that_load_the_model_are_refused_by_both_names():
+    pytest.importorskip("accel_bench_torchao")
+    uses = (Use(use="bitsandbytes"), Use(use="torchao"))
+    with pytest.raises(PluginError, match="'bitsandbytes' and 'torchao' both claim load_model"):
+        activate(make_scenario(), Stack(name="s", uses=uses), allow_torch=True)
+
+
+def test_closing_gives_the_log_of_bitsandbytes_back(tmp_path):
+    before = logging.getLogger(CAST_LOGGER).level
+    plugin, run = load(tmp_path, {"quant_type": "int8"})
+    assert logging.getLogger(CAST_LOGGER).level == logging.ERROR
+    plugin.close_run(run)
+    assert logging.getLogger(CAST_LOGGER).level == before
+    assert plugin.report_evidence(run) == {}
+
+
+def test_the_plugin_is_imported_without_bitsandbytes_and_torch():
+    program = (
+        "import sys, accel_bench_bitsandbytes;"
+        "sys.exit(bool({'torch', 'bitsandbytes', 'transformers'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_named_stacks_and_the_scenario_are_valid():
+    stacks = find_samples("stacks")
+    for name in (
+        "nf4",
+        "nf4-double",
+        "fp4",
+        "int8",
+        "bnb-baseline",
+        "bnb-baseline-autocast",
+        "adamw-8bit",
+    ):
+        entry = StackEntry.model_validate_json(json.dumps(load_file(stacks[name]).data))
+        assert entry.description
+        (use,) = entry.use
+        BitsAndBytes.Options.model_validate_json(json.dumps(use.options))
+    assert "quantized-peft-bnb-cpu" in find_samples("scenarios")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quant_type": "nf4", "prepare": "peft"}, {"quant_type": "none", "optimizer": "adamw_8bit"}],
+    ids=["peft", "adamw_8bit"],
+)
+def test_a_run_is_ok(options):
+    result = run_plugin("bitsandbytes", scenario={"model": {"dtype": "bfloat16"}}, **options)
+    assert result.status == "ok", result.reasons
+    evidence = result.ranks[0].evidence["bitsandbytes"]
+    assert ("quantized_modules" in evidence) == (options["quant_type"] != "none")
+    assert ("optimizer" in evidence) == ("optimizer" in options)
+
+
+def test_the_plugin_keeps_the_contract():
+    check_plugin("bitsandbytes")
+
+
+def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):
+    (tmp_path / "work.yaml").write_text(
+        "name: tiny\n"
+        "model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 2}}\n"
+        "data: {sequence_length: 32}\n"
+        "train: {micro_batch_size: 2}\n"
+        "resources: {device: cpu, threads: 1}\n"
+        "measure: {warmup: 1, steps: 3, repeats: 1}\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "accel_bench",
+            "run",
+            "work.yaml",
+            "--plugin",
+            "bitsandbytes",
+            "--results",
+            "results",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "adapter: lora added to every stack: bitsandbytes needs one" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+    table = [line.split()[0] for line in done.stdout.splitlines() if "ok" in line.split()]
+    assert {"baseline", "bitsandbytes"} <= set(table)

@@ -1,0 +1,227 @@
+"""The plugin `autogptq`: LoRA on base weights that GPTQ has packed to a few bits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.catalogue import architecture_of
+
+if TYPE_CHECKING:
+    from accel_bench_gptq.loading import Loaded
+
+TRAINING_BACKENDS = ("torch", "triton")
+"""Kernels of GPTQModel whose backward reaches the inputs, whatever mode they have been in."""
+
+OTHER_BACKENDS: dict[str, str] = {
+    **dict.fromkeys(
+        ("bitblas", "exllama_v2", "machete", "marlin", "swordfish", "torch_int8"),
+        "is for inference: no gradient passes through it",
+    ),
+    **dict.fromkeys(
+        ("torch_aten", "torch_fused"),
+        "changes for good to a kernel without a gradient when an evaluation comes before training",
+    ),
+}
+"""Kernels of GPTQModel that cannot be used here, and why."""
+
+ARCHIVED = (
+    "AutoGPTQ is archived, and its package does not import beside current transformers; GPTQModel, "
+    "which this plugin uses, is its successor: use backend: auto"
+)
+
+FUSED_EXPERTS = frozenset({"MixtralForCausalLM"})
+"""Architectures whose experts are tensors of three dimensions, which only `pack` knows."""
+
+WORKERS = "GPTQMODEL_CPU_WORKERS"
+"""How many threads GPTQModel starts; by default fewer than it asks for itself on up to 2 cores."""
+
+FEWEST_WORKERS = 2
+
+
+class AutoGPTQOptions(Options):
+    """How the base weights are quantized, and what multiplies with them."""
+
+    bits: Literal[2, 4, 8] = 4
+    """Bits of a weight; both kernels that train take these."""
+
+    group_size: Literal[-1, 32, 64, 128] = 128
+    """Inputs that share a scale; -1 means all inputs of a layer."""
+
+    desc_act: bool = False
+    """Group inputs by falling activation instead of in their order; `quantize: pack`, which knows
+    no activations, takes the norm of their weights."""
+
+    sym: bool = True
+    """Centre each group's range on zero."""
+
+    backend: Literal["auto", "torch", "triton"] = "auto"
+    """What unpacks weights; `auto` is `triton` on a GPU and `torch` on a CPU."""
+
+    dequantize_in_backward: bool | None = None
+    """Unpack weights again in the backward; false keeps every unpacked weight from the forward on,
+    in the size that it has without quantization. Null: false with gradient checkpointing, which
+    unpacks one block at a time anyway, and true without."""
+
+    quantize: Literal["pack", "calibrate"] | None = None
+    """`pack`: round to nearest, block by block, while loading; `calibrate`: GPTQ on samples of the
+    scenario's data, once, cached by content. Null: pack random weights, calibrate pretrained ones.
+    """
+
+    from_quantized: bool = False
+    """`model.id` is a GPTQ checkpoint, a local directory or a hub id, with `weights: pretrained`.
+    """
+
+    calibration_samples: int = Field(128, gt=0)
+    """Samples of the scenario's data that `calibrate` looks at, the first ones; each is as long as
+    `data.sequence_length` lets it be."""
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _a_backend_that_trains(cls, value: Any) -> Any:
+        """Refuse by name what cannot train, and say why."""
+        if value == "auto_gptq":
+            raise ValueError(ARCHIVED)
+        if isinstance(value, str) and (why := OTHER_BACKENDS.get(value.removeprefix("gptq_"))):
+            raise ValueError(f"{value} {why}; kernels that train: {', '.join(TRAINING_BACKENDS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _quantized_once(self) -> AutoGPTQOptions:
+        """A checkpoint is quantized already."""
+        if self.from_quantized and self.quantize is not None:
+            raise ValueError(
+                f"quantize: {self.quantize} is for weights that are not quantized yet; leave it "
+                "out, or from_quantized"
+            )
+        return self
+
+
+class AutoGPTQ(Plugin[AutoGPTQOptions]):
+    """GPTQ-quantized base weights under an adapter, by GPTQModel's kernels that train."""
+
+    Options = AutoGPTQOptions
+    devices = frozenset({"cpu", "cuda"})
+    dtypes = frozenset({"bfloat16", "float16"})
+    modes = frozenset({"train"})
+    needs_adapter = True
+    conflicts = frozenset({"bitsandbytes", "torchao"})
+    deterministic: ClassVar[bool] = True
+    restricted_model_archs: ClassVar[frozenset[str] | None] = frozenset(
+        {
+            "GPTBigCodeForCausalLM",
+            "GemmaForCausalLM",
+            "GraniteForCausalLM",
+            "LlamaForCausalLM",
+            "MistralForCausalLM",
+            "MixtralForCausalLM",
+            "OPTForCausalLM",
+            "Phi3ForCausalLM",
+            "Qwen2ForCausalLM",
+            "Qwen3ForCausalLM",
+        }
+    )
+
+    # Over 13 steps of a small llama with random weights losses differed from unquantized ones by up
+    # to 1.2e-3 in 4 bits, and the first loss by 4e-3 in 2 bits. This leaves a factor of five.
+    loss_tolerance: ClassVar[float | None] = 2e-2
+
+    def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._loaded: Loaded | None = None
+        self._workers_set = False
+
+    def claims(self) -> frozenset[str]:
+        """Of the one-answer hooks, loading the model."""
+        return frozenset({"load_model"})
+
+    def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
+        """How the quantized weights come to be, for `model.weights`."""
+        if self.options.from_quantized:
+            return "checkpoint"
+        return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say what cannot be done here.
+
+        Raises ScenarioError where the model and the options contradict each other: that is for the
+        user to mend.
+        """
+        from accel_bench_gptq.checkpoint import model_problem
+
+        scenario = experiment.scenario
+        if problem := model_problem(scenario.model, self.options):
+            raise ScenarioError(f"{self.name}: {problem}")
+        wanted = scenario.resources.device
+        device = machine.device if wanted == "auto" else wanted
+        if self.options.backend == "triton" and device == "cpu":
+            yield "backend triton needs a GPU; use backend: auto"
+        elif device == "cuda" and self.options.backend != "torch" and find_spec("triton") is None:
+            yield "backend triton needs the package triton; install it, or use backend: torch"
+        architecture = architecture_of(scenario.model)
+        way = self.way(scenario.model.weights)
+        if architecture in FUSED_EXPERTS and way != "pack":
+            yield (
+                f"the experts of {architecture} are kept as one tensor, which only `quantize: pack`"
+                " knows"
+            )
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Have the model loaded once before the first round where that calibrates it."""
+        if self.way(run.scenario.model.weights) == "calibrate":
+            run.rehearsal = True
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import GPTQModel, without what that does to the environment."""
+        if WORKERS not in os.environ and (os.cpu_count() or 1) <= FEWEST_WORKERS:
+            os.environ[WORKERS] = str(FEWEST_WORKERS)
+            self._workers_set = True
+        from accel_bench_gptq import loading
+
+        loading.import_library()
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return the model with packed weights, on the run's device, in train mode."""
+        from accel_bench_gptq import loading
+
+        way = self.way(run.scenario.model.weights)
+        self._loaded = loading.load(run, self.options, way)
+        return self._loaded.model
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
+        """The seconds of quantizing, which are in no step: by this rank, or once for all runs."""
+        if self._loaded is None or self._loaded.seconds is None:
+            return
+        way = self._loaded.way
+        yield Metric(
+            name="quantize_seconds",
+            value=self._loaded.seconds,
+            unit="seconds",
+            scope="global" if way == "calibrate" else "rank",
+            better="lower",
+            kind=way,
+        )
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What was quantized and how, and what multiplies with it."""
+        return {} if self._loaded is None else self._loaded.evidence
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Undo: the environment. The layers go with the model."""
+        self._loaded = None
+        if self._workers_set:
+            os.environ.pop(WORKERS, None)
+            self._workers_set = False

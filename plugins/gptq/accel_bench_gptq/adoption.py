@@ -1,0 +1,95 @@
+"""Load a GPTQ checkpoint, and put layers that train in the place of the loader's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accel_bench import Run
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.catalogue import model_directory
+from accel_bench_gptq.checkpoint import (
+    QUANTIZATION,
+    TRAINABLE_BITS,
+    Settings,
+    checkpoint_problem,
+)
+from accel_bench_gptq.packing import WORD_BITS, Packed
+
+if TYPE_CHECKING:
+    from accel_bench_gptq import AutoGPTQOptions
+    from accel_bench_gptq.loading import Packing
+
+
+def load_checkpoint(
+    run: Run, packing: Packing, options: AutoGPTQOptions, folder: Path | None
+) -> Any:
+    """Return a checkpoint's model on the run's device: that of a folder, else the scenario's own.
+
+    Raises ScenarioError when it cannot be loaded, or is quantized otherwise than the options say.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    use = run.scenario.model
+    source = _source(run, folder)
+    try:
+        config = AutoConfig.from_pretrained(**source)
+        quantization = getattr(config, QUANTIZATION, None) or {}
+        if problem := checkpoint_problem(use.id, quantization, options):
+            raise ScenarioError(problem)
+        packing.settings = Settings.of_checkpoint(quantization)
+        # What reads the files must not choose: on a CPU the automatic one cuts gradients.
+        config.quantization_config = {**quantization, "backend": "gptq_torch"}
+        config.use_cache = False
+        model = AutoModelForCausalLM.from_pretrained(
+            **source,
+            config=config,
+            dtype=getattr(torch, use.dtype),
+            attn_implementation=use.attention,
+            device_map={"": str(run.device)},
+            use_safetensors=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ScenarioError(f"the checkpoint {use.id!r} cannot be loaded: {reason}") from error
+    _adopt(model, packing)
+    return model
+
+
+def _source(run: Run, folder: Path | None) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that say where a checkpoint comes from."""
+    use = run.scenario.model
+    found = folder or model_directory(use)
+    if found is not None:
+        return {"pretrained_model_name_or_path": str(found), "local_files_only": True}
+    return {"pretrained_model_name_or_path": use.id, "revision": use.revision or "main"}
+
+
+def _adopt(model: Any, packing: Packing) -> None:
+    """Put layers that train in the place of the loader's, around the same tensors."""
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    output = model.get_output_embeddings()
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if isinstance(module, BaseQuantLinear):
+            model.set_submodule(name, packing.add(name, _adopted(name, module, packing)))
+        elif type(module).__name__ == "Linear" and module is not output:
+            packing.keep(name, module)
+
+
+def _adopted(name: str, layer: Any, packing: Packing) -> Any:
+    """A layer that trains, with the tensors of the loader's. Raises ScenarioError."""
+    from accel_bench_gptq import impl
+
+    # A checkpoint may say otherwise for single layers.
+    own = {"bits": layer.bits, "group_size": layer.requested_group_size}
+    settings = packing.settings.model_copy(update=own)
+    if layer.bits not in TRAINABLE_BITS or layer.pack_dtype_bits != WORD_BITS:
+        raise ScenarioError(
+            f"the checkpoint keeps {name} in {layer.bits} bits, in words of "
+            f"{layer.pack_dtype_bits}, which no kernel here trains"
+        )
+    packed = Packed(*(getattr(layer, part) for part in Packed._fields))
+    return impl.make_layer(packed, layer.bias, packing.triton, settings)

@@ -1,0 +1,120 @@
+"""GPTQ on samples of the scenario's data, once: cached by all that the checkpoint depends on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from accel_bench import Run, load_base_model
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.base import JsonValue
+from accel_bench_gptq.checkpoint import Settings
+
+if TYPE_CHECKING:
+    from accel_bench_gptq import AutoGPTQOptions
+
+RECORD = "calibration.json"
+"""The file beside a checkpoint that says how long it took and which weights it was made of."""
+
+USUAL_SHORTEST = 10
+"""Tokens below which GPTQModel leaves a sample out, unless told otherwise."""
+
+
+class Calibrated(NamedTuple):
+    """A calibrated checkpoint in the cache."""
+
+    folder: Path
+    """Where it lies."""
+
+    seconds: float
+    """Seconds that quantizing took when it was made, loading and saving included."""
+
+
+def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
+    """Return the checkpoint of the scenario's model, quantized on the scenario's data.
+
+    It is made when the cache has none; sets `run.weights_fingerprint`. Raises ScenarioError when
+    the data has too few samples.
+    """
+    samples = _samples(run, options.calibration_samples)
+    settings = Settings.of_options(options)
+
+    def fill(folder: Path) -> None:
+        started = time.perf_counter()
+        _quantize(run, settings, samples, folder)
+        record = {
+            "seconds": time.perf_counter() - started,
+            "weights_fingerprint": run.weights_fingerprint,
+        }
+        (folder / RECORD).write_text(json.dumps(record), encoding="utf8")
+
+    folder = run.cache("gptq", _key(run, settings, len(samples)), fill)
+    record = json.loads((folder / RECORD).read_text(encoding="utf8"))
+    run.weights_fingerprint = record["weights_fingerprint"]
+    return Calibrated(folder, record["seconds"])
+
+
+def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
+    """The first samples of the run's data, as GPTQModel takes them."""
+    dataset = run.dataset
+    if not hasattr(dataset, "sample") or len(dataset) < count:
+        there = len(dataset) if hasattr(dataset, "sample") else "none that can be looked up"
+        raise ScenarioError(
+            f"calibration_samples: {count} are asked for, the data of {run.scenario.data.use!r} "
+            f"has {there}"
+        )
+    rows = [[int(token) for token in dataset.sample(index)] for index in range(count)]
+    return [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
+
+
+def _key(run: Run, settings: Settings, samples: int) -> JsonValue:
+    """Everything that the checkpoint depends on."""
+    scenario = run.scenario
+    environment: Any = run.experiment.identity.get("environment") or {}
+    return {
+        "model": scenario.model.model_dump(mode="json"),
+        "files": environment.get("fingerprints", {}).get(scenario.model.use),
+        "seed": scenario.train.seed if scenario.model.weights == "random" else None,
+        "data": [run.dataset.fingerprint, scenario.data.sequence_length, samples],
+        "settings": settings.model_dump(mode="json"),
+        "device": run.device.type,
+        "versions": {
+            name: metadata.version(name) for name in ("gptqmodel", "torch", "transformers")
+        },
+    }
+
+
+def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) -> None:
+    """Quantize the base model into a folder.
+
+    GPTQModel reads checkpoints alone: so the weights of the other stacks are written out first.
+    """
+    from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
+
+    work = folder / "work"
+    load_base_model(run).save_pretrained(work)
+    _save_stand_in_tokenizer(work)
+    config = QuantizeConfig(
+        **settings.model_dump(), device=str(run.device), offload_to_disk_path=str(work / "offload")
+    )
+    model = GPTQModel.load(
+        str(work), config, trust_remote_code=run.trust_remote_code, backend=BACKEND.GPTQ_TORCH
+    )
+    shortest = min(len(sample["input_ids"]) for sample in samples)
+    model.quantize(samples, calibration_data_min_length=min(shortest, USUAL_SHORTEST))
+    model.save(str(folder))
+    shutil.rmtree(work)
+
+
+def _save_stand_in_tokenizer(folder: Path) -> None:
+    """Write a tokenizer that nobody uses: samples are token ids, but GPTQModel insists on one."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"<pad>": 0}, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>").save_pretrained(folder)

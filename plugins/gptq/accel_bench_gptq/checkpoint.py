@@ -1,0 +1,107 @@
+"""What a model's `config.json` says about its quantization, read without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.scenario.catalogue import model_directory, read_config
+from accel_bench.scenario.uses import ModelUse
+
+if TYPE_CHECKING:
+    from accel_bench_gptq import AutoGPTQOptions
+
+QUANTIZATION = "quantization_config"
+"""The key of `config.json` that says how a checkpoint is quantized."""
+
+
+TRAINABLE_BITS = frozenset({2, 4, 8})
+"""Bits of a weight that every kernel which trains takes."""
+
+
+class Settings(Frozen):
+    """How weights are, or are to be, quantized; the names are those of GPTQ's checkpoints."""
+
+    bits: int
+    """Bits of a weight."""
+
+    group_size: int
+    """Consecutive inputs that share a scale; -1 means all of them."""
+
+    desc_act: bool
+    """Whether inputs are ordered by activation before they are grouped."""
+
+    sym: bool
+    """Whether a group's range is centred on zero."""
+
+    @classmethod
+    def of_options(cls, options: AutoGPTQOptions) -> Settings:
+        """What the options say."""
+        return cls(**{name: getattr(options, name) for name in cls.model_fields})
+
+    @classmethod
+    def of_checkpoint(cls, quantization: Mapping[str, JsonValue]) -> Settings:
+        """What a checkpoint says, with the defaults of its format."""
+        said = {"desc_act": False, "sym": True, **quantization}
+        return cls.model_validate({name: said.get(name) for name in cls.model_fields})
+
+
+def local_quantization(model: ModelUse) -> Mapping[str, JsonValue] | None:
+    """How a local directory is quantized, empty for not at all; None where nothing is local.
+
+    Raises ScenarioError for a `config.json` that cannot be read.
+    """
+    directory = model_directory(model)
+    if directory is None:
+        return None
+    found = read_config(directory).get(QUANTIZATION)
+    return found if isinstance(found, dict) else {}
+
+
+def checkpoint_problem(
+    model_id: str, quantization: Mapping[str, JsonValue], options: AutoGPTQOptions
+) -> str | None:
+    """Why a checkpoint cannot be loaded as the options say; None where it can."""
+    method = quantization.get("quant_method")
+    if method is None:
+        return (
+            f"from_quantized: the checkpoint {model_id!r} is not quantized; leave from_quantized "
+            "out to have it quantized now, or name a GPTQ checkpoint in model.id"
+        )
+    if method != "gptq":
+        return f"from_quantized: the checkpoint {model_id!r} is of the kind {method}, not of gptq"
+    try:
+        found = Settings.of_checkpoint(quantization)
+    except ValidationError as error:
+        wrong = ", ".join(str(each["loc"][0]) for each in error.errors())
+        return f"the checkpoint {model_id!r} does not say, or not rightly: {wrong}"
+    for name in sorted(options.model_fields_set & set(Settings.model_fields)):
+        asked, there = getattr(options, name), getattr(found, name)
+        if asked != there:
+            return (
+                f"{name}: the checkpoint {model_id!r} has {name} {there}, asked is {asked}; leave "
+                f"{name} out to take what it has"
+            )
+    if found.bits not in TRAINABLE_BITS:
+        return f"bits: the checkpoint {model_id!r} has {found.bits} bits, which no kernel trains"
+    return None
+
+
+def model_problem(model: ModelUse, options: AutoGPTQOptions) -> str | None:
+    """Why this model does not go with the options, as far as files tell; None where it does."""
+    quantization = local_quantization(model)
+    if not options.from_quantized:
+        if not quantization:
+            return None
+        return (
+            f"model.id {model.id!r} is quantized already ({quantization.get('quant_method')}); "
+            "set from_quantized: true for a GPTQ checkpoint, or name the original model"
+        )
+    if model.weights != "pretrained":
+        return "from_quantized needs a checkpoint's own weights; set model.weights: pretrained"
+    if model.overrides:
+        return "from_quantized takes a checkpoint as it is; leave model.overrides out"
+    return None if quantization is None else checkpoint_problem(model.id, quantization, options)

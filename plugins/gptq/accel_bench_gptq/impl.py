@@ -1,0 +1,176 @@
+"""Packed layers that train: GPTQModel's own, with a gradient in every mode and memory to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+from gptqmodel.nn_modules.qlinear.tritonv2 import TritonV2Linear
+from gptqmodel.quantization import FORMAT
+from torch import nn
+
+from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.packing import Packed, unpack
+
+BUFFERS = Packed._fields
+"""Names of a layer's packed tensors."""
+
+
+class DequantizedMatmul(torch.autograd.Function):
+    """Inputs times a packed matrix, which the backward unpacks again instead of keeping it."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, bits: int, triton: bool, *packed: Any) -> Any:
+        """Return `inputs`, of shape (tokens, inputs), times the matrix: (tokens, outputs)."""
+        ctx.save_for_backward(*packed)
+        ctx.bits, ctx.triton = bits, triton
+        return inputs @ dequantize(packed, bits, triton, inputs.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """The gradient of the inputs; a packed matrix has none."""
+        (gradient,) = gradients
+        matrix = dequantize(ctx.saved_tensors, ctx.bits, ctx.triton, gradient.dtype)
+        return gradient @ matrix.T, *[None] * (2 + len(BUFFERS))
+
+
+def dequantize(
+    packed: Sequence[torch.Tensor], bits: int, triton: bool, dtype: torch.dtype
+) -> torch.Tensor:
+    """The matrix of shape (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
+    found = Packed(*packed)
+    if not triton:
+        return unpack(found, bits, dtype)
+    # The kernel's module needs a GPU to be imported.
+    from gptqmodel.nn_modules.triton_utils.dequant import dequant
+
+    qweight, qzeros, scales, g_idx = found
+    matrix: torch.Tensor = dequant(dtype, qweight, scales, qzeros, g_idx, bits, 32, 2**bits - 1)
+    return matrix
+
+
+class Trains:
+    """What GPTQModel's layers need to train in the same way whatever mode they have been in.
+
+    Its kernels compile their unpacking lazily in every layer, which a training step has no use for,
+    and its automatic ones change for good when an evaluation comes first.
+    """
+
+    bits: int
+    out_features: int
+    bias: torch.Tensor | None
+
+    triton = False
+    """Whether the Triton kernel unpacks."""
+
+    unpacks_again = True
+    """Whether the backward unpacks again; else the unpacked matrix is kept from the forward."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Multiply inputs of shape (..., in_features) with the packed matrix, and add the bias."""
+        flat = inputs.reshape(-1, inputs.shape[-1])
+        packed = [getattr(self, name) for name in BUFFERS]
+        if self.unpacks_again:
+            answer = DequantizedMatmul.apply(flat, self.bits, self.triton, *packed)
+        else:
+            answer = flat @ dequantize(packed, self.bits, self.triton, inputs.dtype)
+        answer = answer if self.bias is None else answer + self.bias.to(answer.dtype)
+        return answer.reshape(*inputs.shape[:-1], self.out_features)
+
+
+class _LibraryLayer(Trains):
+    """What keeps GPTQModel from compiling, and lets its classes have subclasses."""
+
+    optimized: bool
+
+    @classmethod
+    def verify_supports_params(cls) -> None:
+        """The declarations are those of the library's class, which has been verified."""
+
+    def optimize(self, *_: Any, **__: Any) -> None:
+        """Compile nothing."""
+        self.optimized = True
+
+    @property
+    def weight(self) -> Any:
+        """There is none: the library's stand-in would be taken for a tensor."""
+        raise AttributeError("a packed layer has no weight")
+
+
+class GptqTorchLinear(_LibraryLayer, TorchLinear):
+    """A packed layer that torch unpacks, on any device."""
+
+
+class GptqTritonLinear(_LibraryLayer, TritonV2Linear):
+    """A packed layer that a Triton kernel unpacks, on a GPU."""
+
+    triton = True
+
+
+class PackedMatrix(Trains, nn.Module):
+    """A packed matrix of an expert, which is no layer of its own and so gets no adapter."""
+
+    def __init__(self, packed: Packed, bits: int, triton: bool) -> None:
+        super().__init__()
+        self.bits, self.triton, self.bias = bits, triton, None
+        self.in_features, self.out_features = len(packed.g_idx), packed.scales.shape[1]
+        for name, tensor in packed._asdict().items():
+            self.register_buffer(name, tensor)
+
+
+class PackedExpert(nn.Module):
+    """One expert: two packed matrices with a gated activation in between."""
+
+    def __init__(self, gate_up_proj: PackedMatrix, down_proj: PackedMatrix, act_fn: Any) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj, self.act_fn = gate_up_proj, down_proj, act_fn
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute tokens of shape (tokens, hidden size)."""
+        gate, up = self.gate_up_proj(tokens).chunk(2, dim=-1)
+        answer: torch.Tensor = self.down_proj(self.act_fn(gate) * up)
+        return answer
+
+
+class PackedExperts(nn.ModuleList):
+    """Experts that the model keeps as tensors of three dimensions, each packed by itself."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Sum what each token's experts make of it.
+
+        `hidden_states` has shape (tokens, hidden size), the others (tokens, experts per token).
+        """
+        answer = torch.zeros_like(hidden_states)
+        for number in top_k_index.unique().tolist():
+            tokens, places = torch.where(top_k_index == number)
+            found = self[number](hidden_states[tokens]) * top_k_weights[tokens, places, None]
+            answer = answer.index_add(0, tokens, found.to(answer.dtype))
+        return answer
+
+
+def make_layer(packed: Packed, bias: torch.Tensor | None, triton: bool, settings: Settings) -> Any:
+    """A layer of GPTQModel's around packed tensors.
+
+    Raises NotImplementedError when its kernel does not take the sizes or the settings.
+    """
+    layer: Any = (GptqTritonLinear if triton else GptqTorchLinear)(
+        **settings.model_dump(),
+        in_features=len(packed.g_idx),
+        out_features=packed.scales.shape[1],
+        bias=False,
+        register_buffers=False,
+        format=FORMAT.GPTQ_V2,
+    )
+    for name, tensor in packed._asdict().items():
+        layer.register_buffer(name, tensor)
+    if bias is None:
+        layer.bias = None
+    else:
+        layer.register_buffer("bias", bias.detach())
+    layer.qzero_format(format=2)
+    layer.post_init()
+    return layer

@@ -1,0 +1,185 @@
+"""The three ways to a model with packed weights: pack it, calibrate it, load a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+from accel_bench import Run, describe_quantized, load_base_model
+from accel_bench_gptq.checkpoint import Settings
+from accel_bench_gptq.packing import WORD_BITS, pack
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from accel_bench_gptq import AutoGPTQOptions
+
+Way = Literal["pack", "calibrate", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with packed weights, and how it came to be."""
+
+    model: Any
+    """The model, in train mode."""
+
+    way: Way
+    """How its weights were quantized."""
+
+    seconds: float | None
+    """Seconds that quantizing took; None for a checkpoint."""
+
+    evidence: dict[str, Any]
+    """What was quantized."""
+
+
+def import_library() -> None:
+    """Import GPTQModel, and take back what it sets in the environment while it is imported.
+
+    Transformers comes first, so that its folders are where the user has them.
+    """
+    import transformers  # noqa: F401
+
+    before = dict(os.environ)
+    import gptqmodel  # noqa: F401
+
+    for name in {*os.environ} - {*before}:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
+    """Return the model with packed weights on the run's device.
+
+    Raises ScenarioError when the model cannot be loaded or does not go with the options.
+    """
+    import_library()
+    from accel_bench_gptq.adoption import load_checkpoint
+    from accel_bench_gptq.calibration import calibrate
+
+    found = Packing(run, options)
+    seconds: float | None = None
+    if way == "pack":
+        model = load_base_model(run, found.replace)
+        seconds = found.seconds
+    elif way == "calibrate":
+        folder, seconds = calibrate(run, options)
+        model = load_checkpoint(run, found, options, folder)
+    else:
+        model = load_checkpoint(run, found, options, None)
+    return Loaded(model.train(), way, seconds, {"quantize": way, **found.evidence(model)})
+
+
+class Packing:
+    """Puts packed layers into a model, and remembers which."""
+
+    def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
+        self.settings = Settings.of_options(options)
+        """How weights are quantized; a checkpoint's own where there is one."""
+
+        self.triton = options.backend == "triton" or (
+            options.backend == "auto" and run.device.type == "cuda"
+        )
+        """Whether the Triton kernel unpacks."""
+
+        self.seconds = 0.0
+        """Seconds spent quantizing so far."""
+
+        again = options.dequantize_in_backward
+        checkpointed = run.scenario.train.gradient_checkpointing
+        self._again = not checkpointed if again is None else again
+        self._device = run.device
+        self._packed: dict[str, nn.Module] = {}
+        self._kept: dict[str, int] = {}
+
+    def replace(self, name: str, module: nn.Module) -> nn.Module | None:
+        """What stands in the place of a module with full weights; None keeps it."""
+        started = time.perf_counter()
+        made = self._pack(name, module)
+        self._synchronize()
+        self.seconds += time.perf_counter() - started
+        return made
+
+    def add(self, name: str, layer: Any) -> Any:
+        """Take a packed layer into account, and tell it what its backward is to do."""
+        layer.unpacks_again = self._again
+        self._packed[name] = layer
+        return layer
+
+    def keep(self, name: str, module: nn.Module) -> None:
+        """Take into account the matrices, if any, that a module of the decoder keeps."""
+        if sizes := [p.numel() for p in module.parameters(recurse=False) if p.dim() > 1]:
+            self._kept[name] = sum(sizes)
+
+    def evidence(self, model: nn.Module) -> dict[str, Any]:
+        """What was quantized of the decoder, and what multiplies with it."""
+        found = describe_quantized(
+            model, self._packed, self.settings.bits, "triton" if self.triton else "torch"
+        )
+        quantized = int(str(found["quantized_elements"]))
+        return {
+            **found,
+            **self.settings.model_dump(mode="json"),
+            "quantized_share": quantized / max(1, quantized + sum(self._kept.values())),
+            "unquantized_modules": sorted(self._kept),
+            "dequantize_in_backward": self._again,
+            "gptqmodel": metadata.version("gptqmodel"),
+        }
+
+    def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
+        """Pack a linear layer or experts; all other matrices are kept, and remembered."""
+        from torch import nn
+
+        from accel_bench_gptq import impl
+
+        if isinstance(module, nn.Linear) and _fits(module.weight):
+            layer = impl.make_layer(
+                pack(module.weight, self.settings), module.bias, self.triton, self.settings
+            )
+            return self.add(name, layer)
+        if _has_fused_experts(module):
+            return self._pack_experts(name, module)
+        self.keep(name, module)
+        return None
+
+    def _pack_experts(self, name: str, module: Any) -> nn.Module:
+        """Pack experts that are kept as tensors of shape (experts, outputs, inputs)."""
+        from accel_bench_gptq import impl
+
+        def matrix(number: int, part: str) -> Any:
+            weight = getattr(module, part)[number]
+            packed = pack(weight, self.settings)
+            made = impl.PackedMatrix(packed, self.settings.bits, self.triton)
+            return self.add(f"{name}.{number}.{part}", made)
+
+        return impl.PackedExperts(
+            impl.PackedExpert(matrix(e, "gate_up_proj"), matrix(e, "down_proj"), module.act_fn)
+            for e in range(len(module.gate_up_proj))
+        )
+
+    def _synchronize(self) -> None:
+        """Wait for the device, so that seconds are those of the work."""
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._device.index)
+
+
+def _fits(weight: Any) -> bool:
+    """Whether both sizes of a matrix fill whole words."""
+    return all(size % WORD_BITS == 0 for size in weight.shape)
+
+
+def _has_fused_experts(module: Any) -> bool:
+    """Whether a module is experts of Mixtral's form: gated, without biases, outputs first."""
+    own: Mapping[str, Any] = dict(module.named_parameters(recurse=False))
+    return (
+        set(own) == {"gate_up_proj", "down_proj"}
+        and all(p.dim() == 3 and _fits(p[0]) for p in own.values())
+        and not getattr(module, "is_transposed", False)
+    )

@@ -1,0 +1,52 @@
+"""A small run for the plugin's tests, and where they can be run at all."""
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_bench import Device, Experiment, Machine, Run, Scenario
+from accel_bench.scenario.models import Stack
+
+# An adapter imports GPTQModel as soon as it is installed, so it has an environment of its own.
+collect_ignore_glob = [] if find_spec("gptqmodel") else ["test_*.py"]
+
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Run]:
+    """Make a run of one CPU rank: LoRA on two layers of the small llama, as bfloat16."""
+
+    def make(model: dict[str, Any] | None = None, **settings: Any) -> Run:
+        scenario = Scenario.model_validate_json(
+            json.dumps(
+                {
+                    "model": {
+                        "id": "tiny-llama-cpu",
+                        "dtype": "bfloat16",
+                        "overrides": {"num_hidden_layers": 2},
+                        **(model or {}),
+                    },
+                    "adapter": {"use": "lora", "r": 4, "target_modules": TARGETS},
+                    "data": {"sequence_length": 32},
+                    "resources": {"device": "cpu"},
+                    **settings,
+                }
+            )
+        )
+        experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
+        return Run(experiment, Device("cpu"), tmp_path, tmp_path / "cache")
+
+    return make
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine without a GPU."""
+    return Machine(
+        host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
+    )
