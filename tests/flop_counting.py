@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.builtin.huggingface_impl import build_config
-from accel_bench.builtin.weights_impl import random_model
 from accel_bench.builtin.lora import LoraOptions
 from accel_bench.builtin.lora_impl import add_adapter
+from accel_bench.builtin.weights_impl import random_model
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.worker.settings import enable_gradient_checkpointing

@@ -33,11 +33,14 @@ PROMISED = {
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "architecture_of",
     "describe_quantized",
     "forget_compilation",
     "hookimpl",
     "load_base_model",
+    "model_directory",
     "read_compilation",
+    "read_config",
 }
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,7 +1,7 @@
 """accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
 
 The names below are what plugin authors import. They are resolved on first use, so that importing
-the package costs nothing.
+the package costs nothing. `load_base_model` brings torch along: import it in the body of a hook.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accel_bench.ranks import Observer, RankProcess
     from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
+    from accel_bench.scenario.catalogue import architecture_of, model_directory, read_config
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
 
@@ -46,11 +47,14 @@ __all__ = [
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "architecture_of",
     "describe_quantized",
     "forget_compilation",
     "hookimpl",
     "load_base_model",
+    "model_directory",
     "read_compilation",
+    "read_config",
 ]
 
 _HOMES = {
@@ -64,6 +68,7 @@ _HOMES = {
     "accel_bench.ranks": ("Observer", "RankProcess"),
     "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),
+    "accel_bench.scenario.catalogue": ("architecture_of", "model_directory", "read_config"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
 }

@@ -13,9 +13,11 @@ from accel_bench.cli import (
     audit,
     compare,
     cost,
+    doctor,
     gate,
     hardware,
     models,
+    new,
     plugins,
     prices,
     results,
@@ -37,7 +39,9 @@ app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)
+app.command("doctor")(doctor.doctor)
 app.add_typer(plugins.app, name="plugins")
+app.add_typer(new.app, name="new")
 app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(stacks.app, name="stacks")
 app.add_typer(models.app, name="models")

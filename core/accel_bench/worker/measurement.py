@@ -139,6 +139,8 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
         engine.run(stopwatch)
     finally:
         waits.stop()
+        if probe is not None:
+            probe.remove()
     if stopwatch.running:
         raise InvalidRunError(["the engine returned before the window was full"])
     findings.phases = stopwatch.phases

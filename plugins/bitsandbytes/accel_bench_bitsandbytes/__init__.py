@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import (
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    Window,
+    hookimpl,
+    model_directory,
+    read_config,
+)
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -118,7 +127,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         """Say what this machine cannot do. Raises ScenarioError for an optimizer that the options
         and the scenario do not agree on."""
         scenario = experiment.scenario
-        if self.options.quant_type != "none" and is_quantized(Path(scenario.model.id)):
+        directory = model_directory(scenario.model)
+        quantized = directory is not None and "quantization_config" in read_config(directory)
+        if self.options.quant_type != "none" and quantized:
             yield (
                 f"model.id {scenario.model.id!r} is quantized already, and bitsandbytes quantizes "
                 "models in full precision; name the model that it was made from"
@@ -203,15 +214,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         if self._cast_level is not None:
             logging.getLogger(CAST_LOGGER).setLevel(self._cast_level)
             self._cast_level = None
-
-
-def is_quantized(directory: Path) -> bool:
-    """Whether a local model's configuration says that its weights are quantized."""
-    try:
-        found = json.loads((directory.expanduser() / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and bool(found.get("quantization_config"))
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import (
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    Window,
+    architecture_of,
+    hookimpl,
+)
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.catalogue import architecture_of
 
 if TYPE_CHECKING:
     from accel_bench_gptq.loading import Loaded
@@ -157,7 +166,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         from accel_bench_gptq.checkpoint import model_problem
 
         scenario = experiment.scenario
-        if problem := model_problem(scenario.model, self.options):
+        if problem := model_problem(scenario, self.options):
             raise ScenarioError(f"{self.name}: {problem}")
         wanted = scenario.resources.device
         device = machine.device if wanted == "auto" else wanted

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accel_bench import Run
+from accel_bench import Run, model_directory
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.catalogue import model_directory
 from accel_bench_gptq.checkpoint import (
     QUANTIZATION,
     TRAINABLE_BITS,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accel_bench import Run, load_base_model
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.base import JsonValue
 from accel_bench_gptq.checkpoint import Settings
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
     return [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
 
 
-def _key(run: Run, settings: Settings, samples: int) -> JsonValue:
+def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
     """Everything that the checkpoint depends on."""
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
@@ -95,19 +97,31 @@ def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) ->
     """
     from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
 
-    work = folder / "work"
+    work = folder.resolve() / "work"
     load_base_model(run).save_pretrained(work)
     _save_stand_in_tokenizer(work)
     config = QuantizeConfig(
         **settings.model_dump(), device=str(run.device), offload_to_disk_path=str(work / "offload")
     )
-    model = GPTQModel.load(
-        str(work), config, trust_remote_code=run.trust_remote_code, backend=BACKEND.GPTQ_TORCH
-    )
     shortest = min(len(sample["input_ids"]) for sample in samples)
-    model.quantize(samples, calibration_data_min_length=min(shortest, USUAL_SHORTEST))
-    model.save(str(folder))
+    with _inside(work):  # GPTQModel leaves a folder of logs where it is called.
+        model = GPTQModel.load(
+            str(work), config, trust_remote_code=run.trust_remote_code, backend=BACKEND.GPTQ_TORCH
+        )
+        model.quantize(samples, calibration_data_min_length=min(shortest, USUAL_SHORTEST))
+        model.save(str(work.parent))
     shutil.rmtree(work)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Work in a folder for a while."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _save_stand_in_tokenizer(folder: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from accel_bench.scenario.base import Frozen, JsonValue
-from accel_bench.scenario.catalogue import model_directory, read_config
-from accel_bench.scenario.uses import ModelUse
+from accel_bench import Scenario, model_directory, read_config
 
 if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
@@ -22,8 +20,10 @@ TRAINABLE_BITS = frozenset({2, 4, 8})
 """Bits of a weight that every kernel which trains takes."""
 
 
-class Settings(Frozen):
+class Settings(BaseModel):
     """How weights are, or are to be, quantized; the names are those of GPTQ's checkpoints."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     bits: int
     """Bits of a weight."""
@@ -43,18 +43,18 @@ class Settings(Frozen):
         return cls(**{name: getattr(options, name) for name in cls.model_fields})
 
     @classmethod
-    def of_checkpoint(cls, quantization: Mapping[str, JsonValue]) -> Settings:
+    def of_checkpoint(cls, quantization: Mapping[str, Any]) -> Settings:
         """What a checkpoint says, with the defaults of its format."""
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
 
 
-def local_quantization(model: ModelUse) -> Mapping[str, JsonValue] | None:
+def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
     """How a local directory is quantized, empty for not at all; None where nothing is local.
 
     Raises ScenarioError for a `config.json` that cannot be read.
     """
-    directory = model_directory(model)
+    directory = model_directory(scenario.model)
     if directory is None:
         return None
     found = read_config(directory).get(QUANTIZATION)
@@ -62,7 +62,7 @@ def local_quantization(model: ModelUse) -> Mapping[str, JsonValue] | None:
 
 
 def checkpoint_problem(
-    model_id: str, quantization: Mapping[str, JsonValue], options: AutoGPTQOptions
+    model_id: str, quantization: Mapping[str, Any], options: AutoGPTQOptions
 ) -> str | None:
     """Why a checkpoint cannot be loaded as the options say; None where it can."""
     method = quantization.get("quant_method")
@@ -90,9 +90,9 @@ def checkpoint_problem(
     return None
 
 
-def model_problem(model: ModelUse, options: AutoGPTQOptions) -> str | None:
+def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
     """Why this model does not go with the options, as far as files tell; None where it does."""
-    quantization = local_quantization(model)
+    model, quantization = scenario.model, local_quantization(scenario)
     if not options.from_quantized:
         if not quantization:
             return None

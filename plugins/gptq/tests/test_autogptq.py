@@ -202,11 +202,13 @@ def test_calibrating_is_done_once_and_its_seconds_are_reported_each_time(load):
 # GPTQModel leaves temporary folders for the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_calibrated_run_is_prepared_and_measured():
+def test_a_calibrated_run_is_prepared_and_measured_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = run_plugin("autogptq", quantize="calibrate", group_size=32, calibration_samples=4)
     assert result.status.completed, result.reasons
     (rank,) = result.ranks
     assert rank.evidence["autogptq"]["quantize"] == "calibrate"
+    assert list(tmp_path.iterdir()) == []
     assert rank.realised["weights_fingerprint"]
     metric = next(metric for metric in rank.metrics if metric.name == "quantize_seconds")
     assert (metric.scope, metric.kind) == ("global", "calibrate")

@@ -1,0 +1,42 @@
+"""`accel-bench new`: write files to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Write files to go on from.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Things that can be written; one today."""
+
+
+@app.command("plugin")
+def plugin(
+    name: Annotated[str, typer.Argument(help="What users will write after `use:`.")],
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hook",
+            metavar="HOOK",
+            help="A hook to implement; again for more.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to make the folder accel-bench-NAME.")
+    ] = Path(),
+) -> None:
+    """Write a plugin's distribution that works as it stands, with tests that pass.
+
+    Without --hook it accelerates nothing yet: it counts modules in accelerate_model.
+    """
+    from accel_bench.templates.new_plugin import write_plugin
+
+    written, chosen = write_plugin(name, hooks or (), folder)
+    typer.echo(f"written: {written} with the hooks {', '.join(chosen)}")
+    typer.echo(f"next: pip install -e '{written}[test]' and pytest {written}; README.md goes on")

@@ -1,0 +1,1 @@
+"""Files that the program writes for people to go on from."""

@@ -1,0 +1,30 @@
+"""The kit with which a plugin's author proves the plugin; nothing of it is needed to run one.
+
+    from accel_bench.testing import check_plugin, run_plugin
+
+
+    def test_the_plugin_keeps_the_contract():
+        check_plugin("mine")
+
+
+    def test_it_counts_what_it_changed():
+        result = run_plugin("mine", level=2)
+        assert result.status.completed, result.reasons
+        assert result.ranks[0].evidence["mine"]["changed_modules"] == 14
+
+The plugin must be installed, editable or not: it is found by its entry point, as users find it.
+
+`run_plugin` carries the plugin out in the process of the test, on a model of two small layers, with
+the product's own code from planning to the result. `check_plugin` does that several times, beside
+the same work without the plugin, and raises one AssertionError that lists every clause of the
+contract that is violated. What it returns, and prints for `pytest -rP`, says too what could not be
+proven here, such as everything about a plugin that needs a GPU.
+"""
+
+from __future__ import annotations
+
+from accel_bench.testing.check import check_plugin
+from accel_bench.testing.report import Clause, Report
+from accel_bench.testing.running import run_plugin
+
+__all__ = ["Clause", "Report", "check_plugin", "run_plugin"]

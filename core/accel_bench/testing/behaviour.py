@@ -1,0 +1,221 @@
+"""Clauses that are seen by running the plugin beside its baseline on a tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accel_bench.analysis.convergence import compare_losses
+from accel_bench.errors import AccelBenchError
+from accel_bench.result import Result
+from accel_bench.testing.in_process import Carried
+from accel_bench.testing.report import Clause, proven, unproven, violated
+from accel_bench.testing.running import refuse_processes
+from accel_bench.testing.tiny import Trial, model_of
+from accel_bench.testing.trials import Trials, losses, own_reasons
+
+SAME_WORK = frozenset({"engine", "metrics"})
+"""Slots whose plugins must not change what is trained."""
+
+RUN = "runs"
+"""Name of the clause without which no other one can be tried."""
+
+
+def behaviour(trials: Trials) -> Iterator[Clause]:
+    """Run the plugin in the usual setting, look at everything, then try the other settings."""
+    try:
+        if reason := _cannot_be_tried(trials):
+            yield unproven(RUN, f"{reason}; nothing but its declarations was looked at")
+            return
+        trial = trials.plan()
+        if trial.plugin.skipped:
+            yield unproven(RUN, f"it cannot run here: {'; '.join(trial.plugin.skipped)}")
+            return
+        baseline = trials.baseline(trial)
+        if not baseline.status.completed:
+            yield violated(RUN, f"even without the plugin: {_ending(baseline)}; mend `scenario`")
+            return
+        carried = trials.run(trial)
+    except AccelBenchError as error:
+        yield violated(RUN, str(error))
+        return
+    yield _runs(RUN, carried.result, _setting(carried.result))
+    yield from _undone(trials, carried)
+    if carried.result.status.completed:
+        yield from _of_a_run(trials, trial, baseline, carried.result)
+        yield from _other_settings(trials, carried.result)
+
+
+def _cannot_be_tried(trials: Trials) -> str:
+    """Why no run of this kit can say anything; empty where one can."""
+    devices = trials.kind.devices
+    if devices is not None and trials.device not in devices:
+        listed = ", ".join(sorted(devices))
+        return (
+            f"devices are {listed} and this is {trials.device}: check_plugin(device=...) proves it "
+            "where there is one"
+        )
+    try:
+        refuse_processes(trials.name, trials.slots)
+    except AccelBenchError as error:
+        return str(error)
+    return ""
+
+
+def _of_a_run(trials: Trials, trial: Trial, baseline: Result, result: Result) -> Iterator[Clause]:
+    """Everything that one good run shows."""
+    yield _adapter(trials, result)
+    yield _gradients(result)
+    yield _evidence(trials, result)
+    yield _repeated(trials, trial, result)
+    yield _loss(trials, baseline, result)
+    yield _serialised(result)
+
+
+def _runs(name: str, result: Result, where: str) -> Clause:
+    """Whether a run ended well, a machine that was busy aside."""
+    reasons = own_reasons(result)
+    if result.status.completed and not reasons:
+        return proven(name, f"ok {where}")
+    return violated(name, f"{where}: {_ending(result)}")
+
+
+def _undone(trials: Trials, carried: Carried) -> Iterator[Clause]:
+    """What the process still shows of the run after `close_run`."""
+    package = trials.kind.__module__.partition(".")[0]
+    hooks = sorted(hook for hook in carried.hooks if hook.partition(".")[0] == package)
+    left = [*carried.left, *(f"the forward hook {hook} is still on the model" for hook in hooks)]
+    for text in left:
+        yield violated("undone by close_run", f"{text}; put it back in close_run")
+    if not left:
+        yield proven(
+            "undone by close_run",
+            "environment, torch's settings, patched functions and hooks are as before",
+        )
+
+
+def _adapter(trials: Trials, result: Result) -> Clause:
+    """Whether `needs_adapter` is what was seen."""
+    used = result.experiment.scenario.adapter.use
+    if trials.kind.needs_adapter or "adapter" in trials.slots:
+        return proven("needs_adapter", f"it runs with the adapter {used!r}")
+    if used == "none":
+        return proven("needs_adapter", "it runs without an adapter")
+    return unproven("needs_adapter", f"`scenario` adds the adapter {used!r}, so this was not tried")
+
+
+def _gradients(result: Result) -> Clause:
+    """Whether every trained module got a gradient in the first step."""
+    flow = result.ranks[0].realised.get("gradient_flow")
+    if not isinstance(flow, dict) or not flow:
+        return unproven("gradient flow", "nothing is trained by torch")
+    tensors, reached = flow["trained_tensors"], flow["tensors_with_gradient"]
+    return proven("gradient flow", f"{reached} of {tensors} trained tensors got a gradient")
+
+
+def _evidence(trials: Trials, result: Result) -> Clause:
+    """Whether the plugin shows that it acted."""
+    shown = result.ranks[0].evidence.get(trials.name)
+    metrics = (*result.ranks[0].metrics, *result.metrics)
+    if shown:
+        return proven("evidence", ", ".join(shown))
+    if trials.slots == ("metrics",) and metrics:
+        return proven("evidence", "its metrics")
+    what = "returns nothing" if shown is not None else "is not implemented, or returns None"
+    return violated(
+        "evidence",
+        f"report_evidence {what}; return counts that could only be there if it acted",
+    )
+
+
+def _repeated(trials: Trials, trial: Trial, result: Result) -> Clause:
+    """Whether a second run has the same losses, where the plugin says so."""
+    name = "same seed, same losses"
+    if not trials.kind.deterministic:
+        return unproven(name, "`deterministic` is not claimed")
+    again = trials.run(trial).result
+    if not again.status.completed:
+        return violated(name, f"the second run in one process failed: {_ending(again)}")
+    # A window that was disturbed is measured again, so that one of them may have more steps.
+    pairs = list(zip(losses(result), losses(again), strict=False))
+    unequal = [step for step, (first, second) in enumerate(pairs) if first != second]
+    if not unequal:
+        return proven(name, f"{len(pairs)} losses are equal, bit for bit")
+    first, second = pairs[unequal[0]]
+    return violated(
+        name,
+        f"the loss of step {unequal[0]} was {first} and then {second}; draw random numbers from "
+        "generators seeded with train.seed, or do not claim `deterministic`",
+    )
+
+
+def _loss(trials: Trials, baseline: Result, result: Result) -> Clause:
+    """Whether the loss is the baseline's, by the rule of the reports."""
+    name = "loss of the baseline"
+    if not set(trials.slots) <= SAME_WORK:
+        return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
+    found = compare_losses({("", 0): baseline}, {("", 0): result})
+    declared = trials.kind.loss_tolerance
+    rule = "its loss_tolerance" if declared is not None else "it declares no loss_tolerance"
+    if found.verdict == "equivalent":
+        return proven(
+            name,
+            f"differs by {found.largest_difference:.2g}, {found.tolerance:g} allowed ({rule})",
+        )
+    if trials.other_work:
+        return unproven(name, f"the loss differs {found.reason}: acknowledged by other_work=True")
+    return violated(
+        name,
+        f"the loss differs {found.reason} ({rule}); if that is by design, declare loss_tolerance, "
+        "or where it trains something else say check_plugin(..., other_work=True)",
+    )
+
+
+def _serialised(result: Result) -> Clause:
+    """Whether the result survives being stored."""
+    if Result.model_validate_json(result.model_dump_json()) == result:
+        return proven("serialisable", "the result is read back as it was")
+    return violated("serialisable", "the result is not read back from JSON as it was written")
+
+
+def _other_settings(trials: Trials, usual: Result) -> Iterator[Clause]:
+    """The other dtypes on the usual model, and the other architectures in the usual dtype."""
+    model = usual.experiment.scenario.model
+    yield proven("dtypes", f"{model.dtype} on {model.id}")
+    for dtype in trials.other_dtypes(model.dtype):
+        yield _in_setting(trials, "dtypes", dtype, trials.plan(dtype=dtype))
+    for architecture in trials.architectures():
+        name = model_of(architecture)
+        if name is None:
+            yield unproven("architectures", f"no model of the catalogue is a {architecture}")
+        elif name != model.id:
+            yield _in_setting(trials, "architectures", architecture, trials.plan(model=name))
+        else:
+            yield proven("architectures", architecture)
+
+
+def _in_setting(trials: Trials, clause: str, value: str, trial: Trial) -> Clause:
+    """One more pair of runs."""
+    if trial.plugin.skipped:
+        return violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")
+    baseline = trials.baseline(trial)
+    if not baseline.status.completed:
+        return unproven(clause, f"{value}: not even the baseline runs here: {_ending(baseline)}")
+    result = trials.run(trial).result
+    if result.status.completed and not own_reasons(result):
+        return proven(clause, value)
+    return violated(
+        clause, f"{value} is declared, and it does not run {_setting(result)}: {_ending(result)}"
+    )
+
+
+def _setting(result: Result) -> str:
+    """Where a run took place."""
+    scenario = result.experiment.scenario
+    return f"on {scenario.model.id} in {scenario.model.dtype} on {scenario.resources.device}"
+
+
+def _ending(result: Result) -> str:
+    """How a run ended, in a line."""
+    reasons = own_reasons(result) or list(result.reasons)
+    where = f" in {result.phase}" if result.phase else ""
+    return f"{result.status.value}{where}: {'; '.join(reasons) or 'no reason given'}"

@@ -1,0 +1,222 @@
+"""Clauses that are seen without running anything: import, hooks, options, declarations, range."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from packaging.requirements import Requirement
+
+from accel_bench.contract import OWN_DISTRIBUTION, is_on_contract
+from accel_bench.errors import AccelBenchError, PluginError
+from accel_bench.installed import Installed
+from accel_bench.misfits import misfits, wrong_declarations
+from accel_bench.plugin import CONTRACT, Options, Plugin
+from accel_bench.plugin_description import implemented, options_of
+from accel_bench.scenario.validate import validate
+from accel_bench.testing.report import Clause, proven, violated
+
+HEAVY = (
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pandas",
+    "peft",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
+"""Packages that a plugin's module must not import: the program lists and plans without them."""
+
+IMPORT_SECONDS = 60.0
+"""Limit of the process that imports the plugin; the import itself has one of 10 s."""
+
+STRANGE = "an_option_that_nobody_has"
+"""An option that must be refused."""
+
+PROGRAM = """\
+import os, sys
+import accel_bench.plugins
+before, modules = dict(os.environ), set(sys.modules)
+accel_bench.plugins.load_class(sys.argv[1], allow_torch=True)
+names = sorted({name.partition(".")[0] for name in set(sys.modules) - modules})
+changed = sorted(n for n in {*before, *os.environ} if before.get(n) != os.environ.get(n))
+print(repr((names, changed)))
+"""
+"""What a fresh process does to see what an import brings along."""
+
+
+def light_import(plugin: Installed) -> Iterator[Clause]:
+    """The module is imported in a fresh process: quickly, nothing heavy, nothing set."""
+    name, module = "light import", plugin.entry.module
+    try:
+        imported, changed = _imported(plugin.name)
+    except (AccelBenchError, subprocess.TimeoutExpired) as error:
+        yield violated(name, str(error))
+        return
+    heavy = [package for package in HEAVY if package in imported]
+    if heavy:
+        yield violated(
+            name,
+            f"{module} imports {', '.join(heavy)} at module level; import it in the bodies of the "
+            "hooks, or in a module that they import",
+        )
+    if changed:
+        yield violated(
+            name,
+            f"importing {module} sets the environment variables {', '.join(changed)}; set them in "
+            "prepare_process and put them back in close_run",
+        )
+    if not heavy and not changed:
+        yield proven(name, f"importing {module} brings no heavy package and sets nothing")
+
+
+def known_hooks(kind: type[Plugin[Any]]) -> Iterator[Clause]:
+    """Every marked method is a hook, with arguments that it has."""
+    wrong = misfits(kind)
+    if not implemented(kind) and not wrong:
+        wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
+    yield from (violated("known hooks", text) for text in wrong)
+    if not wrong:
+        yield proven("known hooks", ", ".join(implemented(kind)))
+
+
+def documented_options(kind: type[Plugin[Any]]) -> Iterator[Clause]:
+    """Every option says what it means."""
+    bare = [option["name"] for option in options_of(kind) if not option["description"]]
+    for option in bare:
+        yield violated(
+            "documented options",
+            f"{kind.Options.__name__}.{option} has no description; write a docstring under the "
+            "field",
+        )
+    if not bare:
+        yield proven("documented options", f"{len(options_of(kind))} options, all described")
+
+
+def strict_options(kind: type[Plugin[Any]], options: Mapping[str, Any]) -> Iterator[Clause]:
+    """What is given is taken; an unknown option and a wrong type are refused; values are frozen."""
+    found = list(_lax(kind.Options, options))
+    yield from (violated("strict options", text) for text in found)
+    if not found:
+        yield proven("strict options", "an unknown option and values of a wrong type are refused")
+
+
+def declarations(kind: type[Plugin[Any]]) -> Iterator[Clause]:
+    """Class attributes have the types that the contract gives them."""
+    wrong = wrong_declarations(kind)
+    yield from (violated("declarations", f"{kind.__name__}.{text}") for text in wrong)
+    if not wrong:
+        yield proven("declarations", "every declaration has its type")
+
+
+def declared_range(plugin: Installed) -> Clause:
+    """The distribution says for which versions of accel-bench it was made."""
+    name, wanted = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
+    if plugin.distribution == OWN_DISTRIBUTION:
+        return proven(name, "it comes with accel-bench")
+    ranges = [text for text in plugin.requires if is_on_contract(text)]
+    if not ranges:
+        return violated(
+            name,
+            f"{plugin.distribution} does not depend on accel-bench; add {wanted!r} to its "
+            "dependencies",
+        )
+    operators = {bound.operator for text in ranges for bound in Requirement(text).specifier}
+    if not (operators & {">=", "~=", "=="} and operators & {"<", "<=", "~=", "=="}):
+        return violated(
+            name,
+            f"{plugin.distribution} depends on {ranges[0]!r}, which has no lower or no upper end; "
+            f"write {wanted!r}",
+        )
+    return proven(name, f"{plugin.distribution} depends on {', '.join(ranges)}")
+
+
+def met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
+    """What the distribution and the class require is installed."""
+    in_the_box = plugin.distribution == OWN_DISTRIBUTION
+    unmet = () if in_the_box and not kind.requires else plugin.unmet_with(kind.requires)
+    if unmet:
+        return violated(
+            "requirements", f"{'; '.join(unmet)}: install what {plugin.distribution} requires"
+        )
+    return proven("requirements", "all are installed")
+
+
+def _imported(name: str) -> tuple[list[str], list[str]]:
+    """Top-level packages and environment variables that importing the plugin adds.
+
+    Raises PluginError when it cannot be imported.
+    """
+    # The process sees what this one sees, also what a test has put on its path.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=IMPORT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise PluginError(last.removeprefix("accel_bench.errors.PluginError: "))
+    # Plugins may print while they are imported: ours is the last line.
+    names, changed = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
+    return names, changed
+
+
+def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each way in which the options take what they should not."""
+    label = model.__name__
+    try:
+        validate(model, dict(options), lambda _: label, PluginError)
+    except PluginError as error:
+        yield f"the given options are refused: {error}; pass check_plugin(options=...) that fit"
+        return
+    if not _refuses(model, options, STRANGE, 1):
+        yield f"{label} takes an option that it does not have; do not change `extra`"
+    if not model.model_config.get("frozen"):
+        yield f"{label} is not frozen; do not change `frozen`"
+    for name, field in model.model_fields.items():
+        for wrong in _wrong_values(field.annotation):
+            if not _refuses(model, options, name, wrong):
+                yield (
+                    f"{label}.{name} takes {wrong!r}, which is not of its type; leave the model "
+                    "strict"
+                )
+
+
+def _refuses(model: type[Options], options: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Whether a value of one option is refused."""
+    try:
+        validate(model, {**options, name: value}, lambda _: name, PluginError)
+    except PluginError:
+        return True
+    return False
+
+
+def _wrong_values(annotation: Any) -> list[Any]:
+    """Values that a lax model would turn into the type; none for types that take everything."""
+    kinds = set(_leaves(annotation))
+    if not kinds <= {bool, int, float, str, type(None)}:
+        return []
+    wrong: list[Any] = [] if str in kinds else ["1"]
+    if kinds <= {bool, str, type(None)}:
+        wrong.append(1)
+    return wrong
+
+
+def _leaves(annotation: Any) -> Iterable[Any]:
+    """The types that a union or a literal is made of."""
+    if get_origin(annotation) is Literal:
+        return [type(value) for value in get_args(annotation)]
+    if get_origin(annotation) in (Union, UnionType):
+        return [leaf for argument in get_args(annotation) for leaf in _leaves(argument)]
+    return [annotation]

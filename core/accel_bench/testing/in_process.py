@@ -1,0 +1,179 @@
+"""Carry out a planned experiment in this process: what the product does, without a new process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from accel_bench.job import Job
+from accel_bench.launch.attempt import Attempt, carry_out
+from accel_bench.plan import Planned
+from accel_bench.plugin import Options, Plugin, hookimpl
+from accel_bench.plugins import Active, Member, activate
+from accel_bench.ranks import RankProcess
+from accel_bench.result import RankResult, Result, Status
+from accel_bench.run import Run
+from accel_bench.testing.tiny import this_machine
+from accel_bench.testing.traces import Traces, changes, hooks_on, preserved, read_traces
+from accel_bench.worker import settings
+from accel_bench.worker.__main__ import write
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import measure
+
+SITTING = "testing"
+"""The sitting of every result of the kit: so that two of them are a pair."""
+
+
+@dataclass
+class Carried:
+    """One experiment that was carried out, and what it left behind."""
+
+    result: Result
+    """What the product would have stored."""
+
+    left: list[str] = field(default_factory=list)
+    """What is still changed in the process after `close_run`, in words."""
+
+    hooks: frozenset[str] = frozenset()
+    """Functions that still hook into modules of the model after `close_run`."""
+
+
+class InProcess(Plugin[Options]):
+    """A launcher whose only rank is the process that asks for it."""
+
+    def __init__(self, options: Options, name: str = "") -> None:
+        super().__init__(options, name)
+        self.traces_before: Traces | None = None
+        self.traces_after: Traces | None = None
+        self.hooks: frozenset[str] = frozenset()
+        self.stopped = False
+
+    @hookimpl
+    def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
+        """Do the rank's work here and now, and return a process that has ended."""
+        sent = Job.model_validate_json(job.path().read_bytes())
+        with _logging_to(job.log_path(0)):
+            result = self._work(sent)
+        write(job.result_path(0), result)
+        self.stopped = result.status is Status.INTERRUPTED
+        return [EndedRank()]
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Called last of all: look at what the others have left on the model."""
+        self.hooks = hooks_on(run.unwrapped_model if run.model is None else run.model)
+
+    def _work(self, job: Job) -> RankResult:
+        """What `python -m accel_bench.worker` does, but for the process."""
+        settings.set_environment()
+        heartbeat = Heartbeat(job.heartbeat_path(0))
+        active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
+        witnessed = Active([*active.members, _member(self)])
+        self.traces_before = read_traces()
+        try:
+            return measure(job, 0, 0, witnessed, heartbeat)
+        finally:
+            self.traces_after = read_traces()
+
+
+class EndedRank:
+    """The handle of a rank that has ended before anybody could wait for it."""
+
+    rank = 0
+    pid: int | None = os.getpid()
+
+    def wait(self, seconds: float) -> None:
+        """There is nothing to wait for."""
+
+    def poll(self) -> int | None:
+        """It wrote its result."""
+        return 0
+
+    def dump_stack(self) -> None:
+        """It has none any more."""
+
+    def signal(self, number: int) -> None:
+        """Nobody hears it."""
+
+    def sweep(self) -> None:
+        """It left no process behind."""
+
+
+def carry_out_here(planned: Planned, root: Path) -> Carried:
+    """Prepare and measure one experiment in this process, which is as before when it returns.
+
+    The result is that of the preparation where that failed, as in the product. Ctrl-C is raised
+    again.
+    """
+    wanted: list[Literal["prepare", "measure"]] = ["measure"]
+    if planned.active.implements("prepare_experiment"):
+        wanted.insert(0, "prepare")
+    left: list[str] = []
+    for purpose in wanted:
+        carried = _attempt(planned, root, purpose)
+        left += [text for text in carried.left if text not in left]
+        if not carried.result.status.completed:
+            break
+    return Carried(carried.result, left, carried.hooks)
+
+
+def _attempt(planned: Planned, root: Path, purpose: Literal["prepare", "measure"]) -> Carried:
+    """One purpose: a folder and a job, then everything that the product does with them."""
+    identity = f"{SITTING}-{secrets.token_hex(4)}"
+    folder = root / identity
+    folder.mkdir(parents=True)
+    job = Job(
+        purpose=purpose,
+        run_id=identity,
+        experiment=planned.experiment,
+        folder=str(folder),
+        cache_folder=str(root / "cache"),
+    )
+    facts = this_machine().model_dump(mode="json")
+    attempt = Attempt(job, SITTING, 0, (), facts, root)
+    here = InProcess(Options(), "in-process")
+    scenario = planned.experiment.scenario
+    with preserved(), warnings.catch_warnings():
+        # In the product a library's warning ends up in a log, whatever the tests make of it.
+        warnings.simplefilter("default")
+        ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        os.environ.update({**scenario.environment, **ours})
+        result = carry_out(attempt, _active_here(planned, here), lambda _: None, lambda _: None)
+    if here.stopped:
+        raise KeyboardInterrupt
+    found = changes(here.traces_before, here.traces_after, scenario.train.matmul_precision)
+    return Carried(result, found, here.hooks)
+
+
+def _active_here(planned: Planned, here: InProcess) -> Active:
+    """The plan's plugins with another launcher."""
+    others = [member for member in planned.active.members if member.slot != "launcher"]
+    return Active([*others, _member(here)])
+
+
+def _member(here: InProcess) -> Member:
+    """Ours, as the last one: its `close_run` comes after those of all others."""
+    return Member(here, here.name, "launcher", "accel-bench")
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Write our log to the rank's file for as long as the block lasts."""
+    logger: Any = logging.getLogger("accel_bench")
+    handler, level = logging.FileHandler(path, encoding="utf8"), logger.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()

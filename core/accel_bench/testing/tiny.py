@@ -1,0 +1,193 @@
+"""The tiny scenario in which the kit runs a plugin: a model of two small layers, a few steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from accel_bench.additions import ADAPTER_WHEN_NEEDED
+from accel_bench.errors import ScenarioError
+from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.installed import find
+from accel_bench.machine import Machine, read_machine
+from accel_bench.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.plugin import Plugin
+from accel_bench.plugin_description import implemented
+from accel_bench.plugins import load_class
+from accel_bench.scenario.catalogue import list_cards
+from accel_bench.scenario.draft import Draft, normalise_stacks
+
+MODEL = "tiny-llama-cpu"
+"""The model of the catalogue that is taken where nobody asks for another."""
+
+SMALL: dict[str, Any] = {
+    "attention_dropout": 0.0,
+    "attn_pdrop": 0.0,
+    "bos_token_id": 1,
+    "dropout": 0.0,
+    "embd_pdrop": 0.0,
+    "eos_token_id": 2,
+    "ffn_dim": 256,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "max_window_layers": 2,
+    "n_embd": 128,
+    "n_head": 4,
+    "n_inner": 256,
+    "n_layer": 2,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "resid_pdrop": 0.0,
+    "vocab_size": 2048,
+    "word_embed_proj_dim": 128,
+}
+"""Values that make an architecture of the catalogue small, by the keys of its configuration.
+
+Sizes are multiples of 128, as quantized kernels want them. Dropout is off, since two ways to
+compute the same draw their random numbers differently.
+"""
+
+ACCELERATING = frozenset({"accelerate_model", "compile_model"})
+"""Hooks that only a plugin of a stack has a reason to implement."""
+
+MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_ranks"})
+"""Hooks of a plugin that stands in the list `metrics`, when it changes nothing besides."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plugin in the tiny scenario, and the same without it."""
+
+    plan: Plan
+    """Both, planned by the product's own planner."""
+
+    slots: tuple[str, ...]
+    """Slots that the plugin fills; empty when it stands in the stack."""
+
+    @property
+    def plugin(self) -> Planned:
+        """The stack with the plugin."""
+        return self.plan.planned[1]
+
+    @property
+    def baseline(self) -> Planned:
+        """The stack without it."""
+        return self.plan.planned[0]
+
+
+def plan_trial(
+    name: str,
+    options: Mapping[str, Any],
+    scenario: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+) -> Trial:
+    """Plan a plugin and its baseline on a tiny model.
+
+    `scenario` holds keys of a scenario file, merged over the tiny one. Raises PluginError and
+    ScenarioError for what `accel-bench run` would refuse too.
+    """
+    kind = load_class(name, allow_torch=True)
+    slots = slots_of(kind)
+    work = tiny_work(kind, slots, scenario or {}, device)
+    entry = {"set": _settings(name, slots, options, work)} if slots else _uses(name, options)
+    draft = Draft("the tiny scenario of accel_bench.testing", work)
+    draft.data["stacks"] = {"baseline": {"use": []}, name: entry}
+    normalise_stacks(draft)
+    return Trial(make_plan(draft, this_machine(), Wishes()), slots)
+
+
+def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
+    """Slots that a plugin fills, by the hooks that it implements; none for one of the stack.
+
+    A plugin that says itself which hooks it claims, and one that accelerates, stands in the stack.
+    """
+    hooks = set(implemented(kind))
+    if hooks & ACCELERATING or kind.claims is not Plugin.claims:
+        return ()
+    filled = [slot for hook in ONE_ANSWER if hook in hooks and (slot := ONE_ANSWER[hook])]
+    if not filled and hooks & MEASURING:
+        return ("metrics",)
+    return tuple(dict.fromkeys(filled))
+
+
+def tiny_work(
+    kind: type[Plugin[Any]], slots: tuple[str, ...], changes: Mapping[str, Any], device: str
+) -> dict[str, Any]:
+    """The work as a scenario file says it, with the adapter and the dtype that a plugin needs."""
+    if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
+        listed = ", ".join(sorted(given))
+        raise ScenarioError(f"scenario: the kit decides itself on {listed}; leave that out")
+    model: dict[str, Any] = {"id": MODEL, "dtype": usual_dtype(kind)}
+    work: dict[str, Any] = {
+        "name": "tiny",
+        "model": model,
+        "data": {"sequence_length": 32},
+        "train": {"micro_batch_size": 2},
+        "resources": {"device": device},
+        "measure": {"warmup": 1, "steps": 5, "repeats": 1, "phase_steps": 1},
+    }
+    if kind.needs_adapter and "adapter" not in slots:
+        work["adapter"] = {"use": ADAPTER_WHEN_NEEDED}
+    chosen = changes.get("model")
+    identity = chosen.get("id", MODEL) if isinstance(chosen, Mapping) else MODEL
+    model["overrides"] = shrunk(identity)
+    return merged(work, changes)
+
+
+def usual_dtype(kind: type[Plugin[Any]]) -> str:
+    """float32 where the plugin works with it, else the first that it does work with."""
+    return "float32" if "float32" in (kind.dtypes or ("float32",)) else min(kind.dtypes or ())
+
+
+def shrunk(model: str) -> dict[str, Any]:
+    """What makes a model of the catalogue small; nothing for one that is not in it."""
+    card = list_cards().get(model)
+    return {key: value for key, value in SMALL.items() if card and key in card.config}
+
+
+def model_of(architecture: str) -> str | None:
+    """A model of the catalogue with that architecture, the smallest; None when there is none."""
+    cards = {name: card for name, card in list_cards().items() if card.architecture == architecture}
+    return min(cards, key=lambda name: cards[name].parameters, default=None)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; anything else is replaced. A slot may be a bare name."""
+    result = copy.deepcopy(dict(below))
+    for key, value in above.items():
+        old = result.get(key)
+        new = {"use": value} if isinstance(old, dict) and isinstance(value, str) else value
+        if isinstance(old, dict) and isinstance(new, Mapping):
+            result[key] = merged(old, new)
+        else:
+            result[key] = copy.deepcopy(new)
+    return result
+
+
+@lru_cache(maxsize=1)
+def this_machine() -> Machine:
+    """The machine, read once in a process."""
+    return read_machine()
+
+
+def _uses(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A stack of the plugin alone."""
+    find(name)
+    return {"use": [{"use": name, **options}]}
+
+
+def _settings(
+    name: str, slots: tuple[str, ...], options: Mapping[str, Any], work: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Settings of a stack that puts the plugin into its slots."""
+    if slots == ("metrics",):
+        others = [use for use in work.get("metrics", ["memory"]) if use != name]
+        return {"metrics": [*others, {"use": name, **options}]}
+    return {
+        f"{slot}.{key}": value for slot in slots for key, value in {"use": name, **options}.items()
+    }

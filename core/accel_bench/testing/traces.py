@@ -1,0 +1,246 @@
+"""What a run can leave behind in its process: read before and after, compared, and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+WATCHED = ("torch.nn", "torch.optim", "transformers", "peft")
+"""Packages whose functions and classes plugins patch; `torch` itself is watched too."""
+
+CACHE_OF_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "torchinductor_")
+"""A variable that torch itself sets at the first compilation, and how its value then begins."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module of torch keeps its hooks."""
+
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+"""Where torch keeps hooks of all modules."""
+
+OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+"""Where torch keeps hooks of all optimizers."""
+
+
+MATMUL_PRECISION = "torch.set_float32_matmul_precision"
+"""What core sets in every run, as the scenario says."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The state of a process that a run can change and that outlives it."""
+
+    environment: Mapping[str, str]
+    """All environment variables."""
+
+    settings: Mapping[str, Any]
+    """Settings of torch and of the process, by the name that people know them by."""
+
+    functions: Mapping[tuple[str, str], Any]
+    """What is called, by module or class and attribute. Holding it keeps its identity unique."""
+
+
+def read_traces() -> Traces:
+    """Read the state as it is now; imports nothing but torch."""
+    return Traces(dict(os.environ), _settings(), dict(_functions()))
+
+
+def changes(before: Traces | None, after: Traces | None, matmul_precision: str) -> list[str]:
+    """A sentence for each thing that is not as it was; `matmul_precision` is what core sets."""
+    if before is None or after is None:
+        return []
+    return [
+        *_changed_environment(before.environment, after.environment),
+        *_changed_settings(before.settings, after.settings, matmul_precision),
+        *_changed_functions(before.functions, after.functions),
+    ]
+
+
+def hooks_on(model: Any) -> frozenset[str]:
+    """Functions that hook into modules of a model, with the module that defines them."""
+    found: set[str] = set()
+    for module in model.modules() if hasattr(model, "modules") else ():
+        for kind in HOOKS:
+            found.update(map(_name_of, vars(module).get(kind, {}).values()))
+    return frozenset(found)
+
+
+@contextlib.contextmanager
+def preserved() -> Iterator[None]:
+    """Put environment, folder, signal handlers and torch's settings back after the block."""
+    environment, folder = dict(os.environ), Path.cwd()
+    hooks = [(registry, dict(registry)) for registry in _global_hooks().values()]
+    settable = _settable()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        for put_back, value in settable.values():
+            put_back(value)
+        for registry, registered in hooks:
+            registry.clear()
+            registry.update(registered)
+        with contextlib.suppress(ValueError):  # not the main thread
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
+    """Settings of torch by the name of what sets them, with their values now."""
+    import torch
+
+    cuda = torch.backends.cuda
+    return {
+        "torch.set_num_threads": (torch.set_num_threads, torch.get_num_threads()),
+        "torch.set_default_dtype": (torch.set_default_dtype, torch.get_default_dtype()),
+        "torch.set_grad_enabled": (torch.set_grad_enabled, torch.is_grad_enabled()),
+        MATMUL_PRECISION: (
+            torch.set_float32_matmul_precision,
+            torch.get_float32_matmul_precision(),
+        ),
+        "torch.use_deterministic_algorithms": (
+            torch.use_deterministic_algorithms,
+            torch.are_deterministic_algorithms_enabled(),
+        ),
+        "torch.autograd.set_detect_anomaly": (
+            torch.autograd.set_detect_anomaly,
+            torch.is_anomaly_enabled(),
+        ),
+        "enable_flash_sdp": (cuda.enable_flash_sdp, cuda.flash_sdp_enabled()),
+        "enable_math_sdp": (cuda.enable_math_sdp, cuda.math_sdp_enabled()),
+        "enable_mem_efficient_sdp": (
+            cuda.enable_mem_efficient_sdp,
+            cuda.mem_efficient_sdp_enabled(),
+        ),
+    }
+
+
+def _settings() -> dict[str, Any]:
+    """What torch and the process are set to, by name."""
+    import torch
+
+    found = {name: value for name, (_, value) in _settable().items()}
+    found |= {
+        "torch.backends.cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "torch.backends.cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "torch.set_default_device": str(torch.get_default_device()),
+        "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
+        "os.chdir": os.getcwd(),
+        "sys.excepthook": sys.excepthook,
+    }
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        found[f"the handler of {number.name}"] = signal.getsignal(number)
+    for kind, registry in _global_hooks().items():
+        for name in map(_name_of, registry.values()):
+            # A run that fails early is left by the worker as it is: its process ends.
+            if not name.startswith("accel_bench.worker."):
+                found[f"the hook {name} in torch's {kind}"] = "set"
+    return found
+
+
+def _global_hooks() -> dict[str, dict[int, Any]]:
+    """Torch's hooks of all modules and of all optimizers, by the name of what holds them."""
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    found = {kind: getattr(module, kind, {}) for kind in GLOBAL_HOOKS}
+    return {**found, **{kind: getattr(optimizer, kind, {}) for kind in OPTIMIZER_HOOKS}}
+
+
+def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Functions and classes of the watched modules, and the methods of those classes."""
+    seen: set[int] = set()
+    for name, module in list(sys.modules.items()):
+        if name == "torch" or name.startswith(WATCHED):
+            yield from _of_module(name, module, seen)
+
+
+def _of_module(name: str, module: ModuleType, seen: set[int]) -> Iterator[tuple[Any, Any]]:
+    """What one module holds that can be called."""
+    for key, value in list(vars(module).items()):
+        if not callable(value):
+            continue
+        yield (name, key), value
+        watched = getattr(value, "__module__", None) == name and inspect.isclass(value)
+        if watched and id(value) not in seen:
+            seen.add(id(value))
+            for attribute, member in list(vars(value).items()):
+                if callable(member) or isinstance(member, classmethod | staticmethod | property):
+                    yield (f"{name}.{key}", attribute), member
+
+
+def _changed_environment(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name) and not _is_cache_of_torch(name, before, after):
+            now = f"is {after[name]!r}" if name in after else "is gone"
+            was = f"was {before[name]!r}" if name in before else "was not set"
+            yield f"the environment variable {name} {now}, and {was} before"
+
+
+def _is_cache_of_torch(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    variable, begins = CACHE_OF_TORCH
+    return name == variable not in before and Path(after[name]).name.startswith(begins)
+
+
+def _changed_settings(
+    before: Mapping[str, Any], after: Mapping[str, Any], matmul_precision: str
+) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        was, now = before.get(name), after.get(name)
+        set_by_core = name == MATMUL_PRECISION and now == matmul_precision
+        if was != now and not set_by_core:
+            yield f"{name} is {_shown(now)}, and was {_shown(was)} before"
+
+
+def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
+    """What was replaced or removed; what a library adds when it is first used harms nobody."""
+    for (owner, name), was in before.items():
+        now = after.get((owner, name))
+        if now is was or _wraps_itself(owner, now):
+            continue
+        by = f"by {_name_of(now)} of {_written_in(now)}"
+        state = "was removed" if now is None else f"was replaced {by}"
+        yield f"{owner}.{name} {state} and not put back"
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else _name_of(value) if callable(value) else str(value)
+
+
+def _wraps_itself(owner: str, now: Any) -> bool:
+    """Whether torch has wrapped a function of its own, as it does when that is first used.
+
+    What it compiles is somebody else's wish, but for optimizers, which it asks not to be compiled.
+    """
+    module = _written_in(now)
+    both = owner.partition(".")[0] == module.partition(".")[0] == "torch"
+    return both and (owner.startswith("torch.optim") or module != "torch._dynamo.eval_frame")
+
+
+def _written_in(value: Any) -> str:
+    """The module whose source holds a function, whatever name it was given."""
+    inner = _plain(value)
+    module = getattr(inner, "__globals__", {}).get("__name__") or getattr(inner, "__module__", "")
+    return str(module)
+
+
+def _plain(value: Any) -> Any:
+    """The function in a property, a class method or a static method."""
+    return getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+
+
+def _name_of(value: Any) -> str:
+    """Where a function or a class was defined."""
+    inner = _plain(value)
+    name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
+    return f"{getattr(inner, '__module__', None) or '?'}.{name}"

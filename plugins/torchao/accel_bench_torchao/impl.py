@@ -1,0 +1,256 @@
+"""Quantize linear layers while a model is loaded, or swap them for ones that multiply in float8."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torchao import quantization
+from torchao.float8 import Float8LinearConfig, _inductor_patch, convert_to_float8_training
+from torchao.float8.float8_linear import Float8Linear
+
+from accel_bench import Run, describe_quantized, load_base_model
+from accel_bench.errors import PluginError
+
+if TYPE_CHECKING:
+    from accel_bench_torchao import TorchAOOptions
+
+LARGEST_SCALER_BLOCK = 256
+"""Scales of nf4 that share a scale of their own, as many as there are in torchao by default."""
+
+FLOAT8_MULTIPLE = 16
+"""Both sizes of a matrix must be a multiple of this for a product in float8."""
+
+PATCHED = ("minimum", "maximum")
+"""What torchao changes in inductor's code generation when a model is converted."""
+
+
+class QuantizedBase:
+    """One model whose decoder's linear layers are quantized while it is loaded."""
+
+    def __init__(self, options: TorchAOOptions) -> None:
+        self.options = options
+        self.seconds = 0.0
+        """Wall-clock seconds that quantizing took, the device's work included."""
+
+        self.evidence: dict[str, Any] = {}
+        """What the loaded model consists of."""
+
+        self._config = configuration(options)
+        self._quantized: dict[str, nn.Module] = {}
+        self._left: Counter[str] = Counter()
+
+    def load(self, run: Run) -> Any:
+        """Return the model, on its device. Raises PluginError where nothing, or not all of a layer,
+        can be quantized."""
+        model = load_base_model(run, self._replace)
+        if not self._quantized:
+            raise PluginError(
+                f"torchao: no decoder block of {type(model).__name__} holds a linear layer; what "
+                f"there is: {', '.join(self._left)}"
+            )
+        self.evidence = {
+            **describe_quantized(model, self._quantized, self.options.bits_of_base, self._kernel()),
+            "configuration": type(self._config).__name__ if self._config else "NF4Tensor",
+            "weight_class": type(next(iter(self._quantized.values())).weight).__name__,
+            "group_size": self.options.group_of_base,
+            "left_in_full_precision": dict(self._left),
+            "torchao": metadata.version("torchao"),
+        }
+        return model
+
+    def spare_replicas(self, model: nn.Module) -> None:
+        """Tell DDP to leave quantized weights alone: they cannot be sent, and are equal anyway."""
+        names = [
+            name
+            for name, parameter in model.named_parameters()
+            if hasattr(parameter, "__tensor_flatten__")
+        ]
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            model, names
+        )
+
+    def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
+        """Return a linear layer quantized; anything else stays as it is."""
+        if type(module).__name__ == "Conv1D":
+            module = straightened(module)
+        if not isinstance(module, nn.Linear):
+            if any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
+                self._left[type(module).__name__] += 1
+            return None
+        self._check_group(name, module)
+        started = time.perf_counter()
+        if self._config is None:
+            quantize_nf4(name, module, self.options.group_of_base or 1)
+        else:
+            quantization.quantize_(module, self._config)
+        if module.weight.device.type == "cuda":
+            torch.cuda.synchronize(module.weight.device)
+        self.seconds += time.perf_counter() - started
+        self._quantized[name] = module
+        return module
+
+    def _check_group(self, name: str, module: nn.Linear) -> None:
+        group = self.options.group_of_base
+        size = module.weight.numel() if self._config is None else module.in_features
+        if group and size % group:
+            what = "weights" if self._config is None else "inputs"
+            raise PluginError(
+                f"torchao: group_size {group} does not divide the {size} {what} of {name}; "
+                "choose one that divides those of every layer"
+            )
+
+    def _kernel(self) -> str:
+        """What multiplies: torchao has no kernel of its own for these weights."""
+        if self._config is None:
+            return "dequantize, mm; once more in backward"
+        whole = self.options.base == "int8" and self.options.group_of_base is None
+        return "cast, mm, scale" if whole else "dequantize, mm"
+
+
+class Float8Training:
+    """The linear layers of one model, swapped for torchao's float8 ones until that is undone."""
+
+    def __init__(self, options: TorchAOOptions) -> None:
+        self.options = options
+        self.evidence: dict[str, Any] = {}
+        """What was converted."""
+
+        self._swapped: list[tuple[nn.Module, str, nn.Module]] = []
+        self._codegen: dict[str, Any] = {}
+
+    def convert(self, model: nn.Module) -> None:
+        """Convert the linear layers of the model itself, not its output layer and no adapters.
+
+        Raises PluginError when there is none with sizes that float8 can multiply.
+        """
+        linears, fitting = own_linears(model), {}
+        for name, module in linears.items():
+            if not (module.in_features % FLOAT8_MULTIPLE or module.out_features % FLOAT8_MULTIPLE):
+                fitting[name] = module
+        if not fitting:
+            raise PluginError(
+                f"torchao: {type(model).__name__} has no linear layer whose sizes are multiples of "
+                f"{FLOAT8_MULTIPLE}, which products in float8 need"
+            )
+        self._remember(model, fitting)
+        chosen = {id(module) for module in fitting.values()}
+        convert_to_float8_training(
+            model,
+            module_filter_fn=lambda module, name: id(module) in chosen,
+            config=recipe(self.options.float8_training, self.options.emulate),
+        )
+        converted = [module for module in model.modules() if isinstance(module, Float8Linear)]
+        self.evidence = {
+            "converted_modules": len(converted),
+            "module_classes": dict(Counter(type(module).__name__ for module in converted)),
+            "unconverted_modules": len(linears) - len(fitting),
+            "recipe": self.options.float8_training,
+            "emulated": self.options.emulate,
+            "kernel": "mm of rounded float32" if self.options.emulate else "torch._scaled_mm",
+            # torchao computes the weight's gradient whether it trains or not.
+            "unused_weight_gradients": sum(not m.weight.requires_grad for m in converted),
+            "torchao": metadata.version("torchao"),
+        }
+
+    def undo(self) -> None:
+        """Put the layers back, and give inductor its own code generation."""
+        for parent, name, module in self._swapped:
+            setattr(parent, name, module)
+        self._swapped.clear()
+        if self._codegen:
+            from torch._inductor.codegen.triton import TritonOverrides
+
+            for name, function in self._codegen.items():
+                setattr(TritonOverrides, name, function)
+            _inductor_patch._PATCHED = False
+            self._codegen = {}
+
+    def _remember(self, model: nn.Module, modules: dict[str, nn.Linear]) -> None:
+        """What conversion is about to change, in the model and in the process."""
+        for name, module in modules.items():
+            parent, _, own = name.rpartition(".")
+            self._swapped.append((model.get_submodule(parent), own, module))
+        if not _inductor_patch._PATCHED:
+            from torch._inductor.codegen.triton import TritonOverrides
+
+            self._codegen = {name: vars(TritonOverrides)[name] for name in PATCHED}
+
+
+def configuration(options: TorchAOOptions) -> Any:
+    """torchao's configuration for the options; None for nf4, which has none.
+
+    Its recommended settings of inductor are not made: they hold for the whole process, and a
+    comparison changes one thing.
+    """
+    group = options.group_of_base
+    per_group = quantization.PerGroup(group) if group else None
+    if options.base == "int8":
+        return quantization.Int8WeightOnlyConfig(
+            granularity=per_group or quantization.PerRow(), set_inductor_config=False
+        )
+    if options.base == "float8":
+        return quantization.Float8WeightOnlyConfig(
+            granularity=per_group or quantization.PerRow(), set_inductor_config=False
+        )
+    if options.base == "intx":
+        return quantization.IntxWeightOnlyConfig(
+            weight_dtype=getattr(torch, f"int{options.bits_of_base}"), granularity=per_group
+        )
+    return None
+
+
+def straightened(module: Any) -> nn.Linear:
+    """The linear layer that computes what a `Conv1D` of transformers does, its weight (in, out)."""
+    inputs, outputs = module.weight.shape
+    linear = nn.Linear(inputs, outputs, bias=module.bias is not None, device="meta")
+    linear.weight = nn.Parameter(module.weight.detach().T.contiguous(), requires_grad=False)
+    linear.bias = module.bias
+    return linear
+
+
+def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
+    """Pack a layer's weight of shape (out, in), two to a byte, in blocks of `group`.
+
+    The blocks' scales are quantized too, in blocks as large as fit. Raises PluginError where they
+    are too few to have a spread.
+    """
+    blocks = module.weight.numel() // group
+    shared = math.gcd(blocks, LARGEST_SCALER_BLOCK)
+    packed = quantization.to_nf4(module.weight.detach(), group, shared)
+    if not packed.quantization_factor.isfinite().all():
+        raise PluginError(
+            f"torchao: nf4 cannot quantize {name}: {shared} of its scales are all alike; "
+            "choose another group_size"
+        )
+    module.weight = nn.Parameter(packed, requires_grad=False)
+
+
+def recipe(name: str, emulate: bool) -> Float8LinearConfig:
+    """torchao's recipe of that name."""
+    found = Float8LinearConfig.from_recipe_name(name)
+    # Frozen, and checked when made; emulation is the only field that no recipe sets.
+    object.__setattr__(found, "emulate", emulate)
+    return found
+
+
+def own_linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Linear layers by name, without adapters' matrices and without the output layer."""
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    left_out = {id(output)} | {
+        id(part)
+        for module in model.modules()
+        for name in getattr(module, "adapter_layer_names", ())
+        if isinstance(held := getattr(module, name, None), nn.Module)
+        for part in held.modules()
+    }
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and id(module) not in left_out
+    }

@@ -1,0 +1,98 @@
+"""What the tests of this plugin build: plugins that are closed again, runs, a little training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accel_bench_torchao import TorchAO, TorchAOOptions
+
+from accel_bench import Device, Experiment, Run, Scenario, load_base_model
+from accel_bench.builtin.lora import LoraOptions
+from accel_bench.builtin.lora_impl import add_adapter
+from accel_bench.scenario.models import Stack
+
+LAYERS = 2
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Bench:
+    """Everything around a plugin that a worker would have."""
+
+    layers = LAYERS
+    linears = LAYERS * len(TARGETS)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._plugins: list[TorchAO] = []
+
+    def plugin(self, **options: Any) -> TorchAO:
+        """A plugin that is closed when the test ends."""
+        self._plugins.append(TorchAO(TorchAOOptions(**options), "torchao"))
+        return self._plugins[-1]
+
+    def experiment(self, **settings: Any) -> Experiment:
+        """A small llama on a CPU, unless the settings say otherwise."""
+        overrides = {"num_hidden_layers": LAYERS}
+        base = {
+            "resources": {"device": "cpu"},
+            "model": {"id": "tiny-llama-cpu", "overrides": overrides},
+        }
+        scenario = Scenario.model_validate_json(json.dumps({**base, **settings}))
+        return Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
+
+    def run(self, **settings: Any) -> Run:
+        """A run of one CPU rank."""
+        return Run(self.experiment(**settings), Device("cpu"), self._folder, self._folder / "cache")
+
+    def build(self, plugin: TorchAO | None, adapter: bool = True) -> Run:
+        """Do what the worker does up to the optimizer, with plain weights without a plugin."""
+        run = self.run()
+        loads = plugin is not None and plugin.claims()
+        run.model = plugin.load_model(run) if plugin and loads else load_base_model(run)
+        if adapter:
+            run.model = add_adapter(run.model, LoraOptions(r=4, target_modules=TARGETS), 0)
+        if plugin is not None:
+            plugin.accelerate_model(run)
+        run.unwrapped_model = run.model
+        return run
+
+    def train(self, model: Any, steps: int = 10) -> list[float]:
+        """Losses of a few steps on one batch that never changes, so that they fall."""
+        rows = torch.randint(0, 2048, (2, 16), generator=torch.Generator().manual_seed(0))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1e-2)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(input_ids=rows, labels=rows).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def reached(self, model: Any) -> set[str]:
+        """Names of the parameters whose gradient is not zero."""
+        return {
+            name
+            for name, parameter in model.named_parameters()
+            if parameter.grad is not None and bool(parameter.grad.any())
+        }
+
+    def close(self) -> None:
+        """Have every plugin undo what it did."""
+        for plugin in self._plugins:
+            plugin.close_run(self.run())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A bench for one test."""
+    made = Bench(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,88 @@
+"""The plugin in the real program, and held against the contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_bench import Status
+from accel_bench.scenario.samples import find_samples
+from accel_bench.testing import check_plugin, run_plugin
+
+# What torch, peft and torchao say of themselves while they are imported is not ours to mend.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FLOAT8 = {"float8_training": "tensorwise", "emulate": True}
+
+
+def test_importing_the_plugin_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys, accel_bench_torchao; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_quantized_base_keeps_the_contract() -> None:
+    check_plugin("torchao", options={"weights": "int8"})
+
+
+@pytest.mark.parametrize("options", [{"weights": "nf4"}, FLOAT8], ids=["nf4", "float8-training"])
+def test_nf4_and_float8_training_keep_the_contract(options: dict[str, Any]) -> None:
+    check_plugin("torchao", options=options, archs=["LlamaForCausalLM"], dtypes=["float32"])
+
+
+def test_a_real_run_shows_the_time_of_quantizing_and_which_kernels_it_has() -> None:
+    result = run_plugin("torchao", weights="float8")
+    (rank,) = result.ranks
+    (metric,) = [metric for metric in rank.metrics if metric.name == "quantize_seconds"]
+    assert result.status is Status.OK or result.status is Status.DEGRADED, result.reasons
+    assert metric.value is not None and metric.value > 0
+    assert rank.realised["linear_kernels"] == {"Linear[Float8Tensor]": 14, "Linear": 1}
+
+
+@pytest.mark.parametrize(
+    "name", ["int8-torchao", "intx4-torchao", "nf4-torchao", "float8-weights", "float8-training"]
+)
+def test_named_stacks_are_found(bench: Any, name: str) -> None:
+    assert "accel_bench_torchao" in str(find_samples("stacks")[name])
+
+
+SCENARIO = {
+    "name": "end-to-end",
+    "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2}},
+    "data": {"sequence_length": 16},
+    "resources": {"device": "cpu", "threads": 1},
+    "measure": {"warmup": 1, "steps": 2, "repeats": 1},
+}
+
+
+def accel_bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as a person does."""
+    command = [sys.executable, "-m", "accel_bench", *arguments]
+    environment = {**os.environ, "HOME": str(folder), "COLUMNS": "200"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
+
+
+def test_the_program_runs_it_beside_plain_lora_and_ends_in_a_table(
+    bench: Any, tmp_path: Path
+) -> None:
+    """The adapter that it needs is added to the baseline too."""
+    (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
+    done = accel_bench(tmp_path, "run", "s.yaml", "--plugin", "torchao", "--results", "r")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "adapter: lora added to every stack: torchao needs one" in done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    for stack in ("baseline", "torchao"):
+        assert any(row[:1] == [stack] and row[-1] == "ok" for row in rows), done.stdout
+
+
+def test_the_sample_scenario_is_planned_and_nothing_in_it_is_skipped(tmp_path: Path) -> None:
+    done = accel_bench(tmp_path, "run", "torchao-cpu", "--dry-run", "--results", "r")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout

@@ -1,0 +1,258 @@
+"""check_plugin catches what breaks the contract, names it, and lets pass what keeps it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from testing.faults import plugin, source
+from torch.optim import optimizer
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from accel_bench.testing import Report, check_plugin
+
+NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine")}
+"""A scenario in which nothing is computed, for clauses that do not need it."""
+
+
+def check(folder: Path, text: str, *, name: str = "it", **arguments: Any) -> Report:
+    """Check a plugin with this source, on one model and in one dtype unless told otherwise."""
+    few: dict[str, Any] = {"archs": (), "dtypes": (), **arguments}
+    requires = few.pop("requires", ("accel-bench>=0.1,<0.2",))
+    with plugin(folder, text, name, requires):
+        return check_plugin(name, **few)
+
+
+def violations(folder: Path, text: str, **arguments: Any) -> list[str]:
+    """The clauses that the error lists, each as `name: sentence`."""
+    with pytest.raises(AssertionError) as caught:
+        check(folder, text, **arguments)
+    return re.findall(r"^  violated +(.*)$", str(caught.value), re.MULTILINE)
+
+
+def test_a_plugin_that_keeps_the_contract_passes_on_all_it_declares(tmp_path: Path) -> None:
+    report = check(tmp_path, source(declared="deterministic = True"), archs=None, dtypes=None)
+    said = [(clause.name, clause.sentence) for clause in report.proven]
+    assert ("dtypes", "bfloat16") in said
+    assert {("architectures", "GPT2LMHeadModel"), ("architectures", "LlamaForCausalLM")} <= {*said}
+    (same,) = [clause.sentence for clause in report.proven if clause.name.startswith("same seed")]
+    assert re.fullmatch(r"\d+ losses are equal, bit for bit", same)
+    assert report.unproven == ()
+
+
+@pytest.mark.parametrize("name", ["null", "memory", "sgd", "lora", "hf-trainer"])
+def test_plugins_in_the_box_pass_in_their_slots(name: str) -> None:
+    report = check_plugin(name, archs=(), dtypes=())
+    assert "runs" in {clause.name for clause in report.proven}
+
+
+def test_torch_imported_on_top_is_named(tmp_path: Path) -> None:
+    (found,) = violations(tmp_path, source(top="import torch"), scenario=NULL)
+    assert re.search(
+        r"imports .*torch at module level; import it in the bodies of the hooks", found
+    )
+
+
+def test_a_variable_set_by_the_import_is_named(tmp_path: Path) -> None:
+    top = "import os; os.environ['OF_THE_IMPORT'] = '1'"
+    try:
+        (found,) = violations(tmp_path, source(top=top), scenario=NULL)
+    finally:
+        os.environ.pop("OF_THE_IMPORT", None)
+    assert "sets the environment variables OF_THE_IMPORT; set them in prepare_process" in found
+
+
+def test_a_variable_that_is_left_is_named(tmp_path: Path) -> None:
+    (found,) = violations(tmp_path, source(acting="os.environ['LEFT'] = 'x'"), scenario=NULL)
+    assert "the environment variable LEFT is 'x', and was not set before" in found
+    assert "LEFT" not in os.environ
+
+
+def test_a_setting_of_torch_that_is_left_is_named(tmp_path: Path) -> None:
+    acting = "import torch; torch.use_deterministic_algorithms(True)"
+    (found,) = violations(tmp_path, source(acting=acting), scenario=NULL)
+    assert "torch.use_deterministic_algorithms is True, and was False before" in found
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_class_that_stays_patched_is_named_with_who_did_it(tmp_path: Path) -> None:
+    before = LlamaRMSNorm.forward
+    acting = (
+        "from transformers.models.llama.modeling_llama import LlamaRMSNorm; "
+        "original = LlamaRMSNorm.forward; "
+        "LlamaRMSNorm.forward = lambda self, x: original(self, x)"
+    )
+    try:
+        (found,) = violations(tmp_path, source(acting=acting))
+    finally:
+        LlamaRMSNorm.forward = before
+    assert "modeling_llama.LlamaRMSNorm.forward was replaced by" in found
+    assert "accel_bench_test_a_class" in found
+
+
+def test_a_class_that_is_patched_and_put_back_passes(tmp_path: Path) -> None:
+    acting = (
+        "from transformers.models.llama.modeling_llama import LlamaRMSNorm as C; "
+        "self.original = C.forward; C.forward = lambda s, x: self.original(s, x)"
+    )
+    closing = (
+        "from transformers.models.llama.modeling_llama import LlamaRMSNorm as C; "
+        "C.forward = self.original"
+    )
+    check(tmp_path, source(acting=acting, closing=closing))
+
+
+def test_a_forward_hook_that_is_left_is_named(tmp_path: Path) -> None:
+    acting = "run.model.register_forward_hook(lambda *arguments: None)"
+    (found,) = violations(tmp_path, source(acting=acting))
+    assert "It.accelerate_model.<locals>.<lambda> is still on the model" in found
+
+
+def test_a_hook_of_all_optimizers_that_is_left_is_named_and_removed(tmp_path: Path) -> None:
+    acting = (
+        "from torch.optim.optimizer import register_optimizer_step_post_hook as register; "
+        "register(lambda *arguments: None)"
+    )
+    (found,) = violations(tmp_path, source(acting=acting))
+    assert "It.accelerate_model.<locals>.<lambda> in torch's _global_optimizer_post_hooks" in found
+    assert not optimizer._global_optimizer_post_hooks
+
+
+@pytest.mark.parametrize("evidence", ["None", "{}"])
+def test_missing_evidence_is_named(tmp_path: Path, evidence: str) -> None:
+    (found,) = violations(tmp_path, source(evidence=evidence), scenario=NULL)
+    assert found.startswith("evidence: report_evidence")
+
+
+def test_evidence_that_is_no_json_ends_the_run(tmp_path: Path) -> None:
+    (found,) = violations(tmp_path, source(evidence="{'x': object()}"), scenario=NULL)
+    assert "plugin_error in report_evidence" in found
+    assert "returned what is not JSON" in found
+
+
+def test_a_claim_to_be_deterministic_is_tried(tmp_path: Path) -> None:
+    acting = (
+        "import torch; g = torch.Generator(); g.seed(); "
+        "w = run.model.lm_head.weight; w.data += 1e-4 * torch.randn(w.shape, generator=g)"
+    )
+    text = source(declared="deterministic = True; loss_tolerance = 1.0", acting=acting)
+    (found,) = violations(tmp_path, text)
+    assert re.search(r"the loss of step 0 was [\d.]+ and then [\d.]+; draw random numbers", found)
+
+
+def test_an_option_without_a_description_is_named(tmp_path: Path) -> None:
+    top = "from accel_bench import Options\nclass Bare(Options):\n    level: int = 1\n"
+    (found,) = violations(tmp_path, source(top=top, declared="Options = Bare"), scenario=NULL)
+    assert "Bare.level has no description; write a docstring under the field" in found
+
+
+def test_options_that_take_what_they_should_not_are_named(tmp_path: Path) -> None:
+    top = (
+        "from pydantic import ConfigDict\nfrom accel_bench import Options\n"
+        "class Lax(Options):\n"
+        "    model_config = ConfigDict(strict=False, extra='ignore')\n"
+        "    level: int | None = 1\n    '''A level.'''\n"
+    )
+    found = violations(tmp_path, source(top=top, declared="Options = Lax"), scenario=NULL)
+    assert any("Lax takes an option that it does not have" in text for text in found)
+    assert any("Lax.level takes '1', which is not of its type" in text for text in found)
+
+
+def test_a_loss_beyond_the_tolerance_is_named_with_both_figures(tmp_path: Path) -> None:
+    acting = "run.model.lm_head.weight.data *= 8"
+    (found,) = violations(tmp_path, source(declared="loss_tolerance = 1e-4", acting=acting))
+    assert re.search(r"the loss differs by up to [\d.]+ %, 0.01 % allowed", found)
+    assert "other_work=True" in found
+
+
+def test_other_work_is_acknowledged_and_still_told(tmp_path: Path) -> None:
+    acting = "run.model.lm_head.weight.data *= 8"
+    report = check(tmp_path, source(acting=acting), other_work=True)
+    told = [clause.sentence for clause in report.unproven]
+    assert any("acknowledged by other_work=True" in sentence for sentence in told)
+
+
+def test_a_declared_dtype_in_which_it_fails_is_named(tmp_path: Path) -> None:
+    acting = "assert run.scenario.model.dtype != 'bfloat16', 'no kernel'"
+    text = source(declared="dtypes = frozenset({'float32', 'bfloat16'})", acting=acting)
+    (found,) = violations(tmp_path, text, dtypes=None)
+    assert "bfloat16 is declared, and it does not run on tiny-llama-cpu in bfloat16" in found
+    assert "AssertionError: no kernel" in found
+
+
+def test_an_architecture_on_which_it_fails_is_named(tmp_path: Path) -> None:
+    acting = "run.model.model.layers"
+    (found,) = violations(tmp_path, source(acting=acting), archs=None)
+    assert found.startswith("architectures: GPT2LMHeadModel is declared, and it does not run")
+
+
+def test_an_architecture_without_a_model_in_the_catalogue_is_unproven(tmp_path: Path) -> None:
+    declared = "restricted_model_archs = frozenset({'LlamaForCausalLM', 'OtherForCausalLM'})"
+    report = check(tmp_path, source(declared=declared), archs=None)
+    told = [clause.sentence for clause in report.unproven if clause.name == "architectures"]
+    assert told == ["no model of the catalogue is a OtherForCausalLM"]
+
+
+def test_a_need_of_an_adapter_that_is_not_declared_is_found(tmp_path: Path) -> None:
+    (found,) = violations(tmp_path, source(acting="run.model.peft_config"))
+    assert found.startswith("runs: on tiny-llama-cpu in float32 on cpu: plugin_error")
+
+
+def test_a_gradient_that_is_cut_is_named(tmp_path: Path) -> None:
+    acting = "run.model.model.layers[1].register_forward_pre_hook(lambda m, i: (i[0].detach(),))"
+    found = violations(tmp_path, source(acting=acting), other_work=True)
+    assert any("invalid" in text and "the gradient is cut" in text for text in found)
+
+
+def test_a_plugin_for_another_device_is_not_said_to_pass(tmp_path: Path) -> None:
+    report = check(tmp_path, source(declared="devices = frozenset({'cuda'})"))
+    (only,) = report.unproven
+    assert "devices are cuda and this is cpu" in only.sentence
+    assert "runs" not in {clause.name for clause in report.proven}
+
+
+def test_a_distribution_without_a_range_is_named_with_what_to_write(tmp_path: Path) -> None:
+    (found,) = violations(tmp_path, source(), requires=("accel-bench>=0.1",), scenario=NULL)
+    assert "has no lower or no upper end; write 'accel-bench>=0.1,<0.2'" in found
+
+
+def test_a_missing_requirement_is_named_and_nothing_is_run(tmp_path: Path) -> None:
+    declared = "requires = ('no-such-distribution>=1',)"
+    (found,) = violations(tmp_path, source(declared=declared))
+    assert "no-such-distribution>=1 is not installed" in found
+
+
+def test_misspelt_hooks_and_wrong_declarations_stand_in_one_error(tmp_path: Path) -> None:
+    text = source(declared="needs_adapter = 1").replace("def close_run", "def close_runs")
+    found = violations(tmp_path, text)
+    assert any("did you mean 'close_run'" in one for one in found)
+    assert any("It.needs_adapter = 1" in one for one in found)
+
+
+def test_a_name_that_nothing_has_is_one_violation() -> None:
+    with pytest.raises(AssertionError, match="no plugin is called 'exampel'; did you mean"):
+        check_plugin("exampel")
+
+
+def test_options_that_are_refused_are_said_to_be_the_tests_fault(tmp_path: Path) -> None:
+    found = violations(tmp_path, source(), options={"level": 1}, scenario=NULL)
+    assert any("the given options are refused" in text for text in found)
+
+
+def test_what_needs_processes_of_its_own_is_unproven() -> None:
+    report = check_plugin("ddp")
+    assert [clause.name for clause in report.unproven] == ["runs"]
+    assert "needs processes of its own" in report.unproven[0].sentence
+
+
+def test_the_report_is_printed_violations_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    violations(tmp_path, source(evidence="{}"), scenario=NULL)
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.startswith("plugin 'it': 1 violated, ")
+    assert first.startswith("  violated  evidence")

@@ -1,0 +1,64 @@
+"""The tiny scenario: every slot is found by its hooks, every architecture is made small."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.plugins import load_class
+from accel_bench.scenario.catalogue import list_cards
+from accel_bench.testing.tiny import merged, model_of, plan_trial, shrunk, slots_of, usual_dtype
+
+SLOTS = {
+    "adamw": ("optimizer",),
+    "ddp": ("parallel",),
+    "example": (),
+    "hf-trainer": (),
+    "huggingface": ("model",),
+    "local": ("launcher",),
+    "lora": ("adapter",),
+    "memory": ("metrics",),
+    "null": ("data", "model", "optimizer", "engine"),
+    "nvml": ("metrics",),
+    "synthetic": ("data",),
+    "torch": ("engine",),
+    "torch-compile": (),
+}
+"""Plugins of this environment, and the slots that they are made for."""
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_the_slot_follows_from_the_hooks(name: str) -> None:
+    assert slots_of(load_class(name, allow_torch=True)) == SLOTS[name]
+
+
+@pytest.mark.parametrize("name", list_cards())
+def test_every_model_of_the_catalogue_is_made_small(name: str) -> None:
+    overrides = shrunk(name)
+    layers = overrides.get("num_hidden_layers", overrides.get("n_layer"))
+    assert layers == 2
+    assert overrides["vocab_size"] == 2048
+
+
+def test_each_architecture_of_the_catalogue_has_a_model() -> None:
+    for card in list_cards().values():
+        found = model_of(card.architecture)
+        assert found is not None
+        assert list_cards()[found].architecture == card.architecture
+
+
+def test_a_bare_name_of_a_slot_keeps_the_other_keys() -> None:
+    found = merged({"data": {"sequence_length": 8}}, {"data": "text", "metrics": ["memory"]})
+    assert found == {"data": {"sequence_length": 8, "use": "text"}, "metrics": ["memory"]}
+
+
+def test_a_plugin_and_its_baseline_differ_by_the_plugin_alone() -> None:
+    trial = plan_trial("sgd", {"momentum": 0.9})
+    with_it, without = trial.plugin.experiment.scenario, trial.baseline.experiment.scenario
+    assert with_it.optimizer.use == "sgd"
+    assert with_it.optimizer.options == {"momentum": 0.9}
+    assert with_it.model_copy(update={"optimizer": without.optimizer}) == without
+
+
+def test_the_usual_dtype_is_float32_where_that_is_allowed() -> None:
+    kind = load_class("memory")
+    assert usual_dtype(kind) == "float32"
