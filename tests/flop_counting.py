@@ -22,15 +22,16 @@ from accel_bench.scenario.uses import ModelUse
 from accel_bench.worker.settings import enable_gradient_checkpointing
 
 
-def meta_model(
+def catalogue_model(
     name: str,
     overrides: dict[str, Any] | None = None,
     *,
     lora: dict[str, Any] | None = None,
     trained: Sequence[str] | None = None,
     checkpointing: bool = False,
+    device: str = "meta",
 ) -> Any:
-    """A catalogue model on `meta`, in train mode, with eager attention.
+    """A catalogue model, in train mode, with eager attention.
 
     `lora` are options of the adapter; `trained` are beginnings of the names of the parameters that
     train, all where it is None.
@@ -38,7 +39,7 @@ def meta_model(
     config = build_config(ModelUse(id=name, overrides=overrides or {}))
     # The other implementations of experts ask tensors for values, which meta tensors do not have.
     config._experts_implementation = "batched_mm"
-    model = random_model(config, torch.float32, "meta", 0, attention="eager")[0].train()
+    model = random_model(config, torch.float32, device, 0, attention="eager")[0].train()
     if lora is not None:
         model = add_adapter(model, LoraOptions.model_validate_json(json.dumps(lora)), seed=0)
     if trained is not None:
@@ -57,13 +58,14 @@ def counted_flops(model: Any, length: int) -> float:
     All scores are counted, causal or not. The mask has four dimensions, since making one out of
     less needs values.
     """
-    tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
+    device = next(model.parameters()).device
+    tokens = torch.zeros(1, length, dtype=torch.long, device=device)
     inputs = {
         "input_ids": tokens,
         "labels": tokens,
-        "attention_mask": torch.zeros(1, 1, length, length, device="meta"),
+        "attention_mask": torch.zeros(1, 1, length, length, device=device),
         # Else OPT counts positions by a mask of two dimensions.
-        "position_ids": torch.arange(length, device="meta")[None],
+        "position_ids": torch.arange(length, device=device)[None],
     }
     with FlopCounterMode(display=False) as counter:
         model(**inputs).loss.backward()

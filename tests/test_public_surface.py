@@ -34,6 +34,7 @@ PROMISED = {
     "TokenCounts",
     "Window",
     "architecture_of",
+    "check_fit",
     "describe_quantized",
     "forget_compilation",
     "hookimpl",

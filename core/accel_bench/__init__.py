@@ -1,7 +1,8 @@
 """accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
 
 The names below are what plugin authors import. They are resolved on first use, so that importing
-the package costs nothing. `load_base_model` brings torch along: import it in the body of a hook.
+the package costs nothing. `check_fit` and `load_base_model` bring torch
+along: import them in the body of a hook.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.huggingface_impl import load_base_model
+    from accel_bench.builtin.huggingface_impl import check_fit, load_base_model
     from accel_bench.compilation import forget_compilation, read_compilation
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.job import Job
@@ -48,6 +49,7 @@ __all__ = [
     "TokenCounts",
     "Window",
     "architecture_of",
+    "check_fit",
     "describe_quantized",
     "forget_compilation",
     "hookimpl",
@@ -58,7 +60,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "accel_bench.builtin.huggingface_impl": ("load_base_model",),
+    "accel_bench.builtin.huggingface_impl": ("check_fit", "load_base_model"),
     "accel_bench.compilation": ("forget_compilation", "read_compilation"),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.job": ("Job",),

@@ -71,7 +71,8 @@ def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[
         yield from filter(None, map(unmet_requirement, plugin.requires))
     else:
         yield from find(member.name).unmet_with(plugin.requires)
-    yield from _wrong_architecture(member, architecture_of(scenario.model))
+    if plugin.restricted_model_archs is not None:
+        yield from _wrong_architecture(member, architecture_of(scenario.model))
     for what, value, allowed in (
         ("device", scenario.resources.device, plugin.devices),
         ("model.dtype", scenario.model.dtype, plugin.dtypes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -156,7 +157,8 @@ def _not_installed(name: str) -> str:
     if name in extras():
         return f"the plugin {name!r} is not installed; {extras()[name].command}"
     known = {plugin.name for plugin in installed()}
-    meant = plugin_meant_by(name)
+    near = get_close_matches(name, sorted(known | set(extras())), n=1)
+    meant = plugin_meant_by(name) or next(iter(near), None)
     if meant is None:
         return f"no plugin is called {name!r}{did_you_mean(name, known | set(extras()))}"
     how = "" if meant in known else f" It is not installed: {extras()[meant].command}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from accel_bench.analysis.document import ExperimentSummary, PlannedSummary
+from accel_bench.analysis.document import ExperimentSummary
 from accel_bench.analysis.statistics import Interval
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import interval_text, percent, ratio
@@ -71,10 +71,7 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
         summary = summarize(
             scenario=plan.file.name,
             baseline=plan.baseline,
-            planned=[
-                PlannedSummary(experiment=one.experiment, skipped=one.skipped)
-                for one in plan.planned
-            ],
+            planned=plan.summaries,
             results=session.results(plan),
             repeats=plan.file.measure.repeats,
         )

@@ -13,6 +13,7 @@ from accel_bench.additions import (
     sweep_seeds,
     with_metrics_of_device,
 )
+from accel_bench.analysis.document import PlannedSummary
 from accel_bench.constraints import unmet_constraints
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine import Machine
@@ -92,6 +93,12 @@ class Plan:
 
     notices: tuple[str, ...] = field(default=())
     """What was added to the work because a plugin needs it."""
+
+    @property
+    def summaries(self) -> list[PlannedSummary]:
+        """What the analysis needs to know of it."""
+        planned = self.planned
+        return [PlannedSummary(experiment=p.experiment, skipped=p.skipped) for p in planned]
 
     @property
     def runnable(self) -> list[Planned]:

@@ -15,15 +15,21 @@ BYTES_OF_BFLOAT16 = 2
 
 
 def describe_quantized(
-    model: torch.nn.Module, quantized: Mapping[str, torch.nn.Module], bits: int, kernel: str
+    model: torch.nn.Module,
+    quantized: Mapping[str, torch.nn.Module],
+    bits: int,
+    kernel: str,
+    elements: int | None = None,
 ) -> dict[str, JsonValue]:
     """Evidence of a model whose modules `quantized`, by name, hold weights of so many bits.
 
     `kernel` says what multiplies with them. Each of these modules has `in_features` and
-    `out_features`. Bytes are those of all tensors that a module keeps, scales and zero points
-    among them; tensors that are shared count once.
+    `out_features`, unless `elements` says how many weights they hold in all. Bytes are those of all
+    tensors that a module keeps, scales and zero points among them; tensors that are shared count
+    once.
     """
-    elements = sum(_elements(module) for module in quantized.values())
+    if elements is None:
+        elements = sum(_elements(module) for module in quantized.values())
     return {
         "quantized_modules": len(quantized),
         "module_classes": dict(Counter(type(module).__name__ for module in quantized.values())),
@@ -39,12 +45,13 @@ def describe_quantized(
 
 def stored_bytes(*modules: torch.nn.Module) -> int:
     """Bytes of the weights and buffers that modules keep, with all that belongs to them."""
-    kept = {
-        (tensor.data_ptr(), tensor.device): tensor.numel() * tensor.element_size()
-        for module in modules
-        for held in _held(module)
-        for tensor in _plain(held)
-    }
+    kept: dict[tuple[int, object], int] = {}
+    for module in modules:
+        for held in _held(module):
+            for tensor in _plain(held):
+                place = tensor.data_ptr(), tensor.device
+                size = tensor.numel() * tensor.element_size()
+                kept[place] = max(size, kept.get(place, 0))
     return sum(kept.values())
 
 

@@ -128,6 +128,10 @@ class Run:
     unwrapped_model: Any = None
     """The model before `parallelize_model`."""
 
+    last_product_repeats: bool | None = None
+    """Whether checkpointing computes the last product of a decoder block again, as core saw in the
+    first step; None where it could not look."""
+
     optimizer: Any = None
     """What `build_optimizer` returned."""
 

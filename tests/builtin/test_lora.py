@@ -138,3 +138,50 @@ def test_the_alpha_scales_what_adapters_add(make_run: MakeRun) -> None:
 
 def test_there_is_no_evidence_where_another_plugin_made_the_adapter(make_run: MakeRun) -> None:
     assert plugin().report_evidence(make_run()) == {}
+
+
+def drawn(model: Any) -> dict[str, torch.Tensor]:
+    """The matrices of adapters that are not zero at first."""
+    return {name: p.detach() for name, p in model.named_parameters() if "lora_" in name and p.any()}
+
+
+def test_adapters_do_not_depend_on_what_was_drawn_before(make_run: MakeRun) -> None:
+    found = []
+    for state in (1, 2):
+        run = base(make_run)
+        torch.manual_seed(state)
+        found.append(drawn(plugin(r=2, target_modules=("embed_tokens", "q_proj")).add_adapter(run)))
+    first, second = found
+    assert any("lora_embedding_B" in name for name in first)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+class Own(torch.nn.Linear):
+    """A linear of a class of its own, which PEFT adapts in its turn with the others."""
+
+
+def test_a_base_of_another_class_gets_the_same_adapters(make_run: MakeRun) -> None:
+    plain, other = base(make_run), base(make_run)
+    for layer in other.model.model.layers:
+        layer.self_attn.q_proj.__class__ = Own
+    names = ("v_proj", "q_proj")
+    first, second = (drawn(plugin(target_modules=names).add_adapter(r)) for r in (plain, other))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+class LinearAttention(torch.nn.Module):
+    """A container that is called after linear attention, and multiplies nothing itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+
+def test_all_linear_takes_no_container_for_a_linear(make_run: MakeRun) -> None:
+    run = base(make_run)
+    run.model.model.layers[0].extra = LinearAttention()
+    adapted = plugin(target_modules="all-linear").add_adapter(run)
+    names = adapted.base_model.targeted_module_names
+    assert "model.layers.0.extra.inner" in names
+    assert "model.layers.0.extra" not in names

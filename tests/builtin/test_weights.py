@@ -152,11 +152,85 @@ def test_blocks_of_one_model_have_different_weights() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_parameter_that_its_class_leaves_unfilled_is_named(
+class Gate(nn.Module):
+    """Holds a parameter that only its constructor fills."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.openness = nn.Parameter(torch.tensor(0.25))
+
+
+def test_what_only_a_constructor_of_a_block_fills_keeps_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    plain = LlamaMLP.__init__
+
+    def with_gate(self: Any, config: Any) -> None:
+        plain(self, config)
+        self.gate = Gate()
+
+    monkeypatch.setattr(LlamaMLP, "__init__", with_gate)
+    model, fingerprint = weights_impl.random_model(
+        tiny_config("llama-2-7b"), torch.float32, "cpu", 0
+    )
+    again, same = weights_impl.random_model(tiny_config("llama-2-7b"), torch.float32, "cpu", 0)
+    assert [layer.mlp.gate.openness.item() for layer in model.model.layers] == [0.25, 0.25]
+    assert fingerprint == same
+    assert torch.equal(model.lm_head.weight, again.lm_head.weight)
+
+
+def test_what_nothing_fills_outside_of_the_blocks_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
 
-    monkeypatch.setattr(LlamaPreTrainedModel, "_init_weights", lambda self, module: None)
-    with pytest.raises(ScenarioError, match=r"leaves model\.layers\.0\.self_attn\.q_proj\.weight"):
+    fill = LlamaPreTrainedModel._init_weights
+
+    def all_but_embeddings(self: Any, module: nn.Module) -> None:
+        if not isinstance(module, nn.Embedding):
+            fill(self, module)
+
+    monkeypatch.setattr(LlamaPreTrainedModel, "_init_weights", all_but_embeddings)
+    with pytest.raises(ScenarioError, match=r"leaves model\.embed_tokens\.weight uninitialized"):
         weights_impl.random_model(tiny_config("llama-2-7b"), torch.float32, "cpu", 0)
+
+
+def test_the_padding_token_of_tied_embeddings_stays_zero() -> None:
+    config = tiny_config("llama-2-7b")
+    config.tie_word_embeddings, config.pad_token_id = True, 5
+    model, _ = weights_impl.random_model(config, torch.float32, "cpu", 0)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert not model.lm_head.weight[5].any()
+    assert model.lm_head.weight[4].any()
+
+
+def test_of_a_model_with_images_the_blocks_are_those_of_its_decoder_of_text() -> None:
+    from transformers import Gemma3Config
+
+    config = Gemma3Config(
+        text_config={**TINY, "num_key_value_heads": 2, "intermediate_size": 96, "head_dim": 16},
+        vision_config={
+            **{"num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 48},
+            **{"num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+        },
+        mm_tokens_per_image=4,
+    )
+    offered: list[str] = []
+
+    def note(name: str, module: nn.Module) -> None:
+        offered.append(name)
+
+    model, _ = weights_impl.random_model(config, torch.float32, "cpu", 0, replace=note)
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    assert offered
+    assert all("language_model" in name for name in offered)
+    for name, parameter in model.named_parameters():
+        expected = theirs.get_parameter(name)
+        error = 5 * parameter.numel() ** -0.5
+        std = expected.std().item() if expected.numel() > 1 else 0.0
+        assert parameter.detach().std(correction=0).item() == pytest.approx(
+            std, rel=error, abs=1e-3
+        ), name

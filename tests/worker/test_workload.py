@@ -12,15 +12,16 @@ import re
 import warnings
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from flop_counting import counted_flops, meta_model, run_of
+from flop_counting import catalogue_model, counted_flops, run_of
 from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
 
+from accel_bench import Run
 from accel_bench.builtin.huggingface_impl import build_config
 from accel_bench.builtin.weights_impl import random_model
 from accel_bench.flops import hardware_flops, model_flops
@@ -170,10 +171,71 @@ def without_windows(workload: Workload) -> Workload:
 
 @pytest.mark.parametrize("case", CASES)
 def test_flops_are_those_that_torch_counts(case: str, tmp_path: Path) -> None:
-    model = meta_model(**CASES[case])
+    model = catalogue_model(**CASES[case])
     workload = without_windows(read(model, tmp_path))
     flops = hardware_flops(workload, LENGTH).non_causal
     assert flops == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case].get("checkpointing")])
+def test_what_the_first_step_shows_of_recomputation_agrees_with_what_is_counted(
+    case: str, tmp_path: Path
+) -> None:
+    model = catalogue_model(**CASES[case], device="cpu")
+    assert seen_flops(model, tmp_path) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
+
+
+class Doubling(torch.autograd.Function):
+    """A product that keeps what its backward needs when it is done, as some kernels do."""
+
+    @staticmethod
+    def forward(context: Any, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(weight)
+        return values @ weight.T
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient @ context.saved_tensors[0], None
+
+
+class KeptAfterwards(nn.Linear):
+    """A frozen linear whose kernel is `Doubling`."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, Doubling.apply(values, self.weight))
+
+
+class KeptBefore(nn.Linear):
+    """A frozen linear of an own class that multiplies as torch's does."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(values, self.weight)
+
+
+@pytest.mark.parametrize("kind, repeats", [(KeptAfterwards, True), (KeptBefore, False)])
+def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
+    kind: type[nn.Linear], repeats: bool, tmp_path: Path
+) -> None:
+    lora = {"target_modules": ["q_proj"]}
+    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    for layer in model.base_model.model.model.layers:
+        old = layer.mlp.down_proj
+        new = kind(old.in_features, old.out_features, bias=False)
+        layer.mlp.down_proj = new.requires_grad_(False)
+    run = run_of(model, tmp_path)
+    assert seen_flops(model, tmp_path, run) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
+    assert run.last_product_repeats is repeats
+
+
+def seen_flops(model: Any, folder: Path, run: Run | None = None) -> float:
+    """FLOPs for a token by the workload that is read after a first pass was looked at."""
+    run = run or run_of(model, folder)
+    probe = FirstStepProbe(run)
+    counted_flops(model, LENGTH)
+    probe.remove()
+    found = read_workload(run)
+    assert found is not None
+    return hardware_flops(without_windows(found), LENGTH).non_causal
 
 
 OTHERS = {
@@ -214,7 +276,7 @@ def test_architectures_outside_of_the_catalogue_are_counted_as_well(
 
 
 def test_llama_2_7b_in_full_size_at_4096_is_counted_to_the_digit(tmp_path: Path) -> None:
-    model = meta_model("llama-2-7b")
+    model = catalogue_model("llama-2-7b")
     assert counted_flops(model, 4096) == 46_084_915_200
     assert model_flops(read(model, tmp_path), 4096).non_causal == 46_084_915_200
 
@@ -223,7 +285,7 @@ def test_model_flops_are_the_same_whether_activations_are_kept_or_recomputed(
     tmp_path: Path,
 ) -> None:
     kept, again = (
-        read(meta_model("gpt2", GPT2, checkpointing=checkpointing), tmp_path)
+        read(catalogue_model("gpt2", GPT2, checkpointing=checkpointing), tmp_path)
         for checkpointing in (False, True)
     )
     assert model_flops(kept, LENGTH) == model_flops(again, LENGTH)
@@ -231,20 +293,20 @@ def test_model_flops_are_the_same_whether_activations_are_kept_or_recomputed(
 
 
 def test_the_window_of_a_model_is_read(tmp_path: Path) -> None:
-    windowed = read(meta_model("mistral-7b", {**ROTARY, "sliding_window": 16}), tmp_path)
+    windowed = read(catalogue_model("mistral-7b", {**ROTARY, "sliding_window": 16}), tmp_path)
     assert [(a.window, a.count) for a in windowed.attentions] == [(16, 3)]
 
 
 def test_layers_before_the_first_that_trains_need_no_gradient(tmp_path: Path) -> None:
-    model = meta_model("llama-3-8b", ROTARY, trained=[f"{LAYER_1}.mlp.up_proj"])
+    model = catalogue_model("llama-3-8b", ROTARY, trained=[f"{LAYER_1}.mlp.up_proj"])
     queries = [m for m in read(model, tmp_path).matmuls if m.name == "layers.self_attn.q_proj"]
     assert [(m.count, m.input_needs_gradient) for m in queries] == [(2, False), (1, True)]
 
 
 def test_matrices_have_the_dtype_in_which_they_are_multiplied(tmp_path: Path) -> None:
-    model = meta_model("llama-3-8b", ROTARY).to(torch.bfloat16)
+    model = catalogue_model("llama-3-8b", ROTARY).to(torch.bfloat16)
     assert {m.dtype for m in read(model, tmp_path).matmuls} == {"bfloat16"}
-    stored = meta_model("llama-3-8b", ROTARY)
+    stored = catalogue_model("llama-3-8b", ROTARY)
     autocast = read(stored, tmp_path, train={"precision": "bf16-autocast"})
     assert {m.dtype for m in autocast.matmuls} == {"bfloat16"}
 
@@ -269,7 +331,7 @@ def test_a_quantized_matrix_counts_in_full_and_in_the_dtype_of_the_model(tmp_pat
 
 
 def test_experts_that_are_modules_of_their_own_share_the_tokens(tmp_path: Path) -> None:
-    model = meta_model("mixtral-8x7b", ROTARY)
+    model = catalogue_model("mixtral-8x7b", ROTARY)
     tensors = model_flops(read(model, tmp_path), LENGTH)
     for layer in model.model.layers:
         experts = [
@@ -287,7 +349,7 @@ def test_experts_that_are_modules_of_their_own_share_the_tokens(tmp_path: Path) 
 
 
 def test_an_adapter_that_is_switched_off_is_not_counted(tmp_path: Path) -> None:
-    model = meta_model("llama-3-8b", ROTARY, lora={"target_modules": ["q_proj"]})
+    model = catalogue_model("llama-3-8b", ROTARY, lora={"target_modules": ["q_proj"]})
     assert any("lora_A" in m.name for m in read(model, tmp_path).matmuls)
     model.base_model.disable_adapter_layers()
     assert not any("lora" in m.name for m in read(model, tmp_path).matmuls)
@@ -296,7 +358,7 @@ def test_an_adapter_that_is_switched_off_is_not_counted(tmp_path: Path) -> None:
 def test_a_copy_that_peft_trains_beside_an_adapter_counts_once(tmp_path: Path) -> None:
     import peft
 
-    model = meta_model("llama-3-8b", ROTARY)
+    model = catalogue_model("llama-3-8b", ROTARY)
     config = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"])
     with warnings.catch_warnings():
         # PEFT asks transformers by a name that is being replaced.
@@ -307,23 +369,23 @@ def test_a_copy_that_peft_trains_beside_an_adapter_counts_once(tmp_path: Path) -
 
 
 def adapted_embedding() -> Any:
-    return meta_model("llama-3-8b", ROTARY, lora={"target_modules": ["embed_tokens"]})
+    return catalogue_model("llama-3-8b", ROTARY, lora={"target_modules": ["embed_tokens"]})
 
 
 def chunked_attention() -> Any:
-    model = meta_model("llama-3-8b", ROTARY)
+    model = catalogue_model("llama-3-8b", ROTARY)
     model.config.layer_types = ["chunked_attention"] * 3
     return model
 
 
 def nameless_attention() -> Any:
-    model = meta_model("llama-3-8b", ROTARY)
+    model = catalogue_model("llama-3-8b", ROTARY)
     del model.model.layers[1].self_attn.k_proj
     return model
 
 
 def experts_without_a_number() -> Any:
-    model = meta_model("mixtral-8x7b", ROTARY)
+    model = catalogue_model("mixtral-8x7b", ROTARY)
     vars(model.config)["num_experts_per_tok"] = None
     return model
 

@@ -45,7 +45,7 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     """
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
-    _check_fit(config, run)
+    check_fit(config, run)
     device = str(run.device)
     if use.weights == "random":
         dtype, seed = getattr(torch, use.dtype), run.scenario.train.seed
@@ -189,8 +189,12 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
     )
 
 
-def _check_fit(config: PreTrainedConfig, run: Run) -> None:
-    """Refuse tokens or positions that the model has no embedding for: a GPU would only abort."""
+def check_fit(config: Any, run: Run) -> None:
+    """Refuse tokens or positions that a model has no embedding for: a GPU would only abort.
+
+    `config` is the model's configuration. For loaders that do without `load_base_model`. Raises
+    ScenarioError.
+    """
     text, name = config.get_text_config(), run.scenario.model.id
     if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:
         raise ScenarioError(

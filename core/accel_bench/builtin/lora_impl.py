@@ -48,6 +48,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         # PEFT asks transformers by a name that is being replaced; nobody here can act on that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
         try:
             adapted = peft.get_peft_model(
                 model, config, autocast_adapter_dtype=options.autocast_adapter_dtype
@@ -87,8 +88,9 @@ def _all_linear(model: Any) -> list[str]:
 
 
 def _is_linear(module: Any) -> bool:
+    """Whether it multiplies itself: containers can be called after linear attention."""
     kind = type(module).__name__
-    return "Linear" in kind or kind == "Conv1D"
+    return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 
 
 def _draw_matrices(adapted: Any, seed: int) -> None:
@@ -99,7 +101,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
     for name, module in adapted.named_modules():
         if isinstance(module, LoraLayer):
             torch.manual_seed(seed_of(seed, name))
-            for adapter in module.lora_A:
+            for adapter in (*module.lora_A, *module.lora_embedding_A):
                 module.reset_lora_parameters(adapter, init_lora_weights=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 from collections import Counter
@@ -24,6 +25,10 @@ SAMPLED_PARAMETERS = 4
 
 SAMPLED_ELEMENTS = 1024
 """How many elements of each of them."""
+
+
+class _OwnValuesError(Exception):
+    """A block has a parameter that its constructor fills, so that it has to be made as a whole."""
 
 
 class Fingerprint:
@@ -75,15 +80,16 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     # code need not initialize one module at a time.
     foreign = not type(config).__module__.startswith("transformers.")
     with torch.random.fork_rng(devices=cuda_devices):
+        if not foreign and place.type != "meta":
+            with no_init_weights(), init_empty_weights(include_buffers=False), place:
+                model = _from_config(config, dtype, attention)
+            model.tie_weights()
+            with contextlib.suppress(_OwnValuesError):
+                return _in_blocks(model, _Filling(model, place, seed), replace)
         torch.manual_seed(seed)
-        if foreign or place.type == "meta":
-            with place:
-                model = _from_config(config, dtype, attention, trust_remote_code=foreign)
-            return place_model(model, place, replace)
-        with no_init_weights(), init_empty_weights(include_buffers=False), place:
-            model = _from_config(config, dtype, attention)
-        model.tie_weights()
-        return _in_blocks(model, _Filling(model, place, seed), replace)
+        with place:
+            model = _from_config(config, dtype, attention, trust_remote_code=foreign)
+        return place_model(model, place, replace)
 
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
@@ -115,8 +121,13 @@ def _in_blocks(
 
 
 def blocks_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The decoder blocks with their names: the items of the outermost list that is longest."""
-    lists = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    """The decoder blocks with their names: the items of the outermost list that is longest.
+
+    Of a model that reads images too, those of its decoder of text.
+    """
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    inside = {id(module) for module in decoder.modules() if isinstance(module, nn.ModuleList)}
+    lists = [(n, m) for n, m in model.named_modules() if id(m) in inside]
     name, found = max(lists, key=lambda item: len(item[1]), default=("", nn.ModuleList()))
     outer = next(((n, m) for n, m in lists if name.startswith(f"{n}.")), (name, found))
     for number, block in enumerate(outer[1]):
@@ -151,12 +162,15 @@ class _Filling:
     def __call__(self, name: str, module: nn.Module) -> None:
         """Fill a module and what is in it, but for what has been filled before.
 
-        Raises ScenarioError for a parameter that its class does not initialize.
+        Raises _OwnValuesError when the first block has a parameter that its class does not
+        initialize, and ScenarioError when a later part has one.
         """
         unfilled = [key for key, parameter in module.named_parameters() if parameter.is_meta]
-        self._fill(name, module, self._model)
+        self._fill(name, module, self._owner(name))
         for key in unfilled:
             if module.get_parameter(key).isnan().any():
+                if not self._filled:
+                    raise _OwnValuesError
                 raise ScenarioError(
                     f"{type(self._model).__name__} leaves {f'{name}.{key}'.lstrip('.')} "
                     "uninitialized; use `weights: pretrained`"
@@ -170,11 +184,22 @@ class _Filling:
         owner = module if isinstance(module, PreTrainedModel) else owner
         for child_name, child in module.named_children():
             self._fill(f"{name}.{child_name}".lstrip("."), child, owner)
-        for key, parameter in list(module.named_parameters(recurse=False)):
+        own = list(module.named_parameters(recurse=False))
+        tied = bool(own) and all(id(parameter) in self._made for _, parameter in own)
+        for key, parameter in own:
             if parameter.is_meta:
                 module.register_parameter(key, self._real(parameter))
-        torch.manual_seed(seed_of(self._seed, name))
-        owner._init_weights(module)
+        if not tied:
+            torch.manual_seed(seed_of(self._seed, name))
+            owner._init_weights(module)
+
+    def _owner(self, name: str) -> PreTrainedModel:
+        """The innermost model of transformers that a module belongs to: it initializes it."""
+        owner, place = self._model, self._model
+        for part in name.split(".") if name else ():
+            place = getattr(place, part)
+            owner = place if isinstance(place, PreTrainedModel) else owner
+        return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
         """Memory for a parameter, marked as unfilled; tied ones share it.

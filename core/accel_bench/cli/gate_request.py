@@ -16,7 +16,7 @@ from accel_bench.analysis.gate import GateReport, judge_gate
 from accel_bench.analysis.sequential import look_sizes
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import QuietReporter, make_reporter
-from accel_bench.cli.request import find_drafts, planned_summaries, print_failures
+from accel_bench.cli.request import find_drafts, print_failures
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine import Machine, read_machine
 from accel_bench.plan import Plan, Wishes, make_plan
@@ -156,7 +156,7 @@ class GateRequest:
 
     def _judge(self, plan: Plan, results: Sequence[Result]) -> GateReport:
         """What the results say, without secrets."""
-        report = judge_gate(self.stack, plan.baseline, self.floor, planned_summaries(plan), results)
+        report = judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
         redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
         return redactor.redact_model(report)
 

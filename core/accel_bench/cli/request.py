@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from accel_bench.analysis.document import PlannedSummary, Summary
+from accel_bench.analysis.document import Summary
 from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
 from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
@@ -182,18 +182,13 @@ def _summary(plan: Plan, results: Sequence[Result], stopped: Ending = BY_THE_USE
     summary = summarize(
         scenario=plan.file.name,
         baseline=plan.baseline,
-        planned=planned_summaries(plan),
+        planned=plan.summaries,
         results=results,
         repeats=plan.file.measure.repeats,
         stopped=stopped,
     )
     redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
     return redactor.redact_model(summary)
-
-
-def planned_summaries(plan: Plan) -> list[PlannedSummary]:
-    """What the analysis needs to know of a plan."""
-    return [PlannedSummary(experiment=one.experiment, skipped=one.skipped) for one in plan.planned]
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:

@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
 
 from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
+from accel_bench.worker.recomputation import Recomputation
 from accel_bench.worker.workload import EXPERT
 
 
@@ -40,6 +41,7 @@ class FirstStepProbe:
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._used_experts: set[str] | None = None
+        self._recomputation = Recomputation()
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -51,6 +53,7 @@ class FirstStepProbe:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._run.last_product_repeats = self._recomputation.repeats
 
     def check(self) -> None:
         """Raise InvalidRunError when no optimizer has taken a step."""
@@ -79,6 +82,7 @@ class FirstStepProbe:
             handles.append(linear.register_forward_hook(self._see_matmul))
         if not any(is_compiled(module) for module in model.modules()):
             self._used_experts = set()
+            handles += self._recomputation.watch(model)
             modules = dict(model.named_modules())
             handles += [
                 modules[unit].register_forward_hook(self._see_expert(unit))

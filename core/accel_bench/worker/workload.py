@@ -75,6 +75,7 @@ class _Reader:
         self._autocast = AUTOCAST.get(run.scenario.train.precision)
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
         self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
+        self._repeats = run.last_product_repeats
         self._matmuls: list[Matmul] = []
         self._attentions: list[Attention] = []
         self._gradient = False
@@ -122,7 +123,7 @@ class _Reader:
         self._gradient |= any(part.trains for _, part in parts)
         recomputed = self._gradient and _is_recomputed(layer)
         if recomputed:
-            last = len(self._matmuls) - _stops_early([part for _, part in parts])
+            last = len(self._matmuls) - _stops_early([part for _, part in parts], self._repeats)
             self._matmuls[first:last] = [
                 matmul.model_copy(update={"recomputed": True})
                 for matmul in self._matmuls[first:last]
@@ -271,13 +272,30 @@ def _is_recomputed(layer: nn.Module) -> bool:
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
-def _stops_early(parts: Sequence[Part]) -> bool:
+def last_product(model: nn.Module) -> nn.Module | None:
+    """The module of a decoder layer's last product, where it is that product and nothing else.
+
+    Of the last layer; None for an adapted module, and where the model is not understood.
+    """
+    _, layers = _layers(model)
+    try:
+        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
+    except (UnknownPartError, IndexError):
+        return None
+    alone = parts and len(parts[-1].matrices) == 1 and not _expert_list(parts[-1])
+    return parts[-1].module if alone else None
+
+
+def _stops_early(parts: Sequence[Part], repeats: bool | None) -> bool:
     """Whether the layer's last matrix is left out when the layer is computed again.
 
-    Checkpointing stops as soon as it has again what was kept, and a linear keeps its input before
-    it starts. It runs where what follows keeps its output: dropout, a norm, the weights of experts.
+    `repeats` is what was seen. Else: checkpointing stops as soon as it has again what was kept, and
+    a linear keeps its input before it starts. It runs where what follows keeps its output: dropout,
+    a norm, the weights of experts.
     """
     last = parts[-1]
+    if repeats is not None and len(last.matrices) == 1:
+        return not repeats
     experts = any(_expert_list(p) or any(m.share != 1 for m in p.matrices) for p in parts)
     if experts or not last.matrices or not last.matrices[-1].plain:
         return False

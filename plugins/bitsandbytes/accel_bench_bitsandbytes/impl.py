@@ -68,13 +68,15 @@ class QuantizedBase:
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
         """Quantize one module of a block that has its weights, where its kind can be."""
-        elements = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        own = module.parameters(recurse=False)
+        elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements
         started = self._now()
         found: nn.Module | None = None
         if type(module) is nn.Linear or isinstance(module, Conv1D):
             found = self._linear[name] = self._quantized(module)
         elif self._options.quant_type != "int8" and holds_experts(module):
+            self._refuse_for_experts(name)
             quantize_experts(module, self._options)
             self._experts[name] = found = module
         if found is not None:
@@ -82,6 +84,15 @@ class QuantizedBase:
             self._elements["experts"] += elements if name in self._experts else 0
             self.quantize_seconds += self._now() - started
         return found
+
+    def _refuse_for_experts(self, name: str) -> None:
+        """Refuse what bitsandbytes cannot do with experts that are one tensor."""
+        for option in ("quant_storage", "compute_dtype"):
+            if option in self._options.model_fields_set:
+                raise PluginError(
+                    f"bitsandbytes: {option} does not reach the experts of {name}, which are kept "
+                    "as uint8 and computed in the dtype of their input; leave it out"
+                )
 
     def _quantized(self, module: Any) -> nn.Module:
         """The quantized layer of a linear one, whose weights GPT-2 keeps transposed."""
@@ -121,7 +132,13 @@ class QuantizedBase:
         """Evidence of what was quantized, before an adapter is added."""
         options, counts = self._options, self._elements
         four_bits = options.quant_type != "int8"
-        found = describe_quantized(self.model, self._linear, 4 if four_bits else 8, self._kernel())
+        found = describe_quantized(
+            self.model,
+            {**self._linear, **self._experts},
+            bits=4 if four_bits else 8,
+            kernel=self._kernel(),
+            elements=counts["quantized"],
+        )
         return {
             **found,
             "quant_type": options.quant_type,

@@ -242,11 +242,22 @@ def test_experts_that_are_one_tensor_are_quantized_too_and_trained_through(tmp_p
     evidence = plugin.report_evidence(run)
     assert evidence["quantized_expert_modules"] == 2
     assert evidence["quantized_share_of_blocks"] > 0.99
+    assert evidence["module_classes"]["ParametrizedMixtralExperts"] == 2
+    assert evidence["quantized_elements"] > evidence["quantized_expert_elements"] > 0
+    assert evidence["quantized_bytes"] <= 0.4 * evidence["quantized_bytes_in_bfloat16"]
     run.model.activation_checkpointing_enable({"use_reentrant": False})
     found = losses(run.model)
     assert found[-1] < found[0]
     # What a forward unpacks does not stay in torch's cache of parametrizations.
     assert torch.nn.utils.parametrize._cache == {}
+
+
+@pytest.mark.parametrize(
+    "option, value", [("quant_storage", "bfloat16"), ("compute_dtype", "float16")]
+)
+def test_an_option_that_does_not_reach_experts_is_refused_for_them(tmp_path, option, value):
+    with pytest.raises(PluginError, match=f"{option} does not reach the experts of model"):
+        load(tmp_path, {option: value}, model=MIXTRAL)
 
 
 def test_int8_leaves_experts_alone_and_says_which_share_that_is(tmp_path):

@@ -120,7 +120,6 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     dtypes = frozenset({"bfloat16", "float16"})
     modes = frozenset({"train"})
     needs_adapter = True
-    conflicts = frozenset({"bitsandbytes", "torchao"})
     deterministic: ClassVar[bool] = True
     restricted_model_archs: ClassVar[frozenset[str] | None] = frozenset(
         {
@@ -163,7 +162,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         Raises ScenarioError where the model and the options contradict each other: that is for the
         user to mend.
         """
-        from accel_bench_gptq.checkpoint import model_problem
+        from accel_bench_gptq.checkpoint import is_moving, model_problem
 
         scenario = experiment.scenario
         if problem := model_problem(scenario, self.options):
@@ -176,6 +175,11 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
             yield "backend triton needs the package triton; install it, or use backend: torch"
         architecture = architecture_of(scenario.model)
         way = self.way(scenario.model.weights)
+        if way == "calibrate" and is_moving(scenario):
+            raise ScenarioError(
+                f"{self.name}: calibrated weights are kept for later runs, and "
+                f"{scenario.model.id!r} may change; set model.revision"
+            )
         if architecture in FUSED_EXPERTS and way != "pack":
             yield (
                 f"the experts of {architecture} are kept as one tensor, which only `quantize: pack`"

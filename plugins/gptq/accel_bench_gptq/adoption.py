@@ -30,6 +30,8 @@ def load_checkpoint(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from accel_bench import check_fit
+
     use = run.scenario.model
     source = _source(run, folder)
     try:
@@ -37,21 +39,29 @@ def load_checkpoint(
         quantization = getattr(config, QUANTIZATION, None) or {}
         if problem := checkpoint_problem(use.id, quantization, options):
             raise ScenarioError(problem)
+        check_fit(config, run)
         packing.settings = Settings.of_checkpoint(quantization)
         # What reads the files must not choose: on a CPU the automatic one cuts gradients.
         config.quantization_config = {**quantization, "backend": "gptq_torch"}
         config.use_cache = False
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             **source,
             config=config,
             dtype=getattr(torch, use.dtype),
             attn_implementation=use.attention,
             device_map={"": str(run.device)},
             use_safetensors=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ScenarioError(f"the checkpoint {use.id!r} cannot be loaded: {reason}") from error
+    # What is absent would be memory as it was found, and only a warning would tell.
+    if missing := sorted(loading["missing_keys"]):
+        raise ScenarioError(
+            f"the checkpoint {use.id!r}: {len(missing)} tensors are not in its files, "
+            f"{missing[0]} among them"
+        )
     _adopt(model, packing)
     return model
 

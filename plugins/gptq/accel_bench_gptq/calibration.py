@@ -101,7 +101,11 @@ def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) ->
     load_base_model(run).save_pretrained(work)
     _save_stand_in_tokenizer(work)
     config = QuantizeConfig(
-        **settings.model_dump(), device=str(run.device), offload_to_disk_path=str(work / "offload")
+        **settings.model_dump(),
+        # GPTQModel orders groups by activation unless told otherwise, and there have to be some.
+        act_group_aware=settings.group_size > 0 and not settings.desc_act,
+        device=str(run.device),
+        offload_to_disk_path=str(work / "offload"),
     )
     shortest = min(len(sample["input_ids"]) for sample in samples)
     with _inside(work):  # GPTQModel leaves a folder of logs where it is called.

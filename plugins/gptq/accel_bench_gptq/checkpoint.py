@@ -105,3 +105,10 @@ def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
     if model.overrides:
         return "from_quantized takes a checkpoint as it is; leave model.overrides out"
     return None if quantization is None else checkpoint_problem(model.id, quantization, options)
+
+
+def is_moving(scenario: Scenario) -> bool:
+    """Whether the weights are those of a hub id that says no revision."""
+    model = scenario.model
+    of_hub = "/" in model.id and model_directory(model) is None
+    return of_hub and model.weights == "pretrained" and model.revision is None

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from accel_bench import Run, describe_quantized, load_base_model
+from accel_bench.errors import PluginError
 from accel_bench_gptq.checkpoint import Settings
 from accel_bench_gptq.packing import WORD_BITS, pack
 
@@ -72,7 +73,13 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
         model = load_checkpoint(run, found, options, folder)
     else:
         model = load_checkpoint(run, found, options, None)
-    return Loaded(model.train(), way, seconds, {"quantize": way, **found.evidence(model)})
+    evidence = found.evidence(model)
+    if not evidence["quantized_modules"]:
+        raise PluginError(
+            f"autogptq: {type(model).__name__} has no linear layer in its blocks that can be "
+            f"packed: both sizes have to be multiples of {WORD_BITS}"
+        )
+    return Loaded(model.train(), way, seconds, {"quantize": way, **evidence})
 
 
 class Packing:

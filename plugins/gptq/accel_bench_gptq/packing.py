@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 WORD_BITS = 32
 """Bits of a packed word."""
 
+SMALLEST_SCALE = 2.0**-24
+"""The smallest number above zero that float16 holds: a group of zeros needs a scale too."""
+
 
 class Packed(NamedTuple):
     """A packed matrix of shape (outputs, inputs)."""
@@ -50,7 +53,7 @@ def pack(weight: torch.Tensor, settings: Settings) -> Packed:
     if settings.sym:
         high = torch.maximum(high, -low)
         low = -high
-    scales = ((high - low) / most).clamp(min=torch.finfo(torch.float16).tiny).half()
+    scales = ((high - low) / most).clamp(min=SMALLEST_SCALE).half()
     steps = scales.float()
     middle = torch.full_like(steps, 2 ** (bits - 1))
     zeros = middle if settings.sym else (-low / steps).round().clamp(0, most)

@@ -83,9 +83,15 @@ def test_a_wrong_option_names_the_plugin_the_field_and_what_is_possible(
         activate(make_run().scenario, stack_of(**options))
 
 
-@pytest.mark.parametrize("other", ["bitsandbytes", "torchao"])
-def test_what_quantizes_too_is_in_conflict(other):
-    assert other in AutoGPTQ.conflicts
+def test_what_loads_the_model_too_is_refused_and_what_only_updates_it_is_not(make_run):
+    def stack(**options):
+        uses = (Use(use="autogptq"), Use(use="bitsandbytes", options=options))
+        return Stack(name="both", uses=uses)
+
+    scenario = make_run().scenario
+    with pytest.raises(PluginError, match="'autogptq' and 'bitsandbytes' both claim load_model"):
+        activate(scenario, stack())
+    activate(scenario, stack(quant_type="none", optimizer="adamw_8bit"))
 
 
 def test_what_it_needs_is_declared(check):

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import (
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    Window,
+    hookimpl,
+    model_directory,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from accel_bench_torchao.impl import Float8Training, QuantizedBase
@@ -124,9 +135,15 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what float8 training misses here."""
+        """Say what float8 training misses here, and what has been quantized already."""
+        scenario = experiment.scenario
+        directory = model_directory(scenario.model)
+        if directory is not None and "quantization_config" in read_config(directory):
+            yield (
+                f"model.id {scenario.model.id!r} is quantized already, and torchao starts from "
+                "models in full precision; name the model that it was made from"
+            )
         if self.options.base is None:
-            scenario = experiment.scenario
             wanted = scenario.resources.device
             device = machine.device if wanted == "auto" else wanted
             if not self.options.emulate:

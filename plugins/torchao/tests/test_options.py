@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from accel_bench_torchao import TorchAOOptions
 from pydantic import ValidationError
 
 from accel_bench.errors import PluginError
+from accel_bench.machine import read_machine
 from accel_bench.testing import run_plugin
 
 FLOAT8 = {"float8_training": "tensorwise", "emulate": True}
@@ -80,3 +82,12 @@ def test_only_a_quantized_base_claims_loading_and_needs_an_adapter(bench: Any) -
     assert bench.plugin().needs_adapter
     assert bench.plugin(**FLOAT8).claims() == frozenset()
     assert not bench.plugin(**FLOAT8).needs_adapter
+
+
+def test_a_model_that_is_quantized_already_is_skipped_before_anything_starts(
+    bench: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
+    experiment = bench.experiment(model={"id": str(tmp_path)})
+    (reason,) = bench.plugin().check_scenario(experiment, read_machine())
+    assert "is quantized already" in reason
