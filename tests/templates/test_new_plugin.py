@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,16 @@ TOGETHER = (
     ["build_engine", "observe_ranks", "prepare_experiment"],
 )
 """Hooks in one plugin."""
+
+TWO_RANKS = """\
+model: {{overrides: {{num_hidden_layers: 2}}}}
+data: {{sequence_length: 32}}
+measure: {{warmup: 1, steps: 2, repeats: 1}}
+resources: {{device: cpu, devices: 2}}
+parallel: {{use: {name}}}
+stacks: {{alone: []}}
+"""
+"""A small scenario that the plugin joins two ranks in."""
 
 
 def install_written(folder: Path, hooks: Sequence[str]) -> str:
@@ -75,6 +87,26 @@ def test_what_needs_processes_is_written_without_a_run_in_process(
     assert "run_plugin" not in test
 
 
+def test_ranks_that_it_joins_send_no_buffers(tmp_path: Path) -> None:
+    name = install_written(tmp_path, ["parallelize_model"])
+    (tmp_path / "two.yaml").write_text(TWO_RANKS.format(name=name))
+    path = {"PYTHONPATH": str(tmp_path / f"accel-bench-{name}")}
+    command = ["-m", "accel_bench", "run", "two.yaml", "-q", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["experiments"]
+    # A busy machine degrades a run too, for reasons of its own.
+    assert row["status"] in {"ok", "degraded"}, row["reasons"]
+    assert not [reason for reason in row["reasons"] if "buffers" in reason]
+
+
 def test_the_plugin_that_is_written_by_default_counts(tmp_path: Path) -> None:
     with written_and_installed(tmp_path, []) as name:
         shown = run_plugin(name, counted="LlamaRMSNorm").ranks[0].evidence[name]
@@ -84,7 +116,7 @@ def test_the_plugin_that_is_written_by_default_counts(tmp_path: Path) -> None:
     assert "has no LlamaRMSNrom; did you mean 'LlamaRMSNorm'?" in failed.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["mine", "run", "4bit", "a.b_c-d", "x" * 30])
+@pytest.mark.parametrize("name", ["mine", "run", "p4bit", "a_b-c", "x" * 30])
 def test_every_name_makes_files_that_parse(name: str, tmp_path: Path) -> None:
     files = plugin_files(name, [*hook_arguments()][:-2])
     for path, text in files.items():
@@ -121,6 +153,13 @@ def test_what_is_written_is_clean_and_formatted(tmp_path: Path) -> None:
         ("../mine", "small letters and digits"),
         ("", "small letters and digits"),
         ("x" * 31, "at most 30"),
+        ("a.b", "small letters and digits"),
+        ("4bit", "a letter first"),
+        ("true", "in a scenario file it means something else"),
+        ("off", "in a scenario file it means something else"),
+        ("null", "in a scenario file it means something else"),
+        ("none", "in a scenario file it means something else"),
+        ("baseline", "in a scenario file it means something else"),
         ("example", "is installed already, by accel-bench-example"),
         ("lora", "is installed already, by accel-bench"),
     ],
@@ -141,6 +180,12 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="accel-bench-mine exists; remove it, or choose another"):
         write_plugin("mine", (), tmp_path)
     assert list((tmp_path / "accel-bench-mine").iterdir()) == []
+
+
+def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PluginError, match="file is a file; name a folder with --folder"):
+        write_plugin("mine", (), tmp_path / "file")
 
 
 def test_partners_and_something_that_acts_are_added(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class It(Plugin[Options]):
     def __init__(self, options, name=""):
         super().__init__(options, name)
         self.count = 0
+        {making}
 
     @hookimpl
     def accelerate_model(self, run):
@@ -42,6 +43,8 @@ class It(Plugin[Options]):
     @hookimpl
     def close_run(self, run):
         {closing}
+
+    {more}
 """
 
 
@@ -52,10 +55,18 @@ def source(
     acting: str = "pass",
     evidence: str = "{'modules': self.count}",
     closing: str = "pass",
+    making: str = "pass",
+    more: str = "",
 ) -> str:
     """The module of a plugin that keeps the contract, but for what is given."""
     return SOURCE.format(
-        top=top, declared=declared, acting=acting, evidence=evidence, closing=closing
+        top=top,
+        declared=declared,
+        acting=acting,
+        evidence=evidence,
+        closing=closing,
+        making=making,
+        more=more,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from pathlib import Path
@@ -101,15 +102,82 @@ def test_a_class_that_is_patched_and_put_back_passes(tmp_path: Path) -> None:
     )
     closing = (
         "from transformers.models.llama.modeling_llama import LlamaRMSNorm as C; "
-        "C.forward = self.original"
+        "C.forward = self.original or C.forward"
     )
-    check(tmp_path, source(acting=acting, closing=closing))
+    text = source(making="self.original = None", acting=acting, closing=closing)
+    check(tmp_path, text)
 
 
-def test_a_forward_hook_that_is_left_is_named(tmp_path: Path) -> None:
-    acting = "run.model.register_forward_hook(lambda *arguments: None)"
-    (found,) = violations(tmp_path, source(acting=acting))
-    assert "It.accelerate_model.<locals>.<lambda> is still on the model" in found
+def test_a_hook_on_the_model_may_stay_there(tmp_path: Path) -> None:
+    check(tmp_path, source(acting="run.model.register_forward_hook(lambda *arguments: None)"))
+
+
+def test_what_is_set_when_the_plugin_is_made_must_be_undone(tmp_path: Path) -> None:
+    making = (
+        "import sys; "
+        "'torch' in sys.modules and sys.modules['torch'].use_deterministic_algorithms(True)"
+    )
+    (found,) = violations(tmp_path, source(making=making), scenario=NULL)
+    assert "torch.use_deterministic_algorithms is True, and was False before" in found
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_planning_that_sets_a_variable_is_named(tmp_path: Path) -> None:
+    closing = "os.environ.pop('MADE', None)"
+    text = source(making="os.environ['MADE'] = '1'", closing=closing)
+    (found,) = violations(tmp_path, text, scenario=NULL)
+    assert found.startswith("light planning: __init__, claims, fingerprint or check_scenario sets")
+    assert "MADE" in found
+
+
+def test_planning_that_imports_torch_is_named(tmp_path: Path) -> None:
+    more = "@hookimpl\n    def check_scenario(self, experiment):\n        import torch"
+    (found,) = violations(tmp_path, source(more=more), scenario=NULL)
+    assert "check_scenario imports torch in the process that plans" in found
+
+
+def test_what_is_left_by_a_run_that_fails_early_is_named(tmp_path: Path) -> None:
+    early = "@hookimpl\n    def prepare_process(self, run):\n        os.environ['EARLY'] = '1'"
+    closing = "self.late; os.environ.pop('EARLY')"
+    text = source(acting="self.late = 1", closing=closing, more=early)
+    left, raised = violations(tmp_path, text, scenario=NULL)
+    assert "after a run that failed once processes were prepared" in left
+    assert "the environment variable EARLY is '1'" in left
+    assert "close_run raised AttributeError: 'It' object has no attribute 'late'" in raised
+
+
+@pytest.mark.parametrize(
+    ("acting", "said"),
+    [
+        ("import gc; gc.disable()", "gc.enable is False, and was True before"),
+        (
+            "import torch; torch.backends.cudnn.allow_tf32 = False",
+            "torch.backends.cudnn.allow_tf32 is False, and was True before",
+        ),
+    ],
+)
+def test_other_settings_that_are_left_are_named_and_put_back(
+    tmp_path: Path, acting: str, said: str
+) -> None:
+    for run in ("first", "second"):  # Not put back, the second would find it as it was.
+        folder = tmp_path / f"{tmp_path.name}_{run}"
+        folder.mkdir()
+        (found,) = violations(folder, source(acting=acting), scenario=NULL)
+        assert said in found
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("time", "perf_counter"), ("torch.cuda", "synchronize")],
+)
+def test_a_function_that_stays_replaced_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    owner = importlib.import_module(module)
+    monkeypatch.setattr(owner, name, getattr(owner, name))
+    acting = f"import {module} as m; was = m.{name}; m.{name} = lambda *a: was(*a)"
+    (found,) = violations(tmp_path, source(acting=acting), scenario=NULL)
+    assert f"{module}.{name} was replaced by" in found
 
 
 def test_a_hook_of_all_optimizers_that_is_left_is_named_and_removed(tmp_path: Path) -> None:
@@ -122,7 +190,7 @@ def test_a_hook_of_all_optimizers_that_is_left_is_named_and_removed(tmp_path: Pa
     assert not optimizer._global_optimizer_post_hooks
 
 
-@pytest.mark.parametrize("evidence", ["None", "{}"])
+@pytest.mark.parametrize("evidence", ["None", "{}", "{'replaced': 0}"])
 def test_missing_evidence_is_named(tmp_path: Path, evidence: str) -> None:
     (found,) = violations(tmp_path, source(evidence=evidence), scenario=NULL)
     assert found.startswith("evidence: report_evidence")
@@ -162,6 +230,25 @@ def test_options_that_take_what_they_should_not_are_named(tmp_path: Path) -> Non
     assert any("Lax.level takes '1', which is not of its type" in text for text in found)
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "level: Annotated[int, BeforeValidator(int)] = 1\n    '''A level.'''\n",
+        "level: int = 1\n    '''A level.'''\n"
+        "    @field_validator('level', mode='before')\n"
+        "    def read(cls, value): return int(value)\n",
+    ],
+)
+def test_an_option_that_is_read_from_text_is_no_violation(tmp_path: Path, reads: str) -> None:
+    top = (
+        "from typing import Annotated\nfrom pydantic import BeforeValidator, field_validator\n"
+        f"from accel_bench import Options\nclass Reads(Options):\n    {reads}"
+    )
+    report = check(tmp_path, source(top=top, declared="Options = Reads"), scenario=NULL)
+    told = {clause.sentence for clause in report.unproven}
+    assert "level: a validator stands before the type, so no wrong type was tried" in told
+
+
 def test_a_loss_beyond_the_tolerance_is_named_with_both_figures(tmp_path: Path) -> None:
     acting = "run.model.lm_head.weight.data *= 8"
     (found,) = violations(tmp_path, source(declared="loss_tolerance = 1e-4", acting=acting))
@@ -188,6 +275,50 @@ def test_an_architecture_on_which_it_fails_is_named(tmp_path: Path) -> None:
     acting = "run.model.model.layers"
     (found,) = violations(tmp_path, source(acting=acting), archs=None)
     assert found.startswith("architectures: GPT2LMHeadModel is declared, and it does not run")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("os.environ['LEFT'] = 'x'", "undone by close_run: {where}: the environment variable LEFT"),
+        ("self.count = 0", "evidence: {where}: report_evidence returns nothing but zeros"),
+        ("run.model.lm_head.weight.data *= 8", "loss of the baseline: {where}: the loss differs"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("setting", "where", "asked"),
+    [
+        (
+            "run.scenario.model.dtype == 'bfloat16'",
+            "on tiny-llama-cpu in bfloat16 on cpu",
+            {"dtypes": ("bfloat16",)},
+        ),
+        (
+            "type(run.model).__name__ == 'GPT2LMHeadModel'",
+            "on gpt2 in float32 on cpu",
+            {"archs": ("GPT2LMHeadModel",)},
+        ),
+    ],
+)
+def test_a_fault_in_one_setting_alone_is_named(  # noqa: PLR0917
+    tmp_path: Path, fault: str, said: str, setting: str, where: str, asked: dict[str, Any]
+) -> None:
+    text = source(acting=f"if {setting}: {fault}")
+    (found,) = violations(tmp_path, text, **asked)
+    assert found.startswith(said.format(where=where))
+
+
+def test_what_every_run_leaves_is_said_once(tmp_path: Path) -> None:
+    text = source(acting="os.environ['LEFT'] = 'x'")
+    (found,) = violations(tmp_path, text, dtypes=("bfloat16",))
+    assert found.startswith("undone by close_run: the environment variable LEFT")
+
+
+def test_a_dtype_in_which_not_even_the_baseline_trains_is_unproven(tmp_path: Path) -> None:
+    report = check(tmp_path, source(declared="dtypes = frozenset({'float16'})"))
+    assert any("not even the baseline runs" in one.sentence for one in report.unproven) or (
+        "runs" in {clause.name for clause in report.proven}
+    )
 
 
 def test_an_architecture_without_a_model_in_the_catalogue_is_unproven(tmp_path: Path) -> None:

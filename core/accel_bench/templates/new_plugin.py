@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 
+import yaml
+
 import accel_bench
 from accel_bench.contract import OWN_DISTRIBUTION
 from accel_bench.errors import PluginError, did_you_mean
@@ -15,13 +17,18 @@ from accel_bench.extras import extras
 from accel_bench.installed import installed
 from accel_bench.misfits import hook_arguments
 from accel_bench.plugin import CONTRACT
+from accel_bench.plugins import NO_PLUGIN
 from accel_bench.templates.python_source import import_lines, joined, sections
 
 FILES = Path(__file__).parent / "plugin"
 """Where the templates lie."""
 
-NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,28}[a-z0-9])?")
-"""A name of PEP 508 in small letters, short enough for folders and tables."""
+NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,28}[a-z0-9])?")
+"""A name of PEP 508 in small letters, short enough for folders and tables, without the dot that
+separates keys on the command line."""
+
+RESERVED = frozenset({"baseline", NO_PLUGIN})
+"""Names that scenario files give a meaning of their own."""
 
 DEFAULT_HOOKS = ("accelerate_model",)
 """What a plugin does where nobody asks for anything."""
@@ -53,11 +60,13 @@ WITH_PROCESSES = frozenset({"launch_ranks", "parallelize_model"})
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
     """Write `accel-bench-NAME` into a folder; return where it is, and the hooks that it has.
 
-    Raises PluginError for a name that cannot be used or is taken, for an unknown hook and for a
-    folder that exists.
+    Raises PluginError for a name that cannot be used or is taken, for an unknown hook, for a
+    folder that exists and for a parent that is a file.
     """
     _check_name(name)
     chosen = _chosen(hooks)
+    if parent.exists() and not parent.is_dir():
+        raise PluginError(f"{parent} is a file; name a folder with --folder")
     folder = parent / f"accel-bench-{_normal(name)}"
     if folder.exists():
         raise PluginError(f"{folder} exists; remove it, or choose another name or --folder")
@@ -69,7 +78,7 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
     """The files of the distribution by their path in it; `hooks` are in call order."""
-    package = f"accel_bench_{re.sub('[.-]', '_', name)}"
+    package = f"accel_bench_{name.replace('-', '_')}"
     parts = [sections((FILES / "hooks" / f"{hook}.template").read_text("utf8")) for hook in hooks]
     words = {
         "name": name,
@@ -101,8 +110,12 @@ def _check_name(name: str) -> None:
     """Refuse what cannot be a distribution's name, and what is taken."""
     if not NAME.fullmatch(name):
         raise PluginError(
-            f"{name!r} cannot be a plugin's name: small letters and digits, with '-', '_' or '.' "
-            "between them, at most 30"
+            f"{name!r} cannot be a plugin's name: small letters and digits, with '-' or '_' "
+            "between them, a letter first, at most 30"
+        )
+    if name in RESERVED or yaml.safe_load(name) != name:
+        raise PluginError(
+            f"{name!r} cannot be a plugin's name: in a scenario file it means something else"
         )
     taken = {plugin.name: plugin.distribution for plugin in installed()}
     if name in taken:
@@ -208,13 +221,11 @@ def _dependencies(parts: Iterable[Mapping[str, str]]) -> str:
 
 def _normal(name: str) -> str:
     """A name as package indexes write it (PEP 503)."""
-    return re.sub("[._-]+", "-", name)
+    return re.sub("[_-]+", "-", name)
 
 
 def _class_name(name: str) -> str:
     """`my-plugin` is `MyPlugin`; what is no name, or one of ours, gets `Plugin` at an end."""
-    joined_name = "".join(word.capitalize() for word in re.split("[._-]+", name))
-    if joined_name[0].isdigit():
-        return f"Plugin{joined_name}"
+    joined_name = "".join(word.capitalize() for word in re.split("[_-]+", name))
     taken = joined_name in {*accel_bench.__all__, "Any", "Callable", "Field"}
     return f"{joined_name}Plugin" if taken or keyword.iskeyword(joined_name) else joined_name

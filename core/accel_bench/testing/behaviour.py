@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from accel_bench.analysis.convergence import compare_losses
 from accel_bench.errors import AccelBenchError
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
 from accel_bench.testing.in_process import Carried
-from accel_bench.testing.report import Clause, proven, unproven, violated
+from accel_bench.testing.report import RUN, Clause, proven, unproven, violated
 from accel_bench.testing.running import refuse_processes
 from accel_bench.testing.tiny import Trial, model_of
+from accel_bench.testing.traces import SEEN_THROUGH
 from accel_bench.testing.trials import Trials, losses, own_reasons
 
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change what is trained."""
 
-RUN = "runs"
-"""Name of the clause without which no other one can be tried."""
+UNDONE = "undone by close_run"
+"""Name of the clause about what outlives a run."""
+
+ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
+"""The other way out of a violation in one setting alone."""
 
 
 def behaviour(trials: Trials) -> Iterator[Clause]:
@@ -32,17 +36,20 @@ def behaviour(trials: Trials) -> Iterator[Clause]:
             return
         baseline = trials.baseline(trial)
         if not baseline.status.completed:
-            yield violated(RUN, f"even without the plugin: {_ending(baseline)}; mend `scenario`")
+            yield _no_baseline(trials, baseline)
             return
         carried = trials.run(trial)
     except AccelBenchError as error:
         yield violated(RUN, str(error))
         return
     yield _runs(RUN, carried.result, _setting(carried.result))
-    yield from _undone(trials, carried)
+    undone = [*_undone(carried)]
+    if carried.result.status.completed:
+        undone += _after_failure(trials, trial, carried)
+    yield from undone or [proven(UNDONE, f"as before: {SEEN_THROUGH}")]
     if carried.result.status.completed:
         yield from _of_a_run(trials, trial, baseline, carried.result)
-        yield from _other_settings(trials, carried.result)
+        yield from _other_settings(trials, carried)
 
 
 def _cannot_be_tried(trials: Trials) -> str:
@@ -59,6 +66,15 @@ def _cannot_be_tried(trials: Trials) -> str:
     except AccelBenchError as error:
         return str(error)
     return ""
+
+
+def _no_baseline(trials: Trials, baseline: Result) -> Clause:
+    """Why nothing can be compared: the author's scenario, or a dtype that this device is bad at."""
+    if not trials.scenario and baseline.status is Status.INVALID:
+        return unproven(
+            RUN, f"not even the baseline runs {_setting(baseline)}: {_ending(baseline)}"
+        )
+    return violated(RUN, f"even without the plugin: {_ending(baseline)}; mend `scenario`")
 
 
 def _of_a_run(trials: Trials, trial: Trial, baseline: Result, result: Result) -> Iterator[Clause]:
@@ -79,17 +95,23 @@ def _runs(name: str, result: Result, where: str) -> Clause:
     return violated(name, f"{where}: {_ending(result)}")
 
 
-def _undone(trials: Trials, carried: Carried) -> Iterator[Clause]:
-    """What the process still shows of the run after `close_run`."""
-    package = trials.kind.__module__.partition(".")[0]
-    hooks = sorted(hook for hook in carried.hooks if hook.partition(".")[0] == package)
-    left = [*carried.left, *(f"the forward hook {hook} is still on the model" for hook in hooks)]
-    for text in left:
-        yield violated("undone by close_run", f"{text}; put it back in close_run")
-    if not left:
-        yield proven(
-            "undone by close_run",
-            "environment, torch's settings, patched functions and hooks are as before",
+def _undone(carried: Carried, known: Collection[str] = (), where: str = "") -> Iterator[Clause]:
+    """What the process still shows of the run after `close_run`, but for what is known already."""
+    for text in carried.left:
+        if text not in known:
+            yield violated(UNDONE, f"{where}{text}; put it back in close_run")
+
+
+def _after_failure(trials: Trials, trial: Trial, carried: Carried) -> Iterator[Clause]:
+    """What a run leaves behind that failed before the plugin's other hooks were called."""
+    failed, where = trials.fail(trial), "after a run that failed once processes were prepared: "
+    yield from _undone(failed, carried.left, where)
+    log = failed.result.log_tail.strip()
+    if f"close_run of {trials.name}\n" in log:
+        yield violated(
+            UNDONE,
+            f"{where}close_run raised {log.rpartition('failed in close_run: ')[2]}; it is called "
+            "always: set in __init__ what it reads",
         )
 
 
@@ -116,11 +138,13 @@ def _evidence(trials: Trials, result: Result) -> Clause:
     """Whether the plugin shows that it acted."""
     shown = result.ranks[0].evidence.get(trials.name)
     metrics = (*result.ranks[0].metrics, *result.metrics)
-    if shown:
+    # What fills a slot acts in every run; what stands in the stack may have found nothing to do.
+    if isinstance(shown, Mapping) and shown and (trials.slots or any(shown.values())):
         return proven("evidence", ", ".join(shown))
     if trials.slots == ("metrics",) and metrics:
         return proven("evidence", "its metrics")
-    what = "returns nothing" if shown is not None else "is not implemented, or returns None"
+    nothing = "returns nothing but zeros" if shown else "returns nothing"
+    what = nothing if shown is not None else "is not implemented, or returns None"
     return violated(
         "evidence",
         f"report_evidence {what}; return counts that could only be there if it acted",
@@ -177,35 +201,48 @@ def _serialised(result: Result) -> Clause:
     return violated("serialisable", "the result is not read back from JSON as it was written")
 
 
-def _other_settings(trials: Trials, usual: Result) -> Iterator[Clause]:
+def _other_settings(trials: Trials, usual: Carried) -> Iterator[Clause]:
     """The other dtypes on the usual model, and the other architectures in the usual dtype."""
-    model = usual.experiment.scenario.model
+    model = usual.result.experiment.scenario.model
     yield proven("dtypes", f"{model.dtype} on {model.id}")
     for dtype in trials.other_dtypes(model.dtype):
-        yield _in_setting(trials, "dtypes", dtype, trials.plan(dtype=dtype))
+        yield from _in_setting(trials, ("dtypes", dtype), trials.plan(dtype=dtype), usual.left)
     for architecture in trials.architectures():
         name = model_of(architecture)
         if name is None:
             yield unproven("architectures", f"no model of the catalogue is a {architecture}")
         elif name != model.id:
-            yield _in_setting(trials, "architectures", architecture, trials.plan(model=name))
+            setting = ("architectures", architecture)
+            yield from _in_setting(trials, setting, trials.plan(model=name), usual.left)
         else:
             yield proven("architectures", architecture)
 
 
-def _in_setting(trials: Trials, clause: str, value: str, trial: Trial) -> Clause:
-    """One more pair of runs."""
+def _in_setting(
+    trials: Trials, setting: tuple[str, str], trial: Trial, known: Collection[str]
+) -> Iterator[Clause]:
+    """One more pair of runs, and what they show; `known` is left by every run."""
+    clause, value = setting
     if trial.plugin.skipped:
-        return violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")
+        yield violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")
+        return
     baseline = trials.baseline(trial)
     if not baseline.status.completed:
-        return unproven(clause, f"{value}: not even the baseline runs here: {_ending(baseline)}")
-    result = trials.run(trial).result
-    if result.status.completed and not own_reasons(result):
-        return proven(clause, value)
-    return violated(
-        clause, f"{value} is declared, and it does not run {_setting(result)}: {_ending(result)}"
-    )
+        ending = _ending(baseline)
+        yield unproven(clause, f"{value}: not even the baseline runs here: {ending}")
+        return
+    carried = trials.run(trial)
+    result, where = carried.result, _setting(carried.result)
+    found = [*_undone(carried, known, f"{where}: ")]
+    if not result.status.completed or own_reasons(result):
+        found.append(
+            violated(clause, f"{value} is declared, and it does not run {where}: {_ending(result)}")
+        )
+    else:
+        seen = (_evidence(trials, result), _loss(trials, baseline, result))
+        wrong = [one for one in seen if one.outcome == "violated"]
+        found += [violated(one.name, f"{where}: {one.sentence}; {ELSEWHERE}") for one in wrong]
+    yield from found or [proven(clause, value)]
 
 
 def _setting(result: Result) -> str:

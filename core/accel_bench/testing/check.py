@@ -59,7 +59,7 @@ def _clauses(name: str, options: Mapping[str, Any], trials: dict[str, Any]) -> I
     try:
         plugin = find(name)
         # Before this process imports it: what the import sets would be inherited.
-        light = [*declared.light_import(plugin)]
+        light = [*declared.light_import(plugin, options, trials["scenario"], trials["device"])]
         kind = import_plugin(plugin.entry, f"plugin {name!r} ({plugin.distribution})", True)
     except AccelBenchError as error:
         yield violated("entry point", str(error))

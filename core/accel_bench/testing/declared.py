@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from packaging.requirements import Requirement
+from pydantic import BeforeValidator, PlainValidator, WrapValidator
 
 from accel_bench.contract import OWN_DISTRIBUTION, is_on_contract
 from accel_bench.errors import AccelBenchError, PluginError
@@ -19,7 +21,7 @@ from accel_bench.misfits import misfits, wrong_declarations
 from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugin_description import implemented, options_of
 from accel_bench.scenario.validate import validate
-from accel_bench.testing.report import Clause, proven, violated
+from accel_bench.testing.report import Clause, proven, unproven, violated
 
 HEAVY = (
     "accelerate",
@@ -37,26 +39,43 @@ HEAVY = (
 IMPORT_SECONDS = 60.0
 """Limit of the process that imports the plugin; the import itself has one of 10 s."""
 
+Brought: TypeAlias = tuple[list[str], list[str]]
+"""Top-level packages, and environment variables that were set, changed or removed."""
+
 STRANGE = "an_option_that_nobody_has"
 """An option that must be refused."""
 
 PROGRAM = """\
-import os, sys
+import contextlib, json, os, sys
 import accel_bench.plugins
-before, modules = dict(os.environ), set(sys.modules)
-accel_bench.plugins.load_class(sys.argv[1], allow_torch=True)
-names = sorted({name.partition(".")[0] for name in set(sys.modules) - modules})
-changed = sorted(n for n in {*before, *os.environ} if before.get(n) != os.environ.get(n))
-print(repr((names, changed)))
+from accel_bench.errors import AccelBenchError
+from accel_bench.testing.tiny import plan_trial, this_machine
+
+def seen(act, *arguments, **named):
+    before, modules = dict(os.environ), set(sys.modules)
+    act(*arguments, **named)
+    names = {name.partition(".")[0] for name in set(sys.modules) - modules}
+    changed = {n for n in {*before, *os.environ} if before.get(n) != os.environ.get(n)}
+    return sorted(names), sorted(changed)
+
+def plan(*trial):
+    with contextlib.suppress(AccelBenchError):  # Told where the plugin is to be run.
+        plan_trial(*trial)
+
+imported = seen(accel_bench.plugins.load_class, sys.argv[1], allow_torch=True)
+this_machine()
+print("\\n", repr((imported, seen(plan, *json.loads(sys.argv[2])))), sep="")
 """
-"""What a fresh process does to see what an import brings along."""
+"""What a fresh process does to see what an import, and then a plan, bring along."""
 
 
-def light_import(plugin: Installed) -> Iterator[Clause]:
-    """The module is imported in a fresh process: quickly, nothing heavy, nothing set."""
+def light_import(
+    plugin: Installed, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
+) -> Iterator[Clause]:
+    """A fresh process imports the module and plans with it: quickly, nothing heavy, nothing set."""
     name, module = "light import", plugin.entry.module
     try:
-        imported, changed = _imported(plugin.name)
+        (imported, changed), planning = _brought(plugin.name, options, scenario, device)
     except (AccelBenchError, subprocess.TimeoutExpired) as error:
         yield violated(name, str(error))
         return
@@ -75,6 +94,24 @@ def light_import(plugin: Installed) -> Iterator[Clause]:
         )
     if not heavy and not changed:
         yield proven(name, f"importing {module} brings no heavy package and sets nothing")
+    if "torch" not in imported:
+        yield _light_planning(*planning)
+
+
+def _light_planning(imported: Sequence[str], changed: Sequence[str]) -> Clause:
+    """Whether the parent, which plans, stays without torch and as it was."""
+    name, hooks = "light planning", "__init__, claims, fingerprint or check_scenario"
+    if "torch" in imported:
+        return violated(
+            name, f"{hooks} imports torch in the process that plans; import it in other hooks"
+        )
+    if changed:
+        return violated(
+            name,
+            f"{hooks} sets the environment variables {', '.join(changed)} in the process that "
+            "plans, for all stacks; set them in prepare_process and put them back in close_run",
+        )
+    return proven(name, "planning brings no torch and sets nothing")
 
 
 def known_hooks(kind: type[Plugin[Any]]) -> Iterator[Clause]:
@@ -104,6 +141,12 @@ def strict_options(kind: type[Plugin[Any]], options: Mapping[str, Any]) -> Itera
     """What is given is taken; an unknown option and a wrong type are refused; values are frozen."""
     found = list(_lax(kind.Options, options))
     yield from (violated("strict options", text) for text in found)
+    free = [name for name in kind.Options.model_fields if _reads_first(kind.Options, name)]
+    if free:
+        yield unproven(
+            "strict options",
+            f"{', '.join(free)}: a validator stands before the type, so no wrong type was tried",
+        )
     if not found:
         yield proven("strict options", "an unknown option and values of a wrong type are refused")
 
@@ -149,15 +192,18 @@ def met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
     return proven("requirements", "all are installed")
 
 
-def _imported(name: str) -> tuple[list[str], list[str]]:
-    """Top-level packages and environment variables that importing the plugin adds.
+def _brought(
+    name: str, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
+) -> tuple[Brought, Brought]:
+    """What importing the plugin adds to a process, and then what planning with it adds.
 
     Raises PluginError when it cannot be imported.
     """
     # The process sees what this one sees, also what a test has put on its path.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    trial = json.dumps([name, dict(options), dict(scenario), device], default=str)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name],
+        [sys.executable, "-c", PROGRAM, name, trial],
         capture_output=True,
         text=True,
         env=environment,
@@ -168,8 +214,8 @@ def _imported(name: str) -> tuple[list[str], list[str]]:
         last = done.stderr.strip().rpartition("\n")[2]
         raise PluginError(last.removeprefix("accel_bench.errors.PluginError: "))
     # Plugins may print while they are imported: ours is the last line.
-    names, changed = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
-    return names, changed
+    imported, planning = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
+    return imported, planning
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
@@ -185,7 +231,7 @@ def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
     if not model.model_config.get("frozen"):
         yield f"{label} is not frozen; do not change `frozen`"
     for name, field in model.model_fields.items():
-        for wrong in _wrong_values(field.annotation):
+        for wrong in () if _reads_first(model, name) else _wrong_values(field.annotation):
             if not _refuses(model, options, name, wrong):
                 yield (
                     f"{label}.{name} takes {wrong!r}, which is not of its type; leave the model "
@@ -200,6 +246,20 @@ def _refuses(model: type[Options], options: Mapping[str, Any], name: str, value:
     except PluginError:
         return True
     return False
+
+
+def _reads_first(model: type[Options], name: str) -> bool:
+    """Whether a validator sees a field's value before its type does, and may turn it into that."""
+    decorators = model.__pydantic_decorators__
+    kinds = BeforeValidator | WrapValidator | PlainValidator
+    return (
+        any(isinstance(one, kinds) for one in model.model_fields[name].metadata)
+        or any(one.info.mode != "after" for one in decorators.model_validators.values())
+        or any(
+            one.info.mode != "after" and {name, "*"} & {*one.info.fields}
+            for one in decorators.field_validators.values()
+        )
+    )
 
 
 def _wrong_values(annotation: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accel_bench.errors import WorkerError
 from accel_bench.job import Job
 from accel_bench.launch.attempt import Attempt, carry_out
 from accel_bench.plan import Planned
@@ -21,7 +22,7 @@ from accel_bench.ranks import RankProcess
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
 from accel_bench.testing.tiny import this_machine
-from accel_bench.testing.traces import Traces, changes, hooks_on, preserved, read_traces
+from accel_bench.testing.traces import Traces, changes, preserved, read_traces
 from accel_bench.worker import settings
 from accel_bench.worker.__main__ import write
 from accel_bench.worker.heartbeat import Heartbeat
@@ -41,18 +42,15 @@ class Carried:
     left: list[str] = field(default_factory=list)
     """What is still changed in the process after `close_run`, in words."""
 
-    hooks: frozenset[str] = frozenset()
-    """Functions that still hook into modules of the model after `close_run`."""
-
 
 class InProcess(Plugin[Options]):
     """A launcher whose only rank is the process that asks for it."""
 
-    def __init__(self, options: Options, name: str = "") -> None:
+    def __init__(self, options: Options, name: str = "", fails: bool = False) -> None:
         super().__init__(options, name)
+        self.fails = fails
         self.traces_before: Traces | None = None
         self.traces_after: Traces | None = None
-        self.hooks: frozenset[str] = frozenset()
         self.stopped = False
 
     @hookimpl
@@ -66,18 +64,20 @@ class InProcess(Plugin[Options]):
         return [EndedRank()]
 
     @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Called last of all: look at what the others have left on the model."""
-        self.hooks = hooks_on(run.unwrapped_model if run.model is None else run.model)
+    def prepare_process(self, run: Run) -> None:
+        """Called after that of all others: end the run here where that is wanted."""
+        if self.fails:
+            raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     def _work(self, job: Job) -> RankResult:
         """What `python -m accel_bench.worker` does, but for the process."""
         settings.set_environment()
         heartbeat = Heartbeat(job.heartbeat_path(0))
-        active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
-        witnessed = Active([*active.members, _member(self)])
+        # Before any plugin is made: what it does in `__init__` must be undone too.
         self.traces_before = read_traces()
         try:
+            active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
+            witnessed = Active([*active.members, _member(self)])
             return measure(job, 0, 0, witnessed, heartbeat)
         finally:
             self.traces_after = read_traces()
@@ -121,10 +121,17 @@ def carry_out_here(planned: Planned, root: Path) -> Carried:
         left += [text for text in carried.left if text not in left]
         if not carried.result.status.completed:
             break
-    return Carried(carried.result, left, carried.hooks)
+    return Carried(carried.result, left)
 
 
-def _attempt(planned: Planned, root: Path, purpose: Literal["prepare", "measure"]) -> Carried:
+def fail_here(planned: Planned, root: Path) -> Carried:
+    """Start to measure an experiment, and end it after `prepare_process` of all its plugins."""
+    return _attempt(planned, root, "measure", fails=True)
+
+
+def _attempt(
+    planned: Planned, root: Path, purpose: Literal["prepare", "measure"], fails: bool = False
+) -> Carried:
     """One purpose: a folder and a job, then everything that the product does with them."""
     identity = f"{SITTING}-{secrets.token_hex(4)}"
     folder = root / identity
@@ -138,7 +145,7 @@ def _attempt(planned: Planned, root: Path, purpose: Literal["prepare", "measure"
     )
     facts = this_machine().model_dump(mode="json")
     attempt = Attempt(job, SITTING, 0, (), facts, root)
-    here = InProcess(Options(), "in-process")
+    here = InProcess(Options(), "in-process", fails)
     scenario = planned.experiment.scenario
     with preserved(), warnings.catch_warnings():
         # In the product a library's warning ends up in a log, whatever the tests make of it.
@@ -149,7 +156,7 @@ def _attempt(planned: Planned, root: Path, purpose: Literal["prepare", "measure"
     if here.stopped:
         raise KeyboardInterrupt
     found = changes(here.traces_before, here.traces_after, scenario.train.matmul_precision)
-    return Carried(result, found, here.hooks)
+    return Carried(result, found)
 
 
 def _active_here(planned: Planned, here: InProcess) -> Active:
@@ -159,7 +166,7 @@ def _active_here(planned: Planned, here: InProcess) -> Active:
 
 
 def _member(here: InProcess) -> Member:
-    """Ours, as the last one: its `close_run` comes after those of all others."""
+    """Ours, as the last one: its hooks are called after those of all others."""
     return Member(here, here.name, "launcher", "accel-bench")
 
 

@@ -10,6 +10,9 @@ from accel_bench.scenario.base import Frozen
 Outcome = Literal["proven", "violated", "unproven"]
 """What may be said about a clause."""
 
+RUN = "runs"
+"""Name of the clause without which no other one can be tried: the plugin trains here."""
+
 
 class Clause(Frozen):
     """One clause of the contract, and how it went."""
@@ -50,6 +53,11 @@ class Report(Frozen):
     def violated(self) -> tuple[Clause, ...]:
         """What does not hold."""
         return self._of("violated")
+
+    @property
+    def ran(self) -> bool:
+        """Whether the plugin trained at all: else nothing that needs a run is proven."""
+        return any(clause.name == RUN for clause in self.proven)
 
     def __str__(self) -> str:
         counts = (len(self.violated), len(self.proven), len(self.unproven))

@@ -14,6 +14,7 @@ from accel_bench.plan import Planned
 from accel_bench.result import Result, Status
 from accel_bench.testing.in_process import SITTING, Carried, carry_out_here
 from accel_bench.testing.tiny import plan_trial
+from accel_bench.testing.traces import preserved
 
 STARTS_PROCESSES = ("launcher", "parallel")
 """Slots whose work is several processes."""
@@ -39,7 +40,8 @@ def run_plugin(
     unknown names, wrong options, broken plugins, and for a plugin that starts processes.
     """
     importlib.import_module("torch")
-    trial = plan_trial(name, options, scenario, device)
+    with preserved():
+        trial = plan_trial(name, options, scenario, device)
     refuse_processes(name, trial.slots)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         return carry_out_or_skip(trial.plugin, Path(folder)).result

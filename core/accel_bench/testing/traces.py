@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import inspect
+import operator
 import os
 import signal
 import sys
@@ -13,16 +16,46 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-WATCHED = ("torch.nn", "torch.optim", "transformers", "peft")
-"""Packages whose functions and classes plugins patch; `torch` itself is watched too."""
+WATCHED = (
+    "time",
+    "torch.autograd",
+    "torch.cuda",
+    "torch.nn",
+    "torch.optim",
+    "torch.utils.checkpoint",
+    "transformers",
+    "peft",
+)
+"""Modules, with those in them, whose functions and classes plugins patch; of `torch` itself what it
+holds directly is watched too."""
+
+SEEN_THROUGH = (
+    "the environment, the folder, signal handlers, the garbage collector, torch's global settings "
+    "and backend flags, its hooks of all modules and optimizers, and the functions of torch, "
+    f"{', '.join(WATCHED)}"
+)
+"""What is read before and after a run: nothing is said about anything else."""
+
+FLAGS = (
+    "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "cudnn.allow_tf32",
+    "cudnn.benchmark",
+    "cudnn.deterministic",
+    "cudnn.enabled",
+    "opt_einsum.enabled",
+)
+"""Attributes of `torch.backends` that change what is computed, or how fast."""
 
 CACHE_OF_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "torchinductor_")
 """A variable that torch itself sets at the first compilation, and how its value then begins."""
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a module of torch keeps its hooks."""
-
-GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
 """Where torch keeps hooks of all modules."""
 
 OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
@@ -63,15 +96,6 @@ def changes(before: Traces | None, after: Traces | None, matmul_precision: str) 
     ]
 
 
-def hooks_on(model: Any) -> frozenset[str]:
-    """Functions that hook into modules of a model, with the module that defines them."""
-    found: set[str] = set()
-    for module in model.modules() if hasattr(model, "modules") else ():
-        for kind in HOOKS:
-            found.update(map(_name_of, vars(module).get(kind, {}).values()))
-    return frozenset(found)
-
-
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
     """Put environment, folder, signal handlers and torch's settings back after the block."""
@@ -85,8 +109,10 @@ def preserved() -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
-        for put_back, value in settable.values():
-            put_back(value)
+        now = _settable()
+        for name, (put_back, value) in settable.items():
+            if now[name][1] != value:
+                put_back(value)
         for registry, registered in hooks:
             registry.clear()
             registry.update(registered)
@@ -122,7 +148,20 @@ def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
             cuda.enable_mem_efficient_sdp,
             cuda.mem_efficient_sdp_enabled(),
         ),
+        "gc.enable": (lambda on: gc.enable() if on else gc.disable(), gc.isenabled()),
+        **{f"torch.backends.{flag}": _flag(torch.backends, flag) for flag in FLAGS},
     }
+
+
+def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
+    """How to set an attribute of a module in `torch.backends`, and its value now."""
+    parents, _, name = path.rpartition(".")
+    owner = operator.attrgetter(parents)(backends)
+    try:
+        value = getattr(owner, name, None)
+    except RuntimeError:  # Of two ways to set TF32, the newer one was taken: this one is mute.
+        value = None
+    return functools.partial(setattr, owner, name), value
 
 
 def _settings() -> dict[str, Any]:
@@ -131,8 +170,6 @@ def _settings() -> dict[str, Any]:
 
     found = {name: value for name, (_, value) in _settable().items()}
     found |= {
-        "torch.backends.cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "torch.backends.cudnn.deterministic": torch.backends.cudnn.deterministic,
         "torch.set_default_device": str(torch.get_default_device()),
         "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
         "os.chdir": os.getcwd(),
@@ -161,7 +198,7 @@ def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
     """Functions and classes of the watched modules, and the methods of those classes."""
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
-        if name == "torch" or name.startswith(WATCHED):
+        if name == "torch" or any(f"{name}.".startswith(f"{one}.") for one in WATCHED):
             yield from _of_module(name, module, seen)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from accel_bench.plan import Planned
 from accel_bench.plugin import Plugin
 from accel_bench.result import RankResult, Result
-from accel_bench.testing.in_process import Carried
+from accel_bench.testing.in_process import Carried, fail_here
 from accel_bench.testing.running import carry_out_or_skip
 from accel_bench.testing.tiny import (
     Trial,
@@ -19,6 +19,7 @@ from accel_bench.testing.tiny import (
     shrunk,
     slots_of,
 )
+from accel_bench.testing.traces import preserved
 
 ANYWHERE = ("LlamaForCausalLM", "GPT2LMHeadModel")
 """Architectures that a plugin is tried on which declares none."""
@@ -73,7 +74,9 @@ class Trials:
         if model is not None:
             changes = {"model": {"id": model, "overrides": shrunk(model)}}
         scenario = merged(self.scenario, changes)
-        return plan_trial(self.name, self.options, scenario, self.device)
+        # Planning makes the plugin: what it does then must still be new to the run.
+        with preserved():
+            return plan_trial(self.name, self.options, scenario, self.device)
 
     def baseline(self, trial: Trial) -> Result:
         """The run without the plugin, made once for each setting."""
@@ -85,6 +88,10 @@ class Trials:
     def run(self, trial: Trial) -> Carried:
         """A run with the plugin, made again each time."""
         return self._carried(trial.plugin)
+
+    def fail(self, trial: Trial) -> Carried:
+        """A run with the plugin that something else ends after `prepare_process`."""
+        return fail_here(trial.plugin, self.root)
 
     def other_dtypes(self, usual: str) -> list[str]:
         """Dtypes to try beside the usual one."""

@@ -400,7 +400,7 @@ def test_a_run_is_ok(options):
 
 
 def test_the_plugin_keeps_the_contract():
-    check_plugin("bitsandbytes")
+    assert check_plugin("bitsandbytes").ran
 
 
 def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):

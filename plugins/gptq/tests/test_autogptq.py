@@ -308,4 +308,4 @@ def test_closing_gives_the_environment_back(make_run):
 
 
 def test_the_plugin_keeps_the_contract():
-    check_plugin("autogptq")
+    assert check_plugin("autogptq").ran
