@@ -191,7 +191,7 @@ def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
             (
                 *(*run, "quantized-peft", *device, "--format", "json", "--resume"),
                 *("--results", str(CHECKOUT / "gpu-results" / "quantized")),
-                *((*few, *tiny) if small else ()),
+                *((*few, *tiny, "--set", "model.dtype=bfloat16") if small else ()),
             ),
             540,
             judge_comparison,
