@@ -40,6 +40,7 @@ PROMISED = {
     "hookimpl",
     "load_base_model",
     "model_directory",
+    "quantize_seconds",
     "read_compilation",
     "read_config",
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from accel_bench.job import Job
     from accel_bench.machine import Machine
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.quantization import describe_quantized
+    from accel_bench.quantization import describe_quantized, quantize_seconds
     from accel_bench.ranks import Observer, RankProcess
     from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
@@ -55,6 +55,7 @@ __all__ = [
     "hookimpl",
     "load_base_model",
     "model_directory",
+    "quantize_seconds",
     "read_compilation",
     "read_config",
 ]
@@ -66,7 +67,7 @@ _HOMES = {
     "accel_bench.job": ("Job",),
     "accel_bench.machine": ("Machine",),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.quantization": ("describe_quantized",),
+    "accel_bench.quantization": ("describe_quantized", "quantize_seconds"),
     "accel_bench.ranks": ("Observer", "RankProcess"),
     "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),

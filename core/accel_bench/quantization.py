@@ -1,11 +1,12 @@
-"""What a quantized model consists of: the evidence that loaders which quantize give alike."""
+"""What loaders that quantize tell alike: what the model consists of, and how long it took."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from accel_bench.result import Metric
 from accel_bench.scenario.base import JsonValue
 
 if TYPE_CHECKING:
@@ -43,16 +44,26 @@ def describe_quantized(
     }
 
 
+def quantize_seconds(
+    seconds: float, scope: Literal["rank", "global"] = "rank", kind: str = ""
+) -> Metric:
+    """The metric of the time that quantizing took, which is in no step.
+
+    `scope` is `global` where it was done once for all ranks and runs; `kind` says how it was done.
+    """
+    return Metric(
+        name="quantize_seconds",
+        value=seconds,
+        unit="seconds",
+        scope=scope,
+        better="lower",
+        kind=kind,
+    )
+
+
 def stored_bytes(*modules: torch.nn.Module) -> int:
     """Bytes of the weights and buffers that modules keep, with all that belongs to them."""
-    kept: dict[tuple[int, object], int] = {}
-    for module in modules:
-        for held in _held(module):
-            for tensor in _plain(held):
-                place = tensor.data_ptr(), tensor.device
-                size = tensor.numel() * tensor.element_size()
-                kept[place] = max(size, kept.get(place, 0))
-    return sum(kept.values())
+    return sum(map(_bytes_of, _distinct(*modules)))
 
 
 def _elements(module: Any) -> int:
@@ -62,13 +73,24 @@ def _elements(module: Any) -> int:
 def _elements_by_dtype(model: torch.nn.Module) -> Counter[str]:
     """Number of elements of the parameters and buffers as they are stored, by dtype."""
     counts: Counter[str] = Counter()
-    seen: set[int] = set()
-    for held in _held(model):
-        for tensor in _plain(held):
-            if tensor.data_ptr() not in seen:
-                seen.add(tensor.data_ptr())
-                counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    for tensor in _distinct(model):
+        counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     return counts
+
+
+def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
+    """The tensors that modules keep, the largest of those that begin at one place."""
+    kept: dict[tuple[int, object], torch.Tensor] = {}
+    for held in (held for module in modules for held in _held(module)):
+        for tensor in _plain(held):
+            place = tensor.data_ptr(), tensor.device
+            if place not in kept or _bytes_of(tensor) > _bytes_of(kept[place]):
+                kept[place] = tensor
+    return kept.values()
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
 
 
 def _held(module: torch.nn.Module) -> Iterator[Any]:

@@ -105,11 +105,12 @@ def test_a_class_that_is_patched_and_put_back_passes(tmp_path: Path) -> None:
         "C.forward = self.original or C.forward"
     )
     text = source(making="self.original = None", acting=acting, closing=closing)
-    check(tmp_path, text)
+    assert check(tmp_path, text).ran
 
 
 def test_a_hook_on_the_model_may_stay_there(tmp_path: Path) -> None:
-    check(tmp_path, source(acting="run.model.register_forward_hook(lambda *arguments: None)"))
+    acting = "run.model.register_forward_hook(lambda *arguments: None)"
+    assert check(tmp_path, source(acting=acting)).ran
 
 
 def test_what_is_set_when_the_plugin_is_made_must_be_undone(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from accel_bench import (
     Window,
     hookimpl,
     model_directory,
+    quantize_seconds,
     read_config,
 )
 from accel_bench.errors import ScenarioError
@@ -186,12 +187,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         """Seconds that quantizing took while the model was loaded; never part of a step."""
         if self._base is None:
             return []
-        seconds = self._base.quantize_seconds
-        return [
-            Metric(
-                name="quantize_seconds", value=seconds, unit="seconds", scope="rank", better="lower"
-            )
-        ]
+        return [quantize_seconds(self._base.quantize_seconds)]
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:

@@ -365,7 +365,7 @@ def test_the_plugin_is_imported_without_bitsandbytes_and_torch():
         "import sys, accel_bench_bitsandbytes;"
         "sys.exit(bool({'torch', 'bitsandbytes', 'transformers'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_the_named_stacks_and_the_scenario_are_valid():

@@ -19,6 +19,7 @@ from accel_bench import (
     Window,
     architecture_of,
     hookimpl,
+    quantize_seconds,
 )
 from accel_bench.errors import ScenarioError
 
@@ -217,14 +218,8 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         if self._loaded is None or self._loaded.seconds is None:
             return
         way = self._loaded.way
-        yield Metric(
-            name="quantize_seconds",
-            value=self._loaded.seconds,
-            unit="seconds",
-            scope="global" if way == "calibrate" else "rank",
-            better="lower",
-            kind=way,
-        )
+        scope = "global" if way == "calibrate" else "rank"
+        yield quantize_seconds(self._loaded.seconds, scope, kind=way)
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:

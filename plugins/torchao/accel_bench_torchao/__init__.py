@@ -17,6 +17,7 @@ from accel_bench import (
     Window,
     hookimpl,
     model_directory,
+    quantize_seconds,
     read_config,
 )
 
@@ -185,15 +186,7 @@ class TorchAO(Plugin[TorchAOOptions]):
         """Seconds that quantizing took while the model was loaded, outside of every step."""
         if self._base is None:
             return []
-        return [
-            Metric(
-                name="quantize_seconds",
-                value=self._base.seconds,
-                unit="seconds",
-                scope="rank",
-                better="lower",
-            )
-        ]
+        return [quantize_seconds(self._base.seconds)]
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
