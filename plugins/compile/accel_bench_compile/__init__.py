@@ -12,25 +12,48 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
+from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench_compile.cache import CompileCache
+from accel_bench_compile.environment import Variables
 
 if TYPE_CHECKING:
+    from accel_bench_compile.cudagraphs import Capture
     from accel_bench_compile.impl import Compilation
 
 FEW_CORES = 4
 """Up to here inductor compiles in the process itself: a pool would outnumber the cores."""
 
 
+SET_BY_TORCH = (
+    "CUDA_HOME",
+    "DISABLE_CUPTI_LAZY_REINIT",
+    "KMP_DUPLICATE_LIB_OK",
+    "TEARDOWN_CUPTI",
+    "TRITON_LIBDEVICE_PATH",
+    "TRITON_PTXAS_PATH",
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+)
+"""Variables that torch sets for itself while it compiles, and leaves behind."""
+
+WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes that record CUDA graphs where there is a GPU."""
+
+
 class TorchCompileOptions(Options):
-    """How and what to compile; the names are those of `torch.compile`."""
+    """How and what to compile; names that `torch.compile` has too mean the same."""
 
     backend: str = Field("inductor", min_length=1)
-    """What compiles the captured graphs; `eager` and `aot_eager` only capture them."""
+    """What compiles the captured graphs; `eager` and `aot_eager` only capture them, `thunder` is
+    Lightning Thunder, where that is installed."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = None
     """Inductor's preset; null is `default`."""
+
+    inductor_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Settings of inductor by name, as `torch.compile` takes them under `options`; in the place of
+    `mode`, which is a preset of them."""
 
     dynamic: bool | None = None
     """Whether shapes may vary; null lets the compiler find out at the second shape."""
@@ -41,11 +64,42 @@ class TorchCompileOptions(Options):
     scope: Literal["block", "model"] = "block"
     """`block`: each repeated decoder block, all sharing their code; `model`: everything as one."""
 
+    recompile_limit: int | None = Field(None, gt=0)
+    """How often the same function is compiled before the rest of its calls stay uncompiled; null is
+    torch's own limit, which is 8."""
+
+    cache: Literal["warm", "cold"] = "warm"
+    """`warm`: inductor's cache on disk is kept, and filled before the first round; `cold`: every
+    run compiles into an empty one of its own, which is removed afterwards."""
+
+    @property
+    def uses_inductor(self) -> bool:
+        """Whether inductor compiles: Thunder leaves to it what it does not know itself."""
+        return self.backend in ("inductor", "thunder")
+
+    @property
+    def asks_cudagraphs(self) -> bool:
+        """Whether CUDA graphs are to be recorded, as far as there is a GPU."""
+        return (
+            self.backend == "cudagraphs"
+            or self.mode in WITH_CUDAGRAPHS
+            or self.inductor_options.get("triton.cudagraphs") is True
+        )
+
     @model_validator(mode="after")
-    def _mode_is_inductors(self) -> TorchCompileOptions:
-        """Refuse a mode for a backend that has none: torch would only fail at the first step."""
+    def _each_with_its_backend(self) -> TorchCompileOptions:
+        """Refuse what another backend does not have: torch would fail late, or not at all."""
         if self.mode not in (None, "default") and self.backend != "inductor":
             raise ValueError(f"mode {self.mode!r} belongs to inductor, not to {self.backend!r}")
+        if self.inductor_options and self.backend != "inductor":
+            raise ValueError(f"inductor_options belong to inductor, not to {self.backend!r}")
+        if self.inductor_options and self.mode is not None:
+            raise ValueError(
+                "mode is a preset of inductor_options: give one of them "
+                "(`torch._inductor.list_mode_options()` shows what a mode sets)"
+            )
+        if self.cache == "cold" and not self.uses_inductor:
+            raise ValueError(f"cache: cold is about inductor's cache; {self.backend!r} has none")
         return self
 
 
@@ -62,8 +116,9 @@ class TorchCompile(Plugin[TorchCompileOptions]):
     def __init__(self, options: TorchCompileOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._compilation: Compilation | None = None
-        self._set_here: list[str] = []
-        self._cache: dict[str, str] | None = None
+        self._cache: CompileCache | None = None
+        self._capture: Capture | None = None
+        self._variables = Variables()
 
     def claims(self) -> frozenset[str]:
         """Of the one-answer hooks, compiling."""
@@ -71,79 +126,107 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what inductor misses here: it writes C++ for a CPU, and C around its GPU kernels."""
-        if self.options.backend != "inductor":
-            return
+        """Say what is missing here: a GPU to record graphs on, a package, or a compiler."""
         wanted = experiment.scenario.resources.device
         device = machine.device if wanted == "auto" else wanted
-        if machine.c_compiler is None:
-            yield ("inductor needs a C compiler and none was found; install gcc or set CC")
-        elif device == "cpu" and not _cpp_compiler():
-            yield (
-                "on a CPU inductor needs a C++ compiler and none was found; install g++ or set CXX"
-            )
-        if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-            yield (
-                "inductor compiles against Python.h and it was not found; "
-                "install Python's development headers (python3-dev)"
-            )
+        if device == "cpu" and self.options.asks_cudagraphs and self.options.mode != "max-autotune":
+            yield "CUDA graphs need a GPU; on a CPU use mode: default"
+        if self.options.backend == "thunder":
+            from accel_bench_compile.thunder_backend import missing_thunder
+
+            yield from filter(None, [missing_thunder()])
+        if self.options.uses_inductor:
+            yield from _missing_tools(device, machine)
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Have a few untimed steps taken, so that inductor's caches are full before round 1."""
-        if self.options.backend == "inductor":
+        if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Keep inductor's and triton's caches with the results, one folder for each version."""
-        if self.options.backend != "inductor":
+        """Tell inductor and triton where their caches are."""
+        self._variables.remember(*SET_BY_TORCH)
+        if not self.options.uses_inductor:
             return
-        key = {
-            "python": sys.version,
-            "torch": _version("torch"),
-            "triton": _version("triton"),
-        }
-        folder = run.cache("inductor", key, lambda folder: None)
-        self._set("TORCHINDUCTOR_CACHE_DIR", str(folder))
-        used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-        self._cache = {
-            "cache": "warm" if used.is_dir() and any(used.iterdir()) else "cold",
-            "cache_set_by": "plugin" if used == folder else "environment",
-        }
-        self._set("TRITON_CACHE_DIR", str(used / "triton"))
+        self._cache = CompileCache(self.options.cache, run, self._variables)
         if _cores() <= FEW_CORES:
-            self._set("TORCHINDUCTOR_COMPILE_THREADS", "1")
+            self._variables.offer("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     @hookimpl
     def compile_model(self, run: Run) -> None:
         """Compile in place; what it really did is only known after the first steps."""
+        from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import Compilation
 
         self._compilation = Compilation(run.model, self.options)
+        if self.options.asks_cudagraphs and run.device.type == "cuda":
+            self._capture = Capture(run.device.index)
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        """Count the CUDA graphs that there are before the window."""
+        if self._capture is not None:
+            self._capture.start()
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
+        """Where CUDA graphs were asked for: how many there are, and whether the window was theirs.
+
+        One without them is `degraded`: torch leaves them out without an error.
+        """
+        if self._capture is None:
+            return
+        self._capture.finish()
+        problem = self._capture.problem()
+        yield Metric(
+            name="cuda_graphs",
+            value=self._capture.graphs,
+            unit="1",
+            scope="rank",
+            reason=problem,
+            degrades=bool(problem),
+        )
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was compiled, how long that took, and what was left uncompiled."""
+        """What was compiled, how long that took, what was left uncompiled, what was cached."""
         if self._compilation is None:
             return {}
-        return {**self._compilation.evidence(), **(self._cache or {"cache": None})}
+        found = self._compilation.evidence()
+        lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
+        return {
+            **found,
+            **({"cache": None} if self._cache is None else self._cache.evidence(*lookups)),
+            "cudagraphs": None if self._capture is None else self._capture.evidence(),
+        }
 
     @hookimpl
     def close_run(self, run: Run) -> None:
-        """Undo: the modules' compiled calls, the compiler's state, the environment."""
-        if self._compilation is not None:
-            self._compilation.undo()
-            self._compilation = None
-        for name in self._set_here:
-            os.environ.pop(name, None)
-        self._set_here.clear()
+        """Undo: the compiled calls, the compiler's state, a cold cache, the environment."""
+        try:
+            if self._compilation is not None:
+                self._compilation.undo()
+        finally:
+            self._compilation = self._capture = None
+            if self._cache is not None:
+                self._cache.close()
+                self._cache = None
+            self._variables.put_back()
 
-    def _set(self, name: str, value: str) -> None:
-        """Set a variable that the user has not set, and remember to take it back."""
-        if name not in os.environ:
-            self._set_here.append(name)
-            os.environ[name] = value
+
+def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
+    """What inductor misses: it writes C++ for a CPU, and C around its kernels for a GPU."""
+    if machine.c_compiler is None:
+        yield "inductor needs a C compiler and none was found; install gcc or set CC"
+    elif device == "cpu" and not _cpp_compiler():
+        yield "on a CPU inductor needs a C++ compiler and none was found; install g++ or set CXX"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        yield (
+            "inductor compiles against Python.h and it was not found; "
+            "install Python's development headers (python3-dev)"
+        )
 
 
 def _cores() -> int:
@@ -157,13 +240,3 @@ def _cpp_compiler() -> str | None:
     """The C++ compiler that inductor would call."""
     usual = "clang++" if sys.platform == "darwin" else "g++"
     return shutil.which(os.environ.get("CXX", usual))
-
-
-def _version(distribution: str) -> str | None:
-    """Version of a distribution from metadata, or None when it is not installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import nn
 
 from accel_bench import forget_compilation, read_compilation
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench_compile.cudagraphs import StepMarker
+from accel_bench_compile.thunder_backend import make_thunder, thunder_parts
 
 if TYPE_CHECKING:
     from accel_bench_compile import TorchCompileOptions
@@ -20,36 +23,40 @@ class Compilation:
     def __init__(self, model: nn.Module, options: TorchCompileOptions) -> None:
         """Compile `model` or its blocks in place.
 
-        Raises PluginError for an unknown backend, and for a model without repeated blocks when the
-        scope is `block`.
+        Raises PluginError for a backend or an option that torch does not know, for a backend that
+        does not import, and for a model without repeated blocks when the scope is `block`.
         """
-        check_backend(options.backend)
         self.options = options
         self.modules = repeated_blocks(model) if options.scope == "block" else [model]
+        settings = compile_settings(options)
+        self._backend = settings["backend"]
+        self._marker: StepMarker | None = None
         forget_compilation()
-        self._seconds_before = read_compilation()["compile_seconds"]
+        self._seconds_before: float | None = read_compilation()["compile_seconds"]
         for module in self.modules:
-            module.compile(
-                backend=options.backend,
-                mode=options.mode,
-                dynamic=options.dynamic,
-                fullgraph=options.fullgraph,
-            )
+            _compile(module, settings)
+        if options.asks_cudagraphs:
+            self._marker = StepMarker(model)
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON of what was compiled; a count that this torch does not keep is null."""
         counts = read_compilation()
+        thunder = self.options.backend == "thunder"
         return {
             "scope": self.options.scope,
             "backend": self.options.backend,
             "compiled_modules": len(self.modules),
             "module_class": type(self.modules[0]).__name__,
             **counts,
+            **cache_counts(),
             "compile_seconds": self._since_then(counts["compile_seconds"]),
+            "thunder": thunder_parts(self._backend) if thunder else None,
         }
 
     def undo(self) -> None:
         """Give the modules their plain call back and forget all compiled code."""
+        if self._marker is not None:
+            self._marker.remove()
         for module in self.modules:
             module._compiled_call_impl = None
         torch.compiler.reset()
@@ -61,11 +68,66 @@ class Compilation:
         return now - self._seconds_before
 
 
+def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
+    """Return the arguments of `torch.compile`. Raises PluginError for what it does not know."""
+    settings: dict[str, Any] = {"dynamic": options.dynamic, "fullgraph": options.fullgraph}
+    if options.backend == "thunder":
+        return {**settings, "backend": make_thunder(), **_recompile_limit(options)}
+    check_backend(options.backend)
+    if options.mode is not None:
+        settings["mode"] = options.mode
+    if options.inductor_options:
+        check_inductor_options(options.inductor_options)
+        settings["options"] = dict(options.inductor_options)
+    return {**settings, "backend": options.backend, **_recompile_limit(options)}
+
+
 def check_backend(name: str) -> None:
     """Raise PluginError when torch knows no backend of that name."""
-    known = torch.compiler.list_backends(exclude_tags=())
+    known = [*torch.compiler.list_backends(exclude_tags=()), "thunder"]
     if name not in known:
         raise PluginError(f"torch-compile: unknown backend {name!r}{did_you_mean(name, known)}")
+
+
+def check_inductor_options(options: dict[str, Any]) -> None:
+    """Raise PluginError for a name that inductor does not have; it has hundreds of them."""
+    known = torch._inductor.list_options()
+    for name in options:
+        if name not in known:
+            near = did_you_mean(name, known)
+            listed = near if near.startswith("; did") else "; torch._inductor.config has them all"
+            raise PluginError(f"torch-compile: inductor_options has no {name!r}{listed}")
+
+
+def cache_counts() -> dict[str, int]:
+    """Graphs that inductor could not cache, and joint graphs that came from autograd's cache."""
+    inductor = torch._dynamo.utils.counters["inductor"]
+    autograd = torch._dynamo.utils.counters["aot_autograd"]
+    return {
+        "graph_cache_bypasses": inductor["fxgraph_cache_bypass"],
+        "autograd_cache_hits": autograd["autograd_cache_hit"],
+        "autograd_cache_misses": autograd["autograd_cache_miss"],
+        "autograd_cache_bypasses": autograd["autograd_cache_bypass"],
+    }
+
+
+def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
+    """Compile one module in place; torch checks what kind of value an option takes only here."""
+    try:
+        module.compile(**settings)
+    except RuntimeError as error:
+        raise PluginError(f"torch-compile: {error}") from error
+
+
+def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
+    """The limit as an argument, where one is asked for and this torch takes it."""
+    if options.recompile_limit is None:
+        return {}
+    if "recompile_limit" not in inspect.signature(torch.compile).parameters:
+        raise PluginError(
+            f"torch-compile: torch {torch.__version__} takes no recompile_limit; 2.13 does"
+        )
+    return {"recompile_limit": options.recompile_limit}
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:

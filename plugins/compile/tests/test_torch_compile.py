@@ -2,7 +2,7 @@
 
 import json
 import os
-from pathlib import Path
+from types import MethodType
 
 import pytest
 import torch
@@ -11,10 +11,9 @@ from accel_bench_compile.impl import repeated_blocks
 from pydantic import ValidationError
 from torch import nn
 
-from accel_bench import Device, Experiment, Machine, Run, Scenario
 from accel_bench.errors import PluginError
 from accel_bench.scenario.load import load_file
-from accel_bench.scenario.models import Stack, StackEntry
+from accel_bench.scenario.models import StackEntry
 from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin
 
@@ -28,13 +27,13 @@ pytestmark = [
 ]
 
 
-def tiny_llama() -> nn.Module:
-    """A llama of three small blocks, in training mode, with the same weights each time."""
+def tiny_llama(layers: int = LAYERS) -> nn.Module:
+    """A llama of a few small blocks, in training mode, with the same weights each time."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         hidden_size=32,
         intermediate_size=64,
         vocab_size=128,
@@ -43,37 +42,6 @@ def tiny_llama() -> nn.Module:
         use_cache=False,
     )
     return LlamaForCausalLM(config).train()
-
-
-def make_run(folder: Path, model: nn.Module | None = None) -> Run:
-    """A run of one CPU rank around a model."""
-    scenario = Scenario.model_validate_json(json.dumps({"resources": {"device": "cpu"}}))
-    experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-    return Run(
-        experiment=experiment,
-        device=Device("cpu"),
-        folder=folder,
-        cache_folder=folder / "cache",
-        model=model,
-    )
-
-
-def make_plugin(**options: object) -> TorchCompile:
-    return TorchCompile(TorchCompile.Options(**options), "torch-compile")
-
-
-def make_machine(**facts: object) -> Machine:
-    """A machine without a GPU and, unless told otherwise, without a compiler."""
-    return Machine(
-        host="h",
-        system="s",
-        processor="p",
-        cores=2,
-        memory_bytes=1,
-        python="3",
-        versions={},
-        **facts,
-    )
 
 
 def train(model: nn.Module, steps: int = 3) -> list[float]:
@@ -88,30 +56,6 @@ def train(model: nn.Module, steps: int = 3) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    """Torch itself sets a cache folder when it is first used without one; start without it."""
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def compiled(tmp_path):
-    """Compile a model with a plugin; close it when the test has ended."""
-    opened = []
-
-    def open_run(model: nn.Module, **options: object) -> tuple[TorchCompile, Run]:
-        plugin, run = make_plugin(**options), make_run(tmp_path, model)
-        opened.append((plugin, run))
-        plugin.prepare_process(run)
-        plugin.compile_model(run)
-        return plugin, run
-
-    yield open_run
-    for plugin, run in opened:
-        plugin.close_run(run)
 
 
 @pytest.mark.parametrize("scope, modules", [("block", LAYERS), ("model", 1)])
@@ -176,10 +120,10 @@ def test_with_fullgraph_a_graph_break_is_an_error(compiled):
         model(torch.ones(2, 4))
 
 
-def test_closing_undoes_the_compilation_and_the_environment(tmp_path):
+def test_closing_undoes_the_compilation_and_the_environment(bench):
     before = dict(os.environ)
     model = tiny_llama()
-    plugin, run = make_plugin(), make_run(tmp_path, model)
+    plugin, run = bench.plugin(), bench.run(model)
     plugin.prepare_process(run)
     plugin.compile_model(run)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"].startswith(str(run.cache_folder / "inductor"))
@@ -190,39 +134,28 @@ def test_closing_undoes_the_compilation_and_the_environment(tmp_path):
     assert plugin.report_evidence(run) == {}
 
 
-def test_a_cache_folder_that_the_user_set_is_left_alone_and_said(tmp_path, monkeypatch, compiled):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "something").touch()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
-    plugin, run = compiled(tiny_llama())
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
-    evidence = plugin.report_evidence(run)
-    assert (evidence["cache"], evidence["cache_set_by"]) == ("warm", "environment")
+def test_closing_a_run_that_never_began_does_nothing(bench):
+    bench.plugin().close_run(bench.run())
 
 
-def test_closing_a_run_that_never_began_does_nothing(tmp_path):
-    make_plugin().close_run(make_run(tmp_path))
-
-
-def test_only_inductor_asks_for_a_rehearsal(tmp_path):
+def test_only_inductor_asks_for_a_rehearsal(bench):
     for backend, wanted in (("inductor", True), ("eager", False)):
-        run = make_run(tmp_path)
-        make_plugin(backend=backend).prepare_experiment(run)
+        run = bench.run()
+        bench.plugin(backend=backend).prepare_experiment(run)
         assert run.rehearsal is wanted
 
 
-def test_without_a_c_compiler_inductor_says_what_to_install(tmp_path):
-    experiment = make_run(tmp_path).experiment
-    reasons = list(make_plugin().check_scenario(experiment, make_machine()))
+def test_without_a_c_compiler_inductor_says_what_to_install(bench):
+    experiment = bench.run().experiment
+    reasons = list(bench.plugin().check_scenario(experiment, bench.machine()))
     assert any("needs a C compiler" in reason and "gcc" in reason for reason in reasons)
-    assert list(make_plugin(backend="eager").check_scenario(experiment, make_machine())) == []
+    assert list(bench.plugin(backend="eager").check_scenario(experiment, bench.machine())) == []
 
 
-def test_on_a_cpu_inductor_also_needs_the_cpp_compiler_that_it_calls(tmp_path, monkeypatch):
+def test_on_a_cpu_inductor_also_needs_the_cpp_compiler_that_it_calls(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
-    machine = make_machine(c_compiler="/usr/bin/cc")
-    reasons = list(make_plugin().check_scenario(make_run(tmp_path).experiment, machine))
+    machine = bench.machine(c_compiler="/usr/bin/cc")
+    reasons = list(bench.plugin().check_scenario(bench.run().experiment, machine))
     assert any("C++ compiler" in reason for reason in reasons)
 
 
@@ -253,37 +186,107 @@ def test_wrong_options_are_refused(options):
         TorchCompile.Options(**options)
 
 
-def test_a_mode_is_refused_for_a_backend_that_has_none():
-    with pytest.raises(ValidationError, match="belongs to inductor"):
-        TorchCompile.Options(backend="eager", mode="max-autotune")
-
-
-def test_its_stacks_are_found_and_valid():
-    found = find_samples("stacks")
-    for name, scope in (("torch-compile", "block"), ("torch-compile-model", "model")):
-        data = load_file(found[name]).data
-        entry = StackEntry.model_validate_json(json.dumps(data))
-        assert [(use.use, use.options) for use in entry.use] == [
-            ("torch-compile", {"scope": scope})
-        ]
-        assert TorchCompile.Options(**entry.use[0].options).scope == scope
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("torch-compile", {"scope": "block"}),
+        ("torch-compile-model", {"scope": "model"}),
+        ("torch-compile-max-autotune", {"mode": "max-autotune"}),
+        ("torch-compile-cudagraphs", {"mode": "reduce-overhead"}),
+        ("torch-compile-cold", {"cache": "cold"}),
+        ("torch-compile-thunder", {"backend": "thunder"}),
+    ],
+)
+def test_its_stacks_are_found_and_valid(name, options):
+    data = load_file(find_samples("stacks")[name]).data
+    entry = StackEntry.model_validate_json(json.dumps(data))
+    assert [(use.use, use.options) for use in entry.use] == [("torch-compile", options)]
+    assert TorchCompile.Options(**options).model_dump(include=set(options)) == options
 
 
 @pytest.mark.slow
-def test_inductor_gives_the_loss_of_eager_and_fills_its_cache(compiled):
+def test_inductor_gives_the_loss_of_eager(compiled):
     model = tiny_llama()
     plugin, run = compiled(model)
-    assert plugin.report_evidence(run)["cache"] == "cold"
     assert train(model) == pytest.approx(train(tiny_llama()), rel=1e-3)
+    assert plugin.report_evidence(run)["graphs"] == 1
+
+
+@pytest.mark.slow
+def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled):
+    from peft import LoraConfig, get_peft_model
+
+    def adapted():
+        model = get_peft_model(tiny_llama(1), LoraConfig(r=2, target_modules=["q_proj"]))
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        return model
+
+    model = adapted()
+    plugin, run = compiled(model, backend="eager", scope="model")
+    assert train(model) == pytest.approx(train(adapted()), rel=1e-3)
     evidence = plugin.report_evidence(run)
-    assert (evidence["graphs"], evidence["graph_cache_hits"]) == (1, 0)
-    assert evidence["graph_cache_misses"] == 2
-    again, run = compiled(tiny_llama())
-    torch.compiler.reset()
-    train(run.model)
-    evidence = again.report_evidence(run)
-    assert evidence["cache"] == "warm"
-    assert (evidence["graph_cache_hits"], evidence["graph_cache_misses"]) == (2, 0)
+    assert evidence["module_class"] == "PeftModel"
+    assert evidence["graph_breaks"] > 0
+    assert evidence["uncompiled_frames"] > 0
+    assert "requires_grad_()" in "".join(evidence["graph_break_reasons"])
+
+
+def test_blocks_whose_children_have_forwards_of_their_own_share_one_graph(compiled):
+    model = Deep(10)
+    for layer in model.layers:
+        layer.child.forward = MethodType(doubled, layer.child)
+    plugin, run = compiled(model, backend="eager")
+    assert model(torch.ones(2)).tolist() == [2.0**10] * 2
+    evidence = plugin.report_evidence(run)
+    assert (evidence["compiled_modules"], evidence["graphs"]) == (10, 1)
+    assert (evidence["recompiles"], evidence["uncompiled_frames"]) == (0, 0)
+
+
+def test_with_a_higher_limit_blocks_that_differ_are_all_compiled(compiled):
+    model = ManyWidths()
+    plugin, run = compiled(model, backend="eager", dynamic=False, recompile_limit=12)
+    model(torch.ones(2, 4))
+    evidence = plugin.report_evidence(run)
+    assert (evidence["graphs"], evidence["uncompiled_frames"]) == (12, 0)
+
+
+@pytest.mark.parametrize("dynamic, recompiles", [(True, 0), (None, 1)])
+def test_batches_of_any_length_are_compiled_once_when_shapes_may_vary(
+    bench, compiled, dynamic, recompiles
+):
+    model = bench.blocks(Doubling(), Doubling())
+    plugin, run = compiled(model, backend="eager", dynamic=dynamic)
+    for length in (5, 7, 11, 13):
+        model(torch.ones(1, length))
+    evidence = plugin.report_evidence(run)
+    assert (evidence["recompiles"], evidence["uncompiled_frames"]) == (recompiles, 0)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"max_autotun": True}, "did you mean 'max_autotune'"),
+        ({"qqq": 1}, "torch._inductor.config has them all"),
+        ({"max_autotune": 1}, "should be bool"),
+    ],
+)
+def test_an_option_that_inductor_does_not_take_is_refused(compiled, given, said):
+    with pytest.raises(PluginError, match=said):
+        compiled(tiny_llama(), inductor_options=given)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"backend": "eager", "mode": "max-autotune"}, "belongs to inductor"),
+        ({"backend": "eager", "inductor_options": {"max_autotune": True}}, "belong to inductor"),
+        ({"mode": "default", "inductor_options": {"max_autotune": True}}, "give one of them"),
+        ({"backend": "eager", "cache": "cold"}, "inductor's cache"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, said):
+    with pytest.raises(ValidationError, match=said):
+        TorchCompile.Options(**options)
 
 
 class Block(nn.Module):
@@ -308,6 +311,42 @@ class ManyWidths(nn.Module):
         for layer in self.layers:
             values = layer(values)
         return values
+
+
+class Doubling(nn.Module):
+    """A block of any length."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * 2
+
+
+class Parent(nn.Module):
+    """A block with a child, which does nothing until it gets another forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = nn.Identity()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.child(values)
+
+
+class Deep(nn.Module):
+    """More such blocks than the compiler would compile one by one."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Parent() for _ in range(blocks))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            values = layer(values)
+        return values
+
+
+def doubled(self: nn.Module, values: torch.Tensor) -> torch.Tensor:
+    """A forward that a plugin binds to a module."""
+    return values * 2
 
 
 class Reading(nn.Module):

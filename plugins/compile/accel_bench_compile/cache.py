@@ -1,0 +1,94 @@
+"""Inductor's cache on disk: kept for later runs, or empty and of this run alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from accel_bench import Run
+from accel_bench_compile.environment import Variables
+
+INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+"""Variables by which inductor and triton are told where to keep what they have compiled."""
+
+
+class CompileCache:
+    """The folder that one run compiles into, from `prepare_process` to `close_run`."""
+
+    def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
+        """Choose the folder and tell inductor and triton, by variables that `variables` keeps.
+
+        A warm one is the user's own where there is one, else kept with the results, one for each
+        version of what compiles. A cold one is new, and of this rank alone: what another rank has
+        just compiled would warm it.
+        """
+        self.asked = asked
+        self.set_by = "plugin"
+        if asked == "cold":
+            self.folder = Path(tempfile.mkdtemp(prefix="inductor-", dir=run.folder))
+            variables.set(INDUCTOR, str(self.folder))
+            variables.set(TRITON, str(self.folder / "triton"))
+        else:
+            kept = run.cache("inductor", _versions(), lambda folder: None)
+            variables.offer(INDUCTOR, str(kept))
+            self.folder = Path(os.environ[INDUCTOR])
+            self.set_by = "plugin" if self.folder == kept else "environment"
+            variables.offer(TRITON, str(self.folder / "triton"))
+        self.was_empty = not (self.folder.is_dir() and any(self.folder.iterdir()))
+        _forget_in_memory()
+
+    def evidence(self, hits: int | None, misses: int | None, bypasses: int) -> dict[str, Any]:
+        """What was asked and what was found, by the graphs that inductor looked up and found.
+
+        Graphs that came twice are found in a cache that began empty: that is a cold one too.
+        """
+        return {
+            "cache_asked": self.asked,
+            "cache": self._found(hits, misses, bypasses),
+            "cache_was_empty": self.was_empty,
+            "cache_set_by": self.set_by,
+        }
+
+    def close(self) -> None:
+        """Remove a cold cache; nothing that was loaded from it must be looked for there again."""
+        _forget_in_memory()
+        if self.asked == "cold":
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
+        """`warm`, `cold` or `partly`; None where nothing was looked up, or nobody counted."""
+        if hits is None or misses is None or not hits + misses + bypasses:
+            return None
+        if self.was_empty or not hits:
+            return "cold"
+        return "partly" if misses or bypasses else "warm"
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of a distribution from metadata, or None when it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> dict[str, str | None]:
+    """What compiled code depends on."""
+    found = {name: installed_version(name) for name in ("torch", "triton")}
+    return {"python": sys.version, **found}
+
+
+def _forget_in_memory() -> None:
+    """Have inductor forget what it has loaded, and the paths that it has cached.
+
+    A fresh process has nothing to forget; inductor is not imported for this.
+    """
+    loaded = sys.modules.get("torch._inductor.utils")
+    forget = getattr(loaded, "clear_caches", None)
+    if forget is not None:
+        forget()

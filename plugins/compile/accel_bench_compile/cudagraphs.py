@@ -1,0 +1,162 @@
+"""CUDA graphs: torch is told where a step begins, and asked how many graphs it has recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+REASONS = 3
+"""How many reasons for leaving CUDA graphs out are kept."""
+
+
+class StepMarker:
+    """Tells torch that a step begins, before the first forward after an optimizer step.
+
+    What a CUDA graph returns lies in memory that the next step writes over. Left alone, torch takes
+    each call of compiled code after a backward for a new step: of micro-batches that accumulate,
+    the second would write over the gradients of the first, and of checkpointed blocks, each that is
+    recomputed over the inputs of those that are still to be. Marked so, an optimizer step is one
+    step, whichever engine takes it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Watch all optimizers, and the calls of `model`, which is compiled whole or in blocks."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self.steps = 0
+        self._stepped = True
+        self._handles = [register_optimizer_step_post_hook(self._after_step)]
+        self._model, self._compiled = model, model._compiled_call_impl
+        if self._compiled is None:
+            self._handles.append(model.register_forward_pre_hook(self._before_forward))
+        else:  # A hook of the model itself would be compiled with it.
+            model._compiled_call_impl = self._marked(self._compiled)
+
+    def remove(self) -> None:
+        """Leave the model as it was compiled, and forget all recordings, which hold memory."""
+        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+        self._model._compiled_call_impl = self._compiled
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        reset_cudagraph_trees()
+
+    def _after_step(self, *_: Any) -> None:
+        self._stepped = True
+
+    def _before_forward(self, *_: Any) -> None:
+        """Mark a step; the recomputation of a block is no forward of the model."""
+        if self._stepped:
+            from torch.compiler import cudagraph_mark_step_begin
+
+            self._stepped = False
+            self.steps += 1
+            cudagraph_mark_step_begin()
+
+    def _marked(self, compiled: Any) -> Any:
+        """The compiled call of a whole model, with the mark before it."""
+
+        def call(*inputs: Any, **keywords: Any) -> Any:
+            self._before_forward()
+            return compiled(*inputs, **keywords)
+
+        return call
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """CUDA graphs that torch holds for one device."""
+
+    graphs: int
+    """Graphs that were recorded: one for each call of a compiled function within a step."""
+
+    in_last_step: int
+    """Graphs that the last step has replayed so far; 0 while torch still warms up or records."""
+
+
+def read_recordings(device_index: int) -> Recordings | None:
+    """Read torch's tree of recordings; None where this torch does not keep it so."""
+    try:
+        from torch._inductor.cudagraph_trees import ExecutionState, get_manager
+
+        manager = get_manager(device_index, create_if_none_exists=False)
+        if manager is None:
+            return Recordings(0, 0)
+        waiting, graphs = [*manager.get_roots()], 0
+        while waiting:
+            node = waiting.pop()
+            graphs += 1
+            waiting += [child for children in node.children.values() for child in children]
+        replays = manager.path_state is ExecutionState.EXECUTION
+        return Recordings(graphs, len([*manager.current_node._path_from_root]) if replays else 0)
+    except (ImportError, AttributeError):
+        return None
+
+
+class Capture:
+    """What became of CUDA graphs over one run's window on one device."""
+
+    def __init__(self, device_index: int) -> None:
+        self._device_index = device_index
+        self._before: Recordings | None = None
+        self._after: Recordings | None = None
+
+    def start(self) -> None:
+        """The window opens."""
+        self._before = read_recordings(self._device_index)
+
+    def finish(self) -> None:
+        """The window has ended."""
+        self._after = read_recordings(self._device_index)
+
+    @property
+    def graphs(self) -> int | None:
+        """Graphs recorded up to the end of the window; None where torch does not tell."""
+        return None if self._after is None else self._after.graphs
+
+    def problem(self) -> str:
+        """Why the numbers of the window are not those of CUDA graphs; empty where they are."""
+        if self._before is None or self._after is None:
+            return "this torch does not tell how many CUDA graphs it has recorded"
+        if not self._after.graphs:
+            reasons = "; ".join(_skip_reasons())
+            return "CUDA graphs were asked for and none was recorded" + _after_colon(reasons)
+        if more := self._after.graphs - self._before.graphs:
+            return f"{more} CUDA graphs were recorded inside the window, where all should be there"
+        if not self._after.in_last_step:
+            return "the last step of the window replayed no CUDA graph"
+        return ""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what was recorded, replayed and left out, and why."""
+        from torch._dynamo.utils import counters
+
+        inductor, after, before = counters["inductor"], self._after, self._before
+        return {
+            "recorded": self.graphs,
+            "recorded_in_window": after.graphs - before.graphs if after and before else None,
+            "replayed_in_last_step": after.in_last_step if after else None,
+            "copied_inputs": inductor["cudagraph_recorded_non_static_inputs"],
+            "skips": inductor["cudagraph_skips"],
+            "skip_reasons": _skip_reasons(),
+        }
+
+
+def _skip_reasons() -> list[str]:
+    """Why compiled functions were left without CUDA graphs, as far as torch notes it."""
+    try:
+        from torch._dynamo.utils import get_compilation_metrics
+
+        found = [entry.cudagraph_skip_reason for entry in get_compilation_metrics()]
+    except (ImportError, AttributeError):
+        return []
+    reasons = dict.fromkeys(reason.strip().splitlines()[0] for reason in found if reason)
+    return list(reasons)[:REASONS]
+
+
+def _after_colon(text: str) -> str:
+    return f": {text}" if text else ""

@@ -1,0 +1,96 @@
+"""The cache on disk: warm is proven by what was found, cold begins empty and leaves nothing."""
+
+import os
+
+import pytest
+from accel_bench_compile.cache import CompileCache
+from accel_bench_compile.environment import Variables
+
+# What torch says of itself while it imports and traces is not ours to mend.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+
+def found(bench, plugin, run):
+    """What a short training shows about the cache."""
+    bench.train(run.model, steps=1)
+    evidence = plugin.report_evidence(run)
+    names = ("cache_asked", "cache", "cache_was_empty", "graph_cache_hits", "graph_cache_misses")
+    return tuple(evidence[name] for name in names)
+
+
+def test_a_second_process_finds_what_the_first_has_compiled(bench, compiled):
+    before = dict(os.environ)
+    plugin, run = compiled(bench.blocks())
+    assert found(bench, plugin, run) == ("warm", "cold", True, 0, 2)
+    plugin.close_run(run)
+    assert dict(os.environ) == before
+    plugin, run = compiled(bench.blocks())
+    assert found(bench, plugin, run) == ("warm", "warm", False, 2, 0)
+    assert plugin.report_evidence(run)["autograd_cache_hits"] == 1
+
+
+def test_a_cold_run_compiles_again_and_its_cache_goes_with_it(bench, compiled):
+    kept = [*bench.folder.iterdir()]
+    for _ in range(2):
+        plugin, run = compiled(bench.blocks(), cache="cold")
+        assert os.environ["TRITON_CACHE_DIR"].startswith(str(run.folder))
+        assert found(bench, plugin, run) == ("cold", "cold", True, 0, 2)
+        plugin.close_run(run)
+    assert [*bench.folder.iterdir()] == kept
+
+
+def test_a_graph_that_inductor_is_told_not_to_cache_is_neither_hit_nor_miss(bench, compiled):
+    options = {"fx_graph_cache": False}
+    plugin, run = compiled(bench.blocks(), inductor_options=options)
+    assert found(bench, plugin, run)[1:] == (None, True, 0, 0)
+    assert plugin.report_evidence(run)["graphs"] == 1
+
+
+def test_only_a_warm_cache_of_inductor_asks_for_a_rehearsal(bench):
+    for options, wanted in (({}, True), ({"cache": "cold"}, False), ({"backend": "eager"}, False)):
+        run = bench.run()
+        bench.plugin(**options).prepare_experiment(run)
+        assert run.rehearsal is wanted
+
+
+def test_a_folder_that_the_user_set_is_used_when_warm_and_spared_when_cold(
+    bench, tmp_path, monkeypatch
+):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "something").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(mine))
+    variables = Variables()
+    warm = CompileCache("warm", bench.run(), variables)
+    assert (warm.folder, warm.set_by, warm.was_empty) == (mine, "environment", False)
+    variables.put_back()
+    cold = CompileCache("cold", bench.run(), variables)
+    assert (cold.set_by, cold.was_empty) == ("plugin", True)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cold.folder) != str(mine)
+    cold.close()
+    variables.put_back()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(mine)
+    assert [path.name for path in mine.iterdir()] == ["something"]
+
+
+@pytest.mark.parametrize(
+    "was_empty, counts, said",
+    [
+        (False, (2, 0, 0), "warm"),
+        (False, (2, 1, 0), "partly"),
+        (False, (2, 0, 1), "partly"),
+        (False, (0, 2, 0), "cold"),
+        (True, (1, 2, 0), "cold"),
+        (False, (0, 0, 0), None),
+        (False, (None, None, 0), None),
+    ],
+)
+def test_what_was_found_is_said_by_what_was_looked_up(bench, was_empty, counts, said):
+    variables = Variables()
+    cache = CompileCache("warm", bench.run(), variables)
+    cache.was_empty = was_empty
+    assert cache.evidence(*counts)["cache"] == said
+    variables.put_back()
