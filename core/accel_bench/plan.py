@@ -29,7 +29,9 @@ from accel_bench.scenario.expand import (
     refuse_idle_exclusions,
 )
 from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
-from accel_bench.scenario.models import ScenarioFile
+from accel_bench.scenario.ladder import with_ladder
+from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
+from accel_bench.switches import check_ladder
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
         sweep_seeds(draft, wishes.seeds)
     file = check_file(draft, wishes.allow_environment)
     chosen = _choose(file, wishes)
+    draft.places.update(with_ladder(draft).places)
+    check_ladder(draft, chosen)
     notices = add_what_plugins_need(draft, file, chosen)
     if draft.get("baseline") is None and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
@@ -141,7 +145,7 @@ def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
     _refuse_too_many(file, wishes.max_runs)
     points = list(expand(draft, file, machine.device, wishes.allow_environment))
     refuse_idle_exclusions(draft, file, points)
-    planned = tuple(_plan_point(point, machine, notices) for point in points)
+    planned = tuple(_plan_point(draft, point, machine, notices) for point in points)
     plan = Plan(file, file.baseline_name(), planned, wishes, notices)
     _refuse_skipped_wishes(plan)
     return plan
@@ -184,10 +188,12 @@ def _excluded_by_file(planned: Planned) -> bool:
     return all(reason.startswith("excluded: ") for reason in planned.skipped)
 
 
-def _plan_point(point: Point, machine: Machine, notices: tuple[str, ...]) -> Planned:
+def _plan_point(
+    written: Draft, point: Point, machine: Machine, notices: tuple[str, ...]
+) -> Planned:
     """Activate the plugins, check constraints and work out the id."""
     scenario = with_metrics_of_device(point.scenario)
-    active = activate(scenario, point.stack)
+    active = _activate(written, scenario, point.stack)
     draft = Experiment(
         id="", scenario=scenario, stack=point.stack, sweep=point.sweep, identity={}, notices=notices
     )
@@ -195,6 +201,17 @@ def _plan_point(point: Point, machine: Machine, notices: tuple[str, ...]) -> Pla
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
     return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
+
+
+def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> Active:
+    """Activate a stack's plugins; of a ladder's stack say which item does not work."""
+    try:
+        return activate(scenario, stack)
+    except PluginError as error:
+        if stack.ladder is None or not any(stack.ladder.holds):
+            raise
+        where = draft.where(("stacks", stack.name))
+        raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
 
 
 def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def test_the_document_has_the_promised_keys():
         "scenario",
         "baseline",
         "experiments",
+        "ladder",
         "seeds",
         "noise",
     }

@@ -9,6 +9,7 @@ from pydantic import Field
 from accel_bench.analysis.breakdown import Phases, StartUp
 from accel_bench.analysis.comparison import Verdict
 from accel_bench.analysis.convergence import LossWord
+from accel_bench.analysis.ladder_document import LadderStep
 from accel_bench.analysis.memory import MemoryFigures
 from accel_bench.analysis.statistics import Interval
 from accel_bench.analysis.tokens import TokenSummary
@@ -218,6 +219,9 @@ class Summary(Frozen):
 
     experiments: tuple[ExperimentSummary, ...] = Field(default=())
     """Rows."""
+
+    ladder: tuple[LadderStep, ...] = ()
+    """What each item of the scenario's ladder adds, and what leaving it out costs."""
 
     seeds: tuple[SeedEquivalence, ...] = ()
     """The loss at the end over several seeds; empty when no seed is swept."""

@@ -16,6 +16,7 @@ from accel_bench.analysis.document import (
     PlannedSummary,
     Summary,
 )
+from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.measured import (
     Measured,
     beside_baseline,
@@ -85,6 +86,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         scenario=scenario,
         baseline=baseline,
         experiments=experiments,
+        ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes(completed),
         seeds=compare_over_seeds(measured, baseline),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from accel_bench.analysis.document import ExperimentSummary, Summary
+from accel_bench.analysis.statistics import Interval
 from accel_bench.analysis.wording import percent, plain_value, rate, ratio
 
 EMPTY = "-"
@@ -28,12 +30,17 @@ def tokens_per_second(row: ExperimentSummary) -> str:
 
 
 def speed_up(row: ExperimentSummary, baseline: str) -> str:
+    """`1.250 [1.249 1.251]`; nothing in the baseline's own row."""
+    return EMPTY if row.stack == baseline else interval_cell(row.ratio)
+
+
+def interval_cell(speed: Interval | None) -> str:
     """`1.250 [1.249 1.251]`, with the ends of the 95 % interval."""
-    if row.ratio is None or row.stack == baseline:
+    if speed is None:
         return EMPTY
-    if row.ratio.low is None or row.ratio.high is None:
-        return ratio(row.ratio.median)
-    return f"{ratio(row.ratio.median)} [{ratio(row.ratio.low)} {ratio(row.ratio.high)}]"
+    if speed.low is None or speed.high is None:
+        return ratio(speed.median)
+    return f"{ratio(speed.median)} [{ratio(speed.low)} {ratio(speed.high)}]"
 
 
 def step_milliseconds(row: ExperimentSummary) -> str:
@@ -70,6 +77,16 @@ def verdict(row: ExperimentSummary, baseline: str) -> str:
     return row.verdict if row.ratio else EMPTY
 
 
+def folded(name: str, width: int) -> str:
+    """A name in lines of at most that width, broken behind `-`, `_`, `+` and `.`."""
+    lines = [""]
+    for part in re.findall(r"[^-_+.]*[-_+.]+|[^-_+.]+", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def sweep_keys(summary: Summary) -> list[str]:
     """Swept keys in the order in which rows bring them."""
     return list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
@@ -89,4 +106,4 @@ def sweep_headers(keys: Sequence[str]) -> list[str]:
 def milliseconds(seconds: float) -> str:
     """Seconds as milliseconds, with three digits or more: `81.2`."""
     value = 1000 * seconds
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:#.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:#.3g}"

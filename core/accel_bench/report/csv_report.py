@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from accel_bench.analysis.document import ExperimentSummary, Summary
+from accel_bench.analysis.ladder_document import LadderFigure
 from accel_bench.analysis.statistics import Interval
 from accel_bench.scenario.experiment import canonical_json
 
@@ -64,6 +65,7 @@ def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | No
         "loss_difference": row.loss_difference,
         "loss_tolerance": row.loss_tolerance,
         "loss_reason": row.loss_reason,
+        **_ladder(summary, row),
         "devices_used": row.devices_used,
         "differs": row.differs,
         "plugins": "; ".join(f"{p.name} {p.distribution} {p.version}" for p in row.plugins),
@@ -100,6 +102,34 @@ def _use(row: ExperimentSummary) -> dict[str, float | None]:
         f"{name}_{convention}": getattr(figure, convention, None)
         for name, figure in figures.items()
         for convention in ("causal", "non_causal")
+    }
+
+
+def _ladder(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | None]:
+    """On the row of a rung: what its last item adds, and what leaving that out costs."""
+    steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
+    step = next(steps, None)
+    return {
+        "ladder_item": step.item if step else None,
+        **_ladder_figure("ladder_adds", step.adds if step else None),
+        **_ladder_figure("ladder_left_out", step.left_out if step else None),
+    }
+
+
+def _ladder_figure(name: str, figure: LadderFigure | None) -> dict[str, str | float | None]:
+    """One stack against its neighbour; empty cells where there is none."""
+    memory = figure.memory if figure else None
+    return {
+        f"{name}_stack": figure.stack if figure else None,
+        f"{name}_against": figure.against if figure else None,
+        f"{name}_pairs": figure.pairs if figure else None,
+        **interval_columns(f"{name}_ratio", figure.ratio if figure else None),
+        f"{name}_memory_bytes": memory.bytes if memory else None,
+        f"{name}_memory_bytes_low": memory.low if memory else None,
+        f"{name}_memory_bytes_high": memory.high if memory else None,
+        f"{name}_loss_verdict": figure.loss_verdict if figure else None,
+        f"{name}_loss_difference": figure.loss_difference if figure else None,
+        f"{name}_reason": (figure.reason or figure.loss_reason) if figure else None,
     }
 
 

@@ -6,8 +6,11 @@ import re
 from collections.abc import Sequence
 
 from accel_bench.analysis.document import ExperimentSummary, Summary
+from accel_bench.analysis.ladder_document import LadderStep
 from accel_bench.analysis.sentence import sentence
 from accel_bench.report import cells
+from accel_bench.report.ladder_cells import HEADERS as LADDER_HEADERS
+from accel_bench.report.ladder_cells import ladder_notes, ladders, rung_name, step_cells
 from accel_bench.report.notes import memory_note, reason_notes, seed_notes, use_notes
 
 HEADERS = (
@@ -50,9 +53,20 @@ def _section(summary: Summary) -> str:
     notes = [note for note in found if note]
     lines = [f"## {escape(summary.scenario)}", "", _line(headers), _line(["---"] * len(headers))]
     lines += [_line([escape(cell) for cell in row]) for row in rows]
+    for title, steps in ladders(summary).items():
+        lines += ["", *_ladder(title, steps)]
     lines += ["", f"**{escape(sentence(summary))}**", ""]
     lines += [f"- {escape(note)}" for note in notes]
     return "\n".join(lines) + "\n"
+
+
+def _ladder(title: str, steps: Sequence[LadderStep]) -> list[str]:
+    """A table of a ladder's items, and what must be said of it."""
+    headers = ["rung", *(" ".join(header.split()) for header in LADDER_HEADERS)]
+    rows = [[escape(cell) for cell in (rung_name(step), *step_cells(step))] for step in steps]
+    notes = [f"- {escape(note)}" for note in ladder_notes(steps)]
+    table = [_line(headers), _line(["---"] * len(headers)), *(_line(row) for row in rows)]
+    return [f"### {escape(title)}", "", *table, "", *notes]
 
 
 def _cells(row: ExperimentSummary, keys: Sequence[str], baseline: str) -> list[str]:

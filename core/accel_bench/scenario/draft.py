@@ -11,7 +11,7 @@ from typing import Any
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.document import MAXIMUM_DEPTH
 from accel_bench.scenario.load import Document, Location, load_file
-from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.models import LadderPlace, StackEntry, Work
 from accel_bench.scenario.samples import find_samples
 from accel_bench.scenario.validate import validate
 
@@ -34,6 +34,9 @@ class Draft:
 
     folder: Path | None = None
     """Folder of the file: named stacks and `extends` are looked up in it first."""
+
+    ladder: dict[str, LadderPlace] | None = None
+    """Places of the stacks that a ladder has made; None while it is not spelt out."""
 
     def where(self, location: Location) -> str:
         """Place of a value, or of the nearest enclosing one that is known."""
@@ -61,6 +64,10 @@ class Draft:
         parts = key.split(".")
         if parts[0] in ("sweep", "zip") and len(parts) > 1:
             parts = [parts[0], ".".join(parts[1:])]
+        # What stood below has been replaced, so its places say nothing any more.
+        below = [key for key in self.places if key[: len(parts)] == tuple(parts)]
+        for key_below in below:
+            del self.places[key_below]
         self.places[tuple(parts)] = place
         for length in range(1, len(parts)):
             self.places.setdefault(tuple(parts[:length]), place)
@@ -152,7 +159,10 @@ def _set_option(draft: Draft, stack: str, plugin: str, option: Sequence[str], va
     """Set an option of one plugin in one stack."""
     stacks = draft.data.get("stacks", {})
     if stack not in stacks:
-        raise ScenarioError(f"no stack is called {stack!r}{did_you_mean(stack, stacks)}")
+        hint = did_you_mean(stack, stacks)
+        if draft.get("ladder"):
+            hint += "; what a ladder makes is changed in its items: --set 'ladder=[...]'"
+        raise ScenarioError(f"no stack is called {stack!r}{hint}")
     uses = stacks[stack].get("use", [])
     names = [use if isinstance(use, str) else use.get("use") for use in uses]
     if plugin not in names:

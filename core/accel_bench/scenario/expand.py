@@ -12,6 +12,7 @@ from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.draft import Draft, check_depth, set_path
 from accel_bench.scenario.environment import check_environment
+from accel_bench.scenario.ladder import with_ladder
 from accel_bench.scenario.load import Location
 from accel_bench.scenario.models import (
     Exclusion,
@@ -58,8 +59,10 @@ class Point(Frozen):
 def check_file(draft: Draft, allow_environment: bool = False) -> ScenarioFile:
     """Validate the file as a whole. Raises ScenarioError with file, line and column.
 
-    The baseline is written down, so that it stays the same when stacks are left out.
+    The baseline is written down, so that it stays the same when stacks are left out; the stacks of
+    a ladder are spelt out.
     """
+    draft = with_ladder(draft)
     file = validate(ScenarioFile, draft.data, draft.where, ScenarioError)
     file = file.model_copy(update={"baseline": file.baseline_name()})
     if file.baseline not in file.stacks:
@@ -174,7 +177,13 @@ def _point(  # noqa: PLR0913, PLR0917 - where, what, and what is allowed
     here = Draft(draft.source, copy.deepcopy(draft.data), dict(draft.places), draft.folder)
     for key, value in sweep.items():
         here.set(key, value, draft.where(("sweep", key)))
+    here = with_ladder(here)
     context = f" (stack {name!r}{_at(sweep)})"
+    if here.ladder is not None and name not in here.data["stacks"]:
+        raise ScenarioError(
+            f"{draft.where(('ladder',))}: the ladder makes no stack {name!r}{_at(sweep)}; sweep "
+            "over something else than what its baseline and its items share"
+        )
     entry = validate(
         StackEntry, here.data.get("stacks", {}).get(name, {}), here.where, ScenarioError
     )
@@ -187,7 +196,12 @@ def _point(  # noqa: PLR0913, PLR0917 - where, what, and what is allowed
     scenario = _on_device(validate(Scenario, work, where, ScenarioError, context), device)
     changed = scenario.environment.items() - file.environment.items()
     check_environment(dict(changed), where, allow_environment)
-    stack = Stack(name=_checked_name(here, name), uses=entry.use, settings=entry.set)
+    stack = Stack(
+        name=_checked_name(here, name),
+        uses=entry.use,
+        settings=entry.set,
+        ladder=(here.ladder or {}).get(name),
+    )
     return Point(
         scenario=scenario, stack=stack, sweep=sweep, excluded=_exclusions(file, scenario, name)
     )

@@ -24,6 +24,16 @@ STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 """Names become folder names, so they are short and hold no separator."""
 
 
+class LadderPlace(Frozen):
+    """Where a stack stands on the scenario's ladder: which of its items it holds."""
+
+    items: tuple[str, ...]
+    """Labels of all items of the ladder, in their order."""
+
+    holds: tuple[tuple[int, ...], ...]
+    """Numbers of the items that it holds, from 0; several sets where they come to the same."""
+
+
 class Stack(Frozen):
     """An ordered, named list of plugin uses; what it sets is already part of the scenario beside
     it."""
@@ -36,6 +46,10 @@ class Stack(Frozen):
 
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the work that this stack changes, by dotted key."""
+
+    ladder: LadderPlace | None = None
+    """Its place on the scenario's ladder, where there is one; it makes no experiment another one.
+    """
 
 
 class Work(Frozen):
@@ -169,6 +183,13 @@ class ScenarioFile(Work):
     stacks: dict[str, StackEntry] = Field(default_factory=lambda: {"baseline": StackEntry()})
     """Stacks by name: a list of uses, `{set: ..., use: [...]}`, or the name of a named stack."""
 
+    ladder: tuple[JsonValue, ...] = ()
+    """Items to stack on the baseline one after the other, and to leave out of all one at a time.
+
+    A plugin, `plugin.option` or `section.key` to be switched on, `{use: plugin, option: value}`, or
+    `{set: {key: value}, use: [...]}`; a mapping may have a `name`.
+    """
+
     baseline: str | None = None
     """The stack that the others are compared with; else the one called `baseline`, else the first.
     """
@@ -211,4 +232,17 @@ def file_schema() -> dict[str, Any]:
     properties["stacks"]["additionalProperties"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]
     }
+    properties["ladder"]["items"] = _ladder_item_schema(use)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
+    """A name, one use with its options, or settings with or without uses."""
+    one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
+    parts = {
+        "name": {"type": "string"},
+        "set": {"type": "object"},
+        "use": {"anyOf": [{"type": "string"}, {"type": "array", "items": use}]},
+    }
+    entry = {"type": "object", "additionalProperties": False, "properties": parts}
+    return {"anyOf": [{"type": "string"}, one_use, entry]}

@@ -1,0 +1,170 @@
+"""The items of an ablation ladder in all their spellings, each with a short label."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.document import kind
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import canonical_json
+from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.uses import Use
+from accel_bench.scenario.validate import validate
+
+MAXIMUM_ITEMS = 32
+"""Items of one ladder: it makes nearly twice as many stacks."""
+
+LABEL_LENGTH = 48
+"""Letters of an item's label, so that the names that are made of it fit into a folder's."""
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+"""What `name` may look like: without dots, since names stand in dotted keys."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a ladder: what a stack that holds it has, and one that does not has not."""
+
+    text: str
+    """As it was written, for messages."""
+
+    label: str
+    """Short name, unique on its ladder."""
+
+    place: str
+    """Where it was written."""
+
+    uses: tuple[Use, ...] = ()
+    """Plugins that it adds, or adds options to."""
+
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Settings of the work that it changes, by dotted key."""
+
+    switch: tuple[str, str] | None = None
+    """Plugin and boolean option that it turns on; off in stacks with the plugin without the item.
+    """
+
+
+def read_items(draft: Draft) -> tuple[Item, ...]:
+    """The items of the draft's ladder, in order. Raises ScenarioError."""
+    written = draft.data.get("ladder")
+    if written is None:
+        return ()
+    where = draft.where(("ladder",))
+    if not isinstance(written, list):
+        raise ScenarioError(f"{where}: `ladder` is a list of items, not {kind(written)}")
+    if len(written) > MAXIMUM_ITEMS:
+        raise ScenarioError(
+            f"{where}: the ladder has {len(written):,} items; at most {MAXIMUM_ITEMS} may be"
+        )
+    items = [_item(draft, number, raw) for number, raw in enumerate(written)]
+    labels = _unique([item.label for item in items], [_longer(item) for item in items])
+    return tuple(replace(item, label=label) for item, label in zip(items, labels, strict=True))
+
+
+def _item(draft: Draft, number: int, raw: Any) -> Item:
+    """One item in any of its spellings."""
+    place = draft.where(("ladder", number))
+    if isinstance(raw, str):
+        return _short_item(raw, place)
+    if not isinstance(raw, dict) or not {"use", "set"} & set(raw):
+        raise ScenarioError(
+            f"{place}: ladder item {number + 1} is neither text nor has it `use` or `set`; write a "
+            "plugin, PLUGIN.OPTION, SECTION.KEY, {use: PLUGIN, OPTION: VALUE} or {set: {KEY: "
+            "VALUE}}"
+        )
+    rest = {key: value for key, value in raw.items() if key != "name"}
+    if "set" not in rest and not isinstance(rest["use"], list):
+        rest = {"use": [rest]}
+    elif not isinstance(rest.get("use", []), list):
+        rest["use"] = [rest["use"]]
+    entry = validate(
+        StackEntry, rest, lambda inner: draft.where(("ladder", number, *inner)), ScenarioError
+    )
+    settings = tuple(entry.set.items())
+    if not entry.use and not settings:
+        raise ScenarioError(f"{place}: ladder item {number + 1} neither uses nor sets anything")
+    label = _given(raw["name"], place) if "name" in raw else _label(entry.use, settings)
+    text = ", ".join([*(_text_of(use) for use in entry.use), *(key for key, _ in settings)])
+    return Item(text, label, place, entry.use, settings)
+
+
+def _short_item(text: str, place: str) -> Item:
+    """`plugin`, `plugin.option`, or a setting that becomes true."""
+    head, dot, option = text.partition(".")
+    if dot and head in Work.model_fields:
+        settings = ((text, True),)
+        return Item(text, _label((), settings), place, settings=settings)
+    raw = {"use": head, **({option: True} if dot else {})}
+    use = validate(Use, raw, lambda _: place, ScenarioError)
+    switch = (head, option) if dot else None
+    return Item(text, _word(option or head), place, (use,), switch=switch)
+
+
+def _given(name: Any, place: str) -> str:
+    """The name that the file gives an item."""
+    if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
+        return name
+    raise ScenarioError(
+        f"{place}: the name {name!r} of a ladder's item must begin with a letter or digit, hold "
+        f"nothing else but those and _ + -, and be no longer than {LABEL_LENGTH}"
+    )
+
+
+def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
+    """A short name: the plugins and the last words of the settings, with values but for `true`."""
+    words = [use.use for use in uses]
+    for key, value in settings:
+        last = key.rpartition(".")[2]
+        words.append(last if value is True else f"{last}-{_value(value)}")
+    return _word("+".join(words))
+
+
+def _longer(item: Item) -> str:
+    """A label that says more, for an item whose short one another item has too."""
+    if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
+        return _word(_options(item.uses[0]))
+    parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
+    parts += [key if value is True else f"{key}-{_value(value)}" for key, value in item.settings]
+    return _word("+".join(parts))
+
+
+def _options(use: Use) -> str:
+    """`fullgraph`, `mode-max-autotune`, ..."""
+    pairs = use.options.items()
+    return "-".join(key if value is True else f"{key}-{_value(value)}" for key, value in pairs)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _text_of(use: Use) -> str:
+    """A use as people write it."""
+    return f"{use.use}({_options(use)})" if use.options else use.use
+
+
+def _word(text: str) -> str:
+    """The letters of a text that may stand in a label."""
+    plain = re.sub(r"[^A-Za-z0-9_+]+", "-", text).strip("-+_")
+    return plain[:LABEL_LENGTH].strip("-+_") or "item"
+
+
+def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
+    """The short labels, the long ones where the short ones are not enough, else with a number."""
+    counts = Counter(short)
+    chosen: list[str] = []
+    for label, longer in zip(short, long, strict=True):
+        # The first of several keeps its short label: it reads best in the names of stacks.
+        wanted = longer if counts[label] > 1 and label in chosen else label
+        number = 2
+        while wanted in chosen:
+            tail = f"-{number}"
+            wanted, number = f"{longer[: LABEL_LENGTH - len(tail)]}{tail}", number + 1
+        chosen.append(wanted)
+    return chosen
