@@ -105,18 +105,26 @@ def _qwen2(config: Config) -> Architecture:
     return _rotary(config, query_bias=True, windows=[pair for pair in windows if pair[1]])
 
 
-def _mixtral(config: Config) -> Architecture:
-    """A router, and experts of which each token uses some."""
+def _mixtral(
+    config: Config, block: str = "mlp", router: str = "gate", bias: bool = False
+) -> Architecture:
+    """A router, and experts of which each token uses some; `block` holds both."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     layers, experts = config["num_hidden_layers"], config["num_local_experts"]
     share = config["num_experts_per_tok"] / experts
     mlp = [
-        _layer("mlp.gate", experts, hidden, layers),
-        _layer("mlp.experts.gate_up_proj", 2 * inner, hidden, layers * experts, share),
-        _layer("mlp.experts.down_proj", hidden, inner, layers * experts, share),
+        _layer(f"{block}.{router}", experts, hidden, layers),
+        _layer(f"{block}.experts.gate_up_proj", 2 * inner, hidden, layers * experts, share),
+        _layer(f"{block}.experts.down_proj", hidden, inner, layers * experts, share),
     ]
     window = config.get("sliding_window")
-    return _rotary(config, mlp=mlp, windows=[(window, layers)])
+    return _rotary(config, query_bias=bias, output_bias=bias, mlp=mlp, windows=[(window, layers)])
+
+
+def _granitemoe(config: Config) -> Architecture:
+    """Mixtral by other names; Granite's multipliers are no matmuls."""
+    bias = config.get("attention_bias", False)
+    return _mixtral(config, "block_sparse_moe", "router", bias)
 
 
 def _gpt2(config: Config, key_heads: int | None = None) -> Architecture:
@@ -182,6 +190,7 @@ READERS: dict[str, Callable[[Config], Architecture | None]] = {
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt_bigcode,
     "granite": _llama,
+    "granitemoe": _granitemoe,
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,

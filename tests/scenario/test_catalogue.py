@@ -15,6 +15,7 @@ from accel_bench.scenario.uses import ModelUse
 
 NAMES = (
     "gpt2",
+    "granite-3-1b-a400m",
     "granite-3-8b",
     "llama-2-70b",
     "llama-2-7b",

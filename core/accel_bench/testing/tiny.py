@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     "n_inner": 256,
     "n_layer": 2,
     "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
     "num_local_experts": 4,

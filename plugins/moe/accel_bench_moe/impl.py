@@ -1,0 +1,99 @@
+"""Switch the implementation of a model's experts, and read back which one multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from accel_bench.errors import PluginError
+
+ROW_BYTES = 16
+"""Every row of what torch's grouped product multiplies has a multiple of these bytes."""
+
+
+class Switch:
+    """One model's experts, from the choice of an implementation until it is undone."""
+
+    def __init__(self, model: nn.Module, implementation: str) -> None:
+        """Have all experts of `model` multiply by `implementation`, in place.
+
+        Raises PluginError for a model without experts that can be switched, and for sizes that
+        torch's grouped product refuses.
+        """
+        self.modules = switchable_experts(model)
+        if not self.modules:
+            raise PluginError(
+                f"moe: {type(model).__name__} holds no experts that transformers has several "
+                "implementations of; take moe out of the stack"
+            )
+        if implementation == "grouped_mm":
+            check_sizes(self.modules)
+        self._model = pretrained_model(model)
+        self._before = self._model.get_experts_implementation()
+        self._default = implementations(self.modules)
+        self._model.set_experts_implementation(implementation)
+        if (found := implementations(self.modules)) != [implementation]:
+            self.undo()
+            raise PluginError(
+                f"moe: experts of {type(self._model).__name__} stay {', '.join(found)} where "
+                f"{implementation} was asked for; this version of transformers cannot switch them"
+            )
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of how the experts multiply now, and how they did before."""
+        default, found = ", ".join(self._default), ", ".join(implementations(self.modules))
+        return {
+            "experts": found,
+            "default": default,
+            "switched_modules": len(self.modules) if found != default else 0,
+            "expert_modules": len(self.modules),
+            "module_class": type(self.modules[0]).__name__,
+            "experts_per_module": self.modules[0].num_experts,
+            "replaced_forwards": sum(is_replaced(module) for module in self.modules),
+        }
+
+    def undo(self) -> None:
+        """Give the model the implementation back that it was loaded with."""
+        self._model.set_experts_implementation(self._before)
+
+
+def switchable_experts(model: nn.Module) -> list[Any]:
+    """Modules that hold a layer's experts and ask transformers how to multiply.
+
+    Transformers marks them with how their weights lie; experts that something has packed one by
+    one have no such mark.
+    """
+    marks = ("has_gate", "is_transposed", "num_experts")
+    return [module for module in model.modules() if all(hasattr(module, mark) for mark in marks)]
+
+
+def implementations(modules: Sequence[Any]) -> list[str]:
+    """What transformers multiplies with in these modules, each name once."""
+    return sorted({str(module.config._experts_implementation) for module in modules})
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Whether something has put its own forward in the place of the one that asks transformers."""
+    return "forward" in vars(module) or not hasattr(type(module).forward, "__wrapped__")
+
+
+def pretrained_model(model: nn.Module) -> Any:
+    """The outermost model of transformers, inside of PEFT's where there is an adapter."""
+    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+
+
+def check_sizes(modules: Sequence[nn.Module]) -> None:
+    """Raise PluginError for matrices of experts with rows that torch's grouped product refuses."""
+    for module in modules:
+        for name, weight in module.named_parameters(recurse=False):
+            odd = [size for size in weight.shape[1:] if size * weight.element_size() % ROW_BYTES]
+            if weight.dim() == 3 and odd:
+                dtype = str(weight.dtype).removeprefix("torch.")
+                raise PluginError(
+                    f"moe: torch's grouped_mm multiplies rows of a multiple of {ROW_BYTES} bytes, "
+                    f"and {name} has {odd[0]} x {dtype}; change that size by model.overrides, or "
+                    "use experts: eager or batched_mm"
+                )
