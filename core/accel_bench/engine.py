@@ -23,6 +23,14 @@ class TokenCounts:
     supervised: int
     """Tokens that the loss is computed on: label != -100 after the shift of a causal model."""
 
+    real_pairs: int | None = None
+    """Pairs of tokens of one sequence, without padding: the sum over sequences of their squared
+    lengths, by which attention's FLOPs grow. None where nobody counted them."""
+
+    processed_pairs: int | None = None
+    """Pairs that attention computes, padding included: of padded rows the sum of their squared
+    widths. None where nobody counted them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -1,4 +1,4 @@
-"""Extras of accel-bench: which plugin each brings, read from a shipped list, since what is not
+"""Extras of accel-bench: which plugins each brings, read from a shipped list, since what is not
 installed has no metadata."""
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def extras() -> dict[str, Extra]:
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """The plugin of an extra that people call so, or whose extra is called so; None for no such."""
+    """The plugin of an extra that people call so, or whose extra is called so; None for no such.
+
+    Of an extra that brings several, its name means the first of the list.
+    """
     wanted = word.lower().replace("_", "-")
     return next((n for n, e in extras().items() if wanted in {n, e.extra, *e.also}), None)
 

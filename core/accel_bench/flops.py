@@ -45,8 +45,14 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
     )
 
 
-def recomputed_flops(workload: Workload, length: float) -> ByConvention:
-    """FLOPs that activation checkpointing adds for one token: the products computed again."""
+def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
+    """FLOPs that activation checkpointing adds for one token: the products computed again.
+
+    None where it is not known of all products whether they are.
+    """
+    again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
+    if None in again:
+        return None
     products = sum(forward_flops(m) for m in workload.matmuls if m.recomputed)
     scores = (
         attention_forward_flops(a, visible(a, length)) for a in workload.attentions if a.recomputed
@@ -54,12 +60,14 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention:
     return _with_attention(products, sum(scores))
 
 
-def hardware_flops(workload: Workload, length: float) -> ByConvention:
+def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
     """Model FLOPs and recomputation together: what HFU counts for one token.
 
-    What a fused attention kernel computes again inside of itself is not in it.
+    What a fused attention kernel computes again inside of itself is not in it. None where it is not
+    known what is computed again.
     """
-    return model_flops(workload, length).plus(recomputed_flops(workload, length))
+    again = recomputed_flops(workload, length)
+    return None if again is None else model_flops(workload, length).plus(again)
 
 
 def forward_flops(matmul: Matmul) -> float:

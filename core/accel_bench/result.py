@@ -69,6 +69,14 @@ class Sample(Frozen):
     supervised_tokens: int
     """Tokens with a loss, on this rank."""
 
+    real_pairs: int | None = None
+    """Pairs of tokens of one sequence, without padding, on this rank: the sum of the sequences'
+    squared lengths. Null where the batches did not say."""
+
+    processed_pairs: int | None = None
+    """Pairs that attention computes, padding included, on this rank; null where that is not known.
+    """
+
     loss: float | None
     """This rank's share of the step's loss: the sum over ranks is the loss. Null when not finite.
     """

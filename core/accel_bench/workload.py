@@ -29,8 +29,8 @@ class Matmul(Frozen):
     input_needs_gradient: bool = True
     """Whether something before them trains, so that the gradient flows on through them."""
 
-    recomputed: bool = False
-    """Whether the forward product is computed once more in the backward pass."""
+    recomputed: bool | None = False
+    """Whether the forward product is computed once more in the backward pass; null: not known."""
 
     dtype: str = ""
     """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
@@ -63,8 +63,8 @@ class Attention(Frozen):
     value_needs_gradient: bool = True
     """Whether the values come from something that trains."""
 
-    recomputed: bool = False
-    """Whether its layers are computed once more in the backward pass."""
+    recomputed: bool | None = False
+    """Whether its layers are computed once more in the backward pass; null: not known."""
 
 
 class Workload(Frozen):

@@ -92,6 +92,21 @@ def test_model_flops_are_of_real_tokens_and_hardware_flops_of_processed_ones() -
     assert found.hfu.non_causal == pytest.approx(20 * flops / 2 / 1e5)
 
 
+def test_attention_is_counted_by_pairs_where_the_batches_counted_them() -> None:
+    # Sequences of 5 and 10 tokens: padded to 10, and flattened into one row of 15.
+    pairs = {"real_pairs": 125, "processed_pairs": 200}
+    padded = sample(samples=2, processed=20, real=15).model_copy(update=pairs)
+    pairs = {"real_pairs": 125, "processed_pairs": 125}
+    flattened = sample(samples=2, processed=15, real=15).model_copy(update=pairs)
+    before, after = used(one(padded)), used(one(flattened))
+    model = 15 * 600 + 125 * 12 * 5
+    assert before.sequence_length == after.sequence_length == pytest.approx(125 / 15)
+    for found in (before, after):
+        assert found.model_flops_per_second.non_causal == pytest.approx(model)
+    assert before.hardware_flops_per_second.non_causal == pytest.approx(20 * 600 + 200 * 60)
+    assert after.hardware_flops_per_second.non_causal == pytest.approx(model)
+
+
 def test_recomputation_raises_hfu_and_leaves_mfu() -> None:
     again = WORKLOAD.model_copy(
         update={"matmuls": (MATRIX.model_copy(update={"recomputed": True}),)}
@@ -100,6 +115,15 @@ def test_recomputation_raises_hfu_and_leaves_mfu() -> None:
     assert kept.mfu == kept.hfu == recomputed.mfu
     added = recomputed.hardware_flops_per_second.causal - recomputed.model_flops_per_second.causal
     assert added == pytest.approx(20 * 2 * 100)
+
+
+def test_hardware_flops_are_null_where_it_is_not_known_what_is_recomputed() -> None:
+    unknown = WORKLOAD.model_copy(
+        update={"matmuls": (MATRIX.model_copy(update={"recomputed": None}),)}
+    )
+    found = used(one(workload=unknown), peak=1e6)
+    assert (found.hardware_flops_per_second, found.hfu) == (None, None)
+    assert found.mfu == used(one(), peak=1e6).mfu
 
 
 def test_rates_are_per_device_and_the_slowest_rank_makes_the_window() -> None:

@@ -16,7 +16,7 @@ from accel_bench import Options, Run
 from accel_bench.builtin import huggingface_impl, weights_impl
 from accel_bench.builtin.huggingface import HuggingFace
 from accel_bench.errors import ScenarioError
-from accel_bench.machine import Machine
+from accel_bench.machine import GPU, Machine
 from accel_bench.scenario.catalogue import list_cards, read_card
 from accel_bench.scenario.uses import ModelUse
 
@@ -240,6 +240,20 @@ def test_a_model_that_cannot_be_loaded_here_is_told_before_anything_starts(
     make_run: MakeRun, model: dict[str, Any], reason: str
 ) -> None:
     assert reason in reasons(make_run(model=model, resources={"device": "cpu"}))
+
+
+def test_what_flash_attn_needs_is_told_before_anything_starts(make_run: MakeRun) -> None:
+    run = make_run(model={"attention": "flash_attention_2"}, resources={"device": "cuda"})
+    old = GPU(index=0, name="Old", uuid="GPU-0", memory_bytes=1, compute_capability=(7, 5))
+    machine = MACHINE.model_copy(update={"gpus": (old,)})
+    found = "\n".join(HuggingFace(Options()).check_scenario(run.experiment, machine))
+    assert "attention is in float32" in found
+    assert "needs compute capability 8.0, Old has 7.5" in found
+    half = make_run(
+        model={"attention": "flash_attention_2", "dtype": "bfloat16"},
+        resources={"device": "cuda"},
+    )
+    assert "float32" not in reasons(half)
 
 
 @pytest.mark.parametrize("name", ["tiny-llama-cpu", "some-org/some-model"])

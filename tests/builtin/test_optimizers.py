@@ -67,6 +67,7 @@ def test_the_defaults_of_the_options_are_those_of_torch(
 ) -> None:
     options = plugin(kind).options.model_dump()
     defaults = getattr(torch.optim, kind.optimizer_class)(torch.nn.Linear(1, 1).parameters())
+    assert options.pop("in_backward") is False
     assert options == {key: defaults.defaults[key] for key in options}
 
 
@@ -99,17 +100,24 @@ def test_adamw_agrees_with_its_formula_after_one_step(make_run: MakeRun) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "fused", "foreach"),
-    [({}, False, False), ({"fused": True}, True, False), ({"foreach": True}, False, True)],
+    ("options", "fused", "foreach", "kernel"),
+    [
+        ({}, False, False, None),
+        ({"fused": True}, True, False, "_fused_adamw_"),
+        ({"foreach": True}, False, True, "_foreach_addcdiv_"),
+    ],
 )
 def test_evidence_says_which_implementation_was_used(
-    make_run: MakeRun, options: dict[str, Any], fused: bool, foreach: bool
+    make_run: MakeRun, options: dict[str, Any], fused: bool, foreach: bool, kernel: str | None
 ) -> None:
     run, adamw = with_model(make_run), plugin(AdamW, **options)
     optimizer = adamw.build_optimizer(run)
     run.model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
-    assert adamw.report_evidence(run) == {
+    evidence = adamw.report_evidence(run)
+    kernels = evidence.pop("kernels")
+    assert kernel in kernels if kernel else kernels == []
+    assert evidence == {
         "class": "AdamW",
         "fused": fused,
         "foreach": foreach,
@@ -117,6 +125,44 @@ def test_evidence_says_which_implementation_was_used(
         "parameters": 4 * 8 + 8 + 8 * 2 + 2,
         "state_dtypes": ["float32"],
     }
+
+
+def test_what_is_said_to_be_fused_is_what_the_first_step_called(make_run: MakeRun) -> None:
+    """Torch itself could fall back; the flag of the group would still say `fused`."""
+    run, adamw = with_model(make_run), plugin(AdamW, fused=True)
+    optimizer = adamw.build_optimizer(run)
+    optimizer.param_groups[0]["fused"] = False
+    run.model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["fused"] = True
+    evidence = adamw.report_evidence(run)
+    assert (evidence["fused"], evidence["kernels"]) == (False, [])
+
+
+def test_only_the_first_step_is_watched(make_run: MakeRun) -> None:
+    run, sgd = with_model(make_run), plugin(SGD)
+    optimizer = sgd.build_optimizer(run)
+    run.model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_the_optimizer_of_a_published_recipe_can_be_said_in_a_file(make_run: MakeRun) -> None:
+    adamw = {"use": "adamw", "fused": True, "betas": [0.9, 0.95], "weight_decay": 0.1}
+    run = make_run(model={"dtype": "bfloat16"}, optimizer=adamw, train={"learning_rate": 5e-4})
+    run.model = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
+    built = plugin(AdamW, **run.scenario.optimizer.options)
+    group = built.build_optimizer(run).param_groups[0]
+    assert {key: group[key] for key in ("lr", "betas", "weight_decay", "fused")} == {
+        "lr": 5e-4,
+        "betas": (0.9, 0.95),
+        "weight_decay": 0.1,
+        "fused": True,
+    }
+    run.model(torch.ones(3, 4, dtype=torch.bfloat16)).sum().backward()
+    built._built.step()
+    assert built.report_evidence(run)["state_dtypes"] == ["bfloat16"]
 
 
 def test_there_is_no_evidence_where_another_plugin_built_the_optimizer(make_run: MakeRun) -> None:

@@ -154,6 +154,48 @@ def test_data_parallel_in_one_process_is_invalid(make: Any) -> None:
     assert invalid == ["DataParallel spreads each batch over every device that the process can see"]
 
 
+def mixture(experts: str) -> torch.nn.Module:
+    """A Mixtral of one layer in float32, in training mode."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+        vocab_size=8,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=False,
+        experts_implementation=experts,
+    )
+    found: torch.nn.Module = MixtralForCausalLM(config)
+    return found.train()
+
+
+@pytest.mark.parametrize("experts", ["eager", "batched_mm", "grouped_mm"])
+def test_how_experts_multiply_is_read_back(make: Any, experts: str) -> None:
+    mixed = mixture(experts)
+    assert read_realised(make(mixed))["experts"] == experts
+    layer = mixed.get_submodule("model.layers.0.mlp.experts")
+    vars(layer)["forward"] = lambda hidden, chosen, weights: hidden
+    assert read_realised(make(mixed))["experts"] == "replaced"
+    assert read_realised(make(model()))["experts"] is None
+
+
+@pytest.mark.parametrize("experts, reasons", [("eager", 0), ("batched_mm", 0), ("grouped_mm", 1)])
+def test_experts_that_do_not_follow_autocast_are_a_reason(
+    make: Any, experts: str, reasons: int
+) -> None:
+    run = make(mixture(experts), train={"precision": "bf16-autocast"})
+    degraded, invalid = differences(run, read_realised(run))
+    assert len(degraded) == reasons
+    assert all(reason.startswith("experts compute in float32, asked was") for reason in degraded)
+    assert not invalid
+
+
 def test_a_model_in_evaluation_mode_is_invalid(make: Any) -> None:
     run = make(model().eval())
     _, invalid = differences(run, read_realised(run))

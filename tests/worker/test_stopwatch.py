@@ -70,6 +70,19 @@ def test_it_adds_up_the_counts_of_the_micro_batches(heartbeat: Heartbeat) -> Non
     assert sample.loss == 2.5
 
 
+def test_pairs_are_added_up_and_unknown_where_one_micro_batch_did_not_count_them(
+    heartbeat: Heartbeat,
+) -> None:
+    counted = Batch({}, 1, TokenCounts(4, 3, 2, real_pairs=9, processed_pairs=16), 2)
+    for batches, pairs in (([counted, counted], (18, 32)), ([counted, BATCH], (None, None))):
+        stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=1)
+        stopwatch.start()
+        while stopwatch.running:
+            stopwatch.lap(batches, 1.0)
+        sample = stopwatch.window().samples[0]
+        assert (sample.real_pairs, sample.processed_pairs) == pairs
+
+
 def test_a_loss_that_is_not_finite_is_null(heartbeat: Heartbeat) -> None:
     stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=1)
     drive(stopwatch, loss=float("nan"))

@@ -122,6 +122,13 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "granite: tied": {"name": "granite-3-8b", "overrides": GRANITE},
     "granite, recomputed": {"name": "granite-3-8b", "overrides": GRANITE, "checkpointing": True},
+    "granite: experts, tied": {"name": "granite-3-1b-a400m", "overrides": GRANITE},
+    "granite, experts, LoRA, recomputed": {
+        "name": "granite-3-1b-a400m",
+        "overrides": GRANITE,
+        "lora": {"target_modules": ["v_proj"]},
+        "checkpointing": True,
+    },
     "qwen2.5, a bias of the keys trains": {
         "name": "qwen2.5-7b",
         "overrides": ROTARY,
@@ -227,6 +234,20 @@ def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
     assert run.last_product_repeats is repeats
 
 
+def test_the_layer_that_is_looked_at_is_one_that_is_computed_again(tmp_path: Path) -> None:
+    """Of every other layer, the last one may keep what it has computed."""
+    lora = {"target_modules": ["q_proj"]}
+    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    for layer in model.base_model.model.model.layers:
+        old = layer.mlp.down_proj
+        new = KeptAfterwards(old.in_features, old.out_features, bias=False)
+        layer.mlp.down_proj = new.requires_grad_(False)
+    layer.gradient_checkpointing = False
+    run = run_of(model, tmp_path)
+    assert seen_flops(model, tmp_path, run) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
+    assert run.last_product_repeats is True
+
+
 def seen_flops(model: Any, folder: Path, run: Run | None = None) -> float:
     """FLOPs for a token by the workload that is read after a first pass was looked at."""
     run = run or run_of(model, folder)
@@ -309,6 +330,19 @@ def test_matrices_have_the_dtype_in_which_they_are_multiplied(tmp_path: Path) ->
     stored = catalogue_model("llama-3-8b", ROTARY)
     autocast = read(stored, tmp_path, train={"precision": "bf16-autocast"})
     assert {m.dtype for m in autocast.matmuls} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    "experts, dtype", [("eager", "bfloat16"), ("batched_mm", "bfloat16"), ("grouped_mm", "float32")]
+)
+def test_the_grouped_product_of_experts_does_not_follow_autocast(
+    experts: str, dtype: str, tmp_path: Path
+) -> None:
+    model = catalogue_model("mixtral-8x7b", ROTARY)
+    model.set_experts_implementation(experts)
+    found = read(model, tmp_path, train={"precision": "bf16-autocast"}).matmuls
+    assert {m.dtype for m in found if ".experts." in m.name} == {dtype}
+    assert {m.dtype for m in found if ".experts." not in m.name} == {"bfloat16"}
 
 
 class Quantized(nn.Module):

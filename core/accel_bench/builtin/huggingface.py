@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.catalogue import (
     CONFIG_FILE,
@@ -23,6 +23,9 @@ from accel_bench.scenario.uses import ModelUse
 SMALL_BYTES = 1_000_000
 """A file below this size goes into a fingerprint with its content, a larger one with its size."""
 
+OLDEST_FOR_FLASH = (8, 0)
+"""Compute capability from which flash-attn 2 has kernels."""
+
 NEARLY = 0.9
 """Similarity from which an override that no published key has is taken for a slip of the pen."""
 
@@ -31,7 +34,7 @@ class HuggingFace(Plugin[Options]):
     """Loads `model.id`: a name of the catalogue, a local directory, or a hub id.
 
     The configuration stays as published, its dropout included, but for `model.overrides` and for
-    the key-value cache, which is off: training has no use for it, and padding-free inputs give a
+    the key-value cache, which is off: training has no use for it, and flattened inputs give a
     wrong loss with it, without a word.
     """
 
@@ -54,7 +57,7 @@ class HuggingFace(Plugin[Options]):
         scenario = experiment.scenario
         for problem in (*_source_problems(scenario.model), *_override_problems(scenario.model)):
             raise ScenarioError(problem)
-        return list(_attention_reasons(scenario.model, scenario.resources.device))
+        return list(_attention_reasons(scenario, machine))
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
@@ -132,12 +135,30 @@ def _directory_problems(directory: Path, model: ModelUse) -> Iterator[str]:
         )
 
 
-def _attention_reasons(model: ModelUse, device: str) -> Iterator[str]:
+def _attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
     """Reasons that lie in the attention implementation."""
-    if device == "cpu" and model.attention in ("flash_attention_2", "flex_attention"):
-        yield f"model.attention {model.attention!r} cannot train on a CPU; use 'sdpa' or 'eager'"
-    elif model.attention == "flash_attention_2" and find_spec("flash_attn") is None:
+    asked, device = scenario.model.attention, scenario.resources.device
+    if device == "cpu" and asked in ("flash_attention_2", "flex_attention"):
+        yield f"model.attention {asked!r} cannot train on a CPU; use 'sdpa' or 'eager'"
+    elif asked == "flash_attention_2":
+        yield from _flash_attention_reasons(scenario, machine)
+
+
+def _flash_attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
+    """What flash-attn needs: itself, a dtype of 16 bits, and a GPU that is new enough."""
+    if find_spec("flash_attn") is None:
         yield "model.attention 'flash_attention_2' needs the package flash-attn; use 'sdpa'"
+    if scenario.train.precision == "as-is" and scenario.model.dtype == "float32":
+        yield (
+            "model.attention 'flash_attention_2' computes in float16 and bfloat16, and attention "
+            "is in float32; set model.dtype, or train.precision"
+        )
+    for gpu in machine.gpus[: scenario.resources.devices]:
+        if gpu.compute_capability < OLDEST_FOR_FLASH:
+            yield (
+                f"model.attention 'flash_attention_2' needs compute capability 8.0, {gpu.name} has "
+                f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}; use 'sdpa'"
+            )
 
 
 def _digest_files(directory: Path, weights: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import Field, model_validator
 
-from accel_bench import Options, Plugin, Run, hookimpl
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.optimizers_impl import FirstStep
 
 
 class OptimizerOptions(Options):
@@ -17,6 +21,18 @@ class OptimizerOptions(Options):
 
     foreach: bool | None = None
     """Update lists of tensors with few kernels; null leaves it to torch, which does on a GPU."""
+
+    in_backward: bool = False
+    """Update each parameter in the backward pass, as soon as its gradient is there, and free that
+    at once: gradients are never all in memory, and the optimizer's time is part of the backward
+    phase."""
+
+    @model_validator(mode="after")
+    def _one_at_a_time(self) -> OptimizerOptions:
+        """Refuse lists of tensors where there is only one."""
+        if self.in_backward and self.foreach:
+            raise ValueError("foreach updates many tensors at once, and in_backward one; drop one")
+        return self
 
 
 class FusedOptions(OptimizerOptions):
@@ -82,6 +98,13 @@ class TorchOptimizer(Plugin[OptionsT]):
     def __init__(self, options: OptionsT, name: str = "") -> None:
         super().__init__(options, name)
         self._built: Any = None
+        self._first_step: FirstStep | None = None
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say what needs all gradients of a step together, which `in_backward` never has."""
+        if self.options.in_backward:
+            yield from _needs_all_gradients(experiment.scenario)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
@@ -94,16 +117,44 @@ class TorchOptimizer(Plugin[OptionsT]):
             run.scenario.train.learning_rate,
             self.options.model_dump(),
         )
+        self._first_step = optimizers_impl.FirstStep(self._built)
         return self._built
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
         """Class, implementation and number of tensors; nothing where another plugin built one."""
-        if self._built is None:
+        if self._built is None or self._first_step is None:
             return {}
         from accel_bench.builtin import optimizers_impl
 
-        return optimizers_impl.describe(self._built)
+        return optimizers_impl.describe(self._built, self._first_step)
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Take away what was hung on the optimizer and on parameters."""
+        if self._first_step is not None:
+            self._first_step.remove()
+        if self.options.in_backward and self._built is not None:
+            self._built.remove()
+
+
+def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:
+    """Reasons against updating in the backward pass."""
+    train = scenario.train
+    if train.max_grad_norm is not None:
+        yield "in_backward frees gradients before their norm is known; train.max_grad_norm needs it"
+    if train.gradient_accumulation > 1:
+        yield (
+            "in_backward updates in every backward pass; set train.gradient_accumulation to 1, and "
+            "train.micro_batch_size to what it added up to"
+        )
+    if train.precision == "fp16-autocast":
+        yield (
+            "in_backward updates before the gradient scaler can look for infinities; use "
+            "bf16-autocast"
+        )
+    if scenario.world_size > 1:
+        yield "in_backward updates before gradients are added up over ranks; use one device"
 
 
 class AdamW(TorchOptimizer[AdamWOptions]):

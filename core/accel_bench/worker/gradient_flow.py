@@ -11,10 +11,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from accel_bench.attention_kernels import attention_kernels
 from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
 from accel_bench.worker.recomputation import Recomputation
 from accel_bench.worker.workload import EXPERT
+
+NO_BACKWARD = -1
+"""Torch's number of the backward pass that is running, where none is."""
 
 
 class FirstStepProbe:
@@ -38,8 +42,14 @@ class FirstStepProbe:
         self.padding_free: bool | None = None
         """Whether positions started again within a row of the first forward."""
 
+        self.attention_kernels: dict[str, int] | None = None
+        """Attention kernels of the first forward, with their number; None where none is seen."""
+
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        self._earlier: dict[str, float | None] = {}
+        """Norms of gradients that were used and freed within the backward pass."""
+
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
         self._handles = [
@@ -65,7 +75,11 @@ class FirstStepProbe:
         found: dict[str, Any] = {"matmul_dtype": self.matmul_dtype, "gradient_flow": self.findings}
         if self.use_cache is not None:
             found["use_cache"] = self.use_cache
-        return {**found, "padding_free": self.padding_free}
+        return {
+            **found,
+            "padding_free": self.padding_free,
+            "attention_kernels": self.attention_kernels,
+        }
 
     def _watch_forward(self) -> list[Any]:
         """Look into the first forward, as far as that leaves no trace.
@@ -92,10 +106,13 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Whether sequences share a row, and whether the model keeps a cache while it trains."""
+        """Whether sequences share a row, whether a cache is kept, and which kernels attend."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
+            loss = getattr(output, "loss", None)
+            if loss is not None:
+                self.attention_kernels = attention_kernels(loss) or None
 
     def _see_matmul(self, module: Any, inputs: Any, output: Any) -> None:
         """The dtype in which the output projection answers: what is computed with."""
@@ -111,13 +128,22 @@ class FirstStepProbe:
         return see
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Look at all gradients; a step that the optimizer is told to skip is not the first."""
+        """Look at all gradients; a step that the optimizer is told to skip is not the first.
+
+        A step within the backward pass has only its own, which are gone after it: what it shows is
+        kept until the engine takes the step that ends the pass.
+        """
         skipped = getattr(optimizer, "found_inf", None)
         if self.findings or (skipped is not None and bool(skipped)):
             return
         model = self._run.unwrapped_model
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         norms = _gradient_norms(trained, getattr(optimizer, "grad_scale", None))
+        if torch._C._current_graph_task_id() != NO_BACKWARD:
+            self._earlier |= {name: norm for name, norm in norms.items() if norm is not None}
+            self._watch(trained)
+            return
+        norms |= self._earlier
         without = [name for name, members in _units(model) if not any(map(norms.get, members))]
         idle = [name for name in without if self._is_idle_expert(name, without)]
         cut = [name for name in without if name not in idle]

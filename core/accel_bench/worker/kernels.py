@@ -1,4 +1,4 @@
-"""What computes matmuls and attention: classes of linear layers, and sdpa's enabled backends."""
+"""What computes matmuls and attention: classes of linear layers, experts, and sdpa's backends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
+
+SDPA_FLAGS = {
+    "flash": "flash_sdp_enabled",
+    "efficient": "mem_efficient_sdp_enabled",
+    "cudnn": "cudnn_sdp_enabled",
+    "math": "math_sdp_enabled",
+}
+"""Kernels of `scaled_dot_product_attention`, and what of torch.backends.cuda says that one is on.
+"""
 
 
 def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
@@ -28,16 +38,37 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
     return dict(counts.most_common())
 
 
+def read_experts(model: torch.nn.Module) -> str | None:
+    """How experts multiply, such as `grouped_mm`; several with commas, None for no experts."""
+    found = {name for module in model.modules() if (name := experts_implementation(module))}
+    return ", ".join(sorted(found)) or None
+
+
+def experts_implementation(module: torch.nn.Module) -> str | None:
+    """What transformers multiplies a module's experts with; None where it does not choose.
+
+    It marks experts whose products it chooses with how their weights lie. `replaced` says that
+    another forward was put there, which does not ask.
+    """
+    if not all(hasattr(module, mark) for mark in ("has_gate", "is_transposed")):
+        return None
+    if "forward" in vars(module):
+        return "replaced"
+    return getattr(getattr(module, "config", None), "_experts_implementation", None)
+
+
 def enabled_attention_backends() -> list[str]:
-    """Backends among which `scaled_dot_product_attention` may choose on a GPU."""
-    known = {
-        "flash": "flash_sdp_enabled",
-        "memory_efficient": "mem_efficient_sdp_enabled",
-        "cudnn": "cudnn_sdp_enabled",
-        "math": "math_sdp_enabled",
-    }
+    """Kernels that `scaled_dot_product_attention` may choose, by priority where torch tells it."""
     flags: Any = torch.backends.cuda
-    return [name for name, flag in known.items() if getattr(flags, flag, lambda: False)()]
+    priority = getattr(torch._C, "_get_sdp_priority_order", lambda: ())()
+    known = sorted(SDPA_FLAGS, key=lambda name: _place(name, list(map(int, priority))))
+    return [name for name in known if getattr(flags, SDPA_FLAGS[name], lambda: False)()]
+
+
+def _place(name: str, priority: list[int]) -> int:
+    """Where a kernel stands; behind all others where it is not named."""
+    number = int(getattr(SDPBackend, f"{name.upper()}_ATTENTION", SDPBackend.MATH))
+    return priority.index(number) if number in priority else len(priority)
 
 
 def _parts(module: torch.nn.Module, name: str) -> list[torch.nn.Module]:

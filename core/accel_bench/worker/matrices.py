@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from accel_bench.worker.kernels import experts_implementation
+
 
 class UnknownPartError(Exception):
     """A model holds something whose products are not known, so nothing is said about it at all."""
@@ -56,6 +58,9 @@ class Matrix:
 
     plain: bool = False
     """Whether torch's own linear multiplies it, which keeps its inputs before it starts."""
+
+    autocast: bool = True
+    """Whether it is multiplied in the dtype of autocast, where that is on."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
                 count=experts,
                 share=facts.experts_per_token / experts,
                 after=first if "down" in name else (),
+                autocast=experts_implementation(module) != "grouped_mm",
             )
         )
     return found

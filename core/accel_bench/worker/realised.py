@@ -14,7 +14,12 @@ from accel_bench.compilation import read_compilation
 from accel_bench.libraries import accelerator_modules
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
-from accel_bench.worker.kernels import enabled_attention_backends, read_linear_kernels
+from accel_bench.worker.kernels import (
+    enabled_attention_backends,
+    read_experts,
+    read_linear_kernels,
+)
+from accel_bench.worker.recomputation import read_checkpointing
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
 from accel_bench.worker.workload import AUTOCAST
 from accel_bench.worker.wrapping import read_wrapping
@@ -36,8 +41,10 @@ def read_realised(run: Run) -> dict[str, Any]:
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
         "attention_backends": enabled_attention_backends(),
         "linear_kernels": read_linear_kernels(model),
+        "experts": read_experts(model),
         "use_cache": bool(getattr(getattr(model, "config", None), "use_cache", False)),
         "gradient_checkpointing": _recomputes(model),
+        "checkpointed_blocks": read_checkpointing(model),
         "compilation": read_compilation() if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
         "world_size": torch.distributed.get_world_size() if group else 1,
@@ -102,7 +109,9 @@ def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
     scenario = run.scenario
     if realised["attention"] not in (None, scenario.model.attention):
         yield f"attention is {realised['attention']}, asked was {scenario.model.attention}"
-    if realised["gradient_checkpointing"] != scenario.train.gradient_checkpointing:
+    # Blocks that say by which policy they are computed again were set up so by the stack.
+    by_stack = realised["checkpointed_blocks"]["policy"] is not None
+    if realised["gradient_checkpointing"] != (scenario.train.gradient_checkpointing or by_stack):
         yield (
             f"gradient checkpointing is {realised['gradient_checkpointing']}, "
             f"asked was {scenario.train.gradient_checkpointing}"
@@ -116,6 +125,12 @@ def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
     if computed and realised.get("matmul_dtype") not in (None, computed):
         yield (
             f"matmuls compute in {realised['matmul_dtype']}, asked was {scenario.train.precision}"
+        )
+    grouped = "grouped_mm" in (realised.get("experts") or "")
+    if grouped and computed not in (None, scenario.model.dtype):
+        yield (
+            f"experts compute in {scenario.model.dtype}, asked was {scenario.train.precision}: "
+            f"grouped_mm does not follow autocast; set model.dtype: {computed}"
         )
     if realised["use_cache"] and not realised.get("padding_free"):
         yield "the model keeps a key-value cache while it trains"

@@ -1,4 +1,4 @@
-"""Does checkpointing compute the last product of a decoder block again? Seen in the first step."""
+"""What checkpointing computes again: which blocks, and of them the last product, as was seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from accel_bench.worker.workload import last_product
+from accel_bench.worker.workload import decoder_layers, is_recomputed, last_product
+
+
+def read_checkpointing(model: torch.nn.Module) -> dict[str, Any]:
+    """How many decoder blocks are computed again, of how many, and by which policy.
+
+    The policy is what the function that checkpoints says of itself; None for torch's own, which
+    computes whole blocks again.
+    """
+    _, blocks = decoder_layers(model)
+    again = [block for block in blocks if is_recomputed(block)]
+    functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)
+    said = (getattr(function, "policy", None) for function in functions)
+    return {
+        "checkpointed": len(again),
+        "blocks": len(blocks),
+        "policy": next(filter(None, said), None),
+    }
 
 
 class Recomputation:

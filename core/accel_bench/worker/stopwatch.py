@@ -238,5 +238,13 @@ def _sample(
         processed_tokens=sum(tokens.processed for _, tokens in counts),
         real_tokens=sum(tokens.real for _, tokens in counts),
         supervised_tokens=sum(tokens.supervised for _, tokens in counts),
+        real_pairs=_sum_of_known([tokens.real_pairs for _, tokens in counts]),
+        processed_pairs=_sum_of_known([tokens.processed_pairs for _, tokens in counts]),
         loss=value if math.isfinite(value) else None,
     )
+
+
+def _sum_of_known(counts: Sequence[int | None]) -> int | None:
+    """The sum; None where one of them is not known, or there is none."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None

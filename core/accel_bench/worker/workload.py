@@ -83,7 +83,7 @@ class _Reader:
 
     def workload(self) -> Workload:
         """Read the whole model."""
-        path, layers = _layers(self._model)
+        path, layers = decoder_layers(self._model)
         outside = [
             part
             for part in parts_of(self._model, "", self._facts)
@@ -121,14 +121,14 @@ class _Reader:
             for place, part in parts
         }
         self._gradient |= any(part.trains for _, part in parts)
-        recomputed = self._gradient and _is_recomputed(layer)
-        if recomputed:
+        products, attention = _repeated(layer, parts) if self._gradient else (False, False)
+        if products is not False:
             last = len(self._matmuls) - _stops_early([part for _, part in parts], self._repeats)
             self._matmuls[first:last] = [
-                matmul.model_copy(update={"recomputed": True})
+                matmul.model_copy(update={"recomputed": products})
                 for matmul in self._matmuls[first:last]
             ]
-        self._attentions.append(self._attention(number, parts, needs, recomputed))
+        self._attentions.append(self._attention(number, parts, needs, attention))
 
     def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
         """Keep a matrix; what it reads within its part may train too."""
@@ -142,7 +142,7 @@ class _Reader:
                 share=matrix.share,
                 trains=matrix.trains,
                 input_needs_gradient=gradient or inner,
-                dtype=self._autocast or matrix.dtype,
+                dtype=(matrix.autocast and self._autocast) or matrix.dtype,
             )
         )
 
@@ -151,7 +151,7 @@ class _Reader:
         number: int,
         parts: Sequence[tuple[float, Part]],
         needs: dict[str, bool],
-        recomputed: bool,
+        recomputed: bool | None,
     ) -> Attention:
         """The attention of one layer: heads from the configuration, sizes from the matrices."""
         found = {_leaf(part.path): part for _, part in parts if part.matrices}
@@ -176,7 +176,7 @@ class _Reader:
         )
 
 
-def _layers(model: nn.Module) -> tuple[str, list[nn.Module]]:
+def decoder_layers(model: nn.Module) -> tuple[str, list[nn.Module]]:
     """The decoder layers and where they are: the longest list of modules that is in no other."""
     found: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
@@ -267,17 +267,36 @@ def _inputs_require_gradient(model: nn.Module) -> bool:
     return any(vars(module).get("_require_grads_hooks") for module in model.modules())
 
 
-def _is_recomputed(layer: nn.Module) -> bool:
-    """Whether a layer keeps no activations, by transformers' switch."""
+def is_recomputed(layer: nn.Module) -> bool:
+    """Whether a layer keeps no activations, or not all, by transformers' switch."""
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
+
+
+def _repeated(
+    layer: nn.Module, parts: Sequence[tuple[float, Part]]
+) -> tuple[bool | None, bool | None]:
+    """Whether a layer computes its products again, and its attention; None where it is not known.
+
+    A function that checkpoints in part says what it has seen: `repeats(products)`, given how many
+    there are in the layer.
+    """
+    if not is_recomputed(layer):
+        return False, False
+    asked = getattr(getattr(layer, "_gradient_checkpointing_func", None), "repeats", None)
+    if asked is None:
+        return True, True
+    products, attention = asked(sum(len(part.matrices) for _, part in parts))
+    return products, attention
 
 
 def last_product(model: nn.Module) -> nn.Module | None:
     """The module of a decoder layer's last product, where it is that product and nothing else.
 
-    Of the last layer; None for an adapted module, and where the model is not understood.
+    Of the last layer that is computed again, or else of the last one; None for an adapted module,
+    and where the model is not understood.
     """
-    _, layers = _layers(model)
+    _, layers = decoder_layers(model)
+    layers = [layer for layer in layers if is_recomputed(layer)] or layers
     try:
         parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
     except (UnknownPartError, IndexError):

@@ -1,0 +1,178 @@
+"""What the decoder keeps for its backward pass, moved to the host by torch's hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from accel_bench.errors import PluginError
+
+
+@dataclass
+class OnHost:
+    """One tensor's copy; several operations that keep the same tensor share it."""
+
+    packed: Any
+    """What torch's own hook made of it."""
+
+    storage: StorageWeakRef
+    """The storage that was copied: once it is gone, its address may be another's."""
+
+    uses: int = 0
+    """Operations that still want it."""
+
+    restored: torch.Tensor | None = None
+    """The copy back on the device, as long as there are more uses."""
+
+
+class Packing:
+    """The pair of hooks: which tensors move, each of them once in a pass."""
+
+    def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
+        """`staying()` are storages that stay, by address: those of weights."""
+        self.tensors = 0
+        self.bytes = 0
+        self.counting = True
+        self._read_staying = staying
+        self._staying: set[int] | None = None
+        self._minimum = minimum_bytes
+        self._device = device
+        self._copies = save_on_cpu(pin_memory=True)
+        self._packed: dict[tuple[Any, ...], OnHost] = {}
+
+    def hooks(self) -> saved_tensors_hooks:
+        """What to enter around a pass."""
+        if self._staying is None:
+            # Not before the first pass: wrapping and materializing give weights other storages.
+            self._staying = self._read_staying()
+        self._packed = {}
+        return saved_tensors_hooks(self._pack, self._unpack)
+
+    def forget(self) -> None:
+        """End a pass: what is kept from now on belongs to the graph alone."""
+        self._packed = {}
+
+    def _pack(self, tensor: torch.Tensor) -> OnHost | torch.Tensor:
+        if not self._moves(tensor):
+            # Detached, since a graph that holds its own output would never be freed.
+            return tensor.detach()
+        storage = tensor.untyped_storage()
+        place = (storage._cdata, tensor.storage_offset(), tensor._version)
+        key = (*place, tensor.shape, tensor.stride(), tensor.dtype)
+        found = self._packed.get(key)
+        if found is None or found.storage.expired():
+            found = OnHost(self._copies.pack_hook(tensor), StorageWeakRef(storage))
+            self._packed[key] = found
+            self._count(tensor)
+        found.uses += 1
+        return found
+
+    def _unpack(self, packed: OnHost | torch.Tensor) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
+        tensor = packed.restored
+        if tensor is None:
+            tensor = self._copies.unpack_hook(packed.packed)
+        packed.uses -= 1
+        packed.restored = tensor if packed.uses > 0 else None
+        return tensor
+
+    def _moves(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an activation of some size; subclasses hold more than they say."""
+        return (
+            type(tensor) is torch.Tensor
+            and tensor.device.type == self._device
+            and tensor.layout is torch.strided
+            and tensor.numel() * tensor.element_size() >= self._minimum
+            and tensor.untyped_storage().data_ptr() not in (self._staying or ())
+        )
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        if self.counting:
+            self.tensors += 1
+            self.bytes += tensor.numel() * tensor.element_size()
+
+
+class Offloading:
+    """One model's decoder whose forward runs under the hooks, until that is undone."""
+
+    def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
+        """Raises PluginError for a model without decoder blocks."""
+        self._decoder = _decoder(model)
+        self._packing = Packing(lambda: _storages(model), minimum_bytes, device)
+        self._passes = 0
+        self._bound = vars(self._decoder).get("forward")
+        self._forward = self._decoder.forward
+        self._decoder.forward = self._run
+
+    @property
+    def moved(self) -> int:
+        """Tensors moved while it was counted."""
+        return self._packing.tensors
+
+    def stop_counting(self) -> None:
+        """Count no more."""
+        self._packing.counting = False
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what one forward pass moves, as it was counted in the warm-up."""
+        passes = max(self._passes, 1)
+        return {
+            "decoder": type(self._decoder).__name__,
+            "forwards": self._passes,
+            "tensors_per_forward": self._packing.tensors / passes,
+            "bytes_per_forward": self._packing.bytes // passes,
+        }
+
+    def undo(self) -> None:
+        """Give the decoder back the forward that it had."""
+        if self._bound is None:
+            vars(self._decoder).pop("forward", None)
+        else:
+            self._decoder.forward = self._bound
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """The decoder's forward; a compiler that takes in the whole model decides for itself."""
+        if torch.compiler.is_compiling():
+            return self._forward(*args, **kwargs)
+        self._passes += self._packing.counting
+        try:
+            with self._packing.hooks():
+                return self._forward(*args, **kwargs)
+        finally:
+            self._packing.forget()
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The module that holds the decoder blocks: the longest list of modules that is in no other."""
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    }
+    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
+    if not outer:
+        raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
+    longest = max(outer, key=lambda name: len(lists[name]))
+    return model.get_submodule(longest.rpartition(".")[0])
+
+
+def _storages(model: nn.Module) -> set[int]:
+    """Addresses of all weights and buffers."""
+    tensors = (*model.parameters(), *model.buffers())
+    return {part.untyped_storage().data_ptr() for t in tensors for part in _parts(t)}
+
+
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a tensor is made of: itself, unless it is a subclass that wraps others."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _parts(getattr(tensor, name))
