@@ -127,7 +127,7 @@ def share_figures(run: Result) -> Iterator[Figure]:
     peak = peak_flops_of(run)
     used = utilization(run, peak)
     model = used.model_flops_per_second.causal if used else None
-    hardware = used.hardware_flops_per_second.causal if used else None
+    hardware = getattr(used.hardware_flops_per_second, "causal", None) if used else None
     achievable = used.share_of_achievable if used else None
     for name, rate in (("mfu", model), ("hfu", hardware)):
         yield ratio_figure(

@@ -15,7 +15,7 @@ import tomllib
 CHECKOUT = Path(__file__).resolve().parent.parent
 """Root of the checkout."""
 
-PLUGINS = ("bitsandbytes", "compile", "gptq")
+PLUGINS = ("bitsandbytes", "compile", "fused-kernels", "gptq", "moe", "padding-free")
 """Folders of `plugins/` whose distributions take part."""
 
 

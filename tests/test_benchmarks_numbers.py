@@ -90,7 +90,7 @@ def figures(run: Result) -> dict[str, Any]:
 
 def judged(found: Sequence[Any], device_type: str = "cuda") -> tuple[bool, str]:
     """What the script for a GPU makes of figures."""
-    from benchmarks.gpu import judge_numbers
+    from benchmarks.gpu_judges import judge_numbers
 
     return judge_numbers({"device_type": device_type, "figures": list(found), "problems": []})
 

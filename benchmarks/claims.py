@@ -1,0 +1,257 @@
+"""What the project claims of its stacks on a GPU: each figure with its goal, and what was measured.
+
+    python -m benchmarks.claims RESULTS OUTPUT [--floor floor.json]
+
+RESULTS is a results folder with runs of the scenarios named below. For each of them that has runs,
+OUTPUT/<scenario> gets `scenario.yaml`, `samples.json` (every run with every step), `report.md` and
+`summary.json`: one object for each claim. A claim that was not measured has no value, and says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from accel_bench.analysis.document import ExperimentSummary, PlannedSummary, Summary
+from accel_bench.analysis.memory import SOURCES, largest
+from accel_bench.analysis.summary import summarize
+from accel_bench.errors import AccelBenchError
+from accel_bench.report.markdown import render_markdown
+from accel_bench.result import Result, Status
+from accel_bench.scenario.base import Frozen
+from accel_bench.scenario.samples import find_samples
+from accel_bench.store.database import open_store
+from benchmarks.entry import PRIVATE
+from benchmarks.floor import Rates, floor_line
+from benchmarks.goals import GOALS, UNITS, Goal, Metric
+
+ROUNDS = 5
+"""Pairs without which nothing is said to be met."""
+
+UNPUBLISHED = frozenset({"command", "folder", "log_tail"})
+"""Fields of a run that name places on the machine."""
+
+
+class Claim(Frozen):
+    """A goal, and what was measured: a row of `summary.json`."""
+
+    work: str
+    """Scenario, with the point of its sweep where it has one."""
+
+    stack: str
+    """Of which stack."""
+
+    metric: Metric
+    """What was measured."""
+
+    value: float | None
+    """Median over runs, or the ratio over pairs; null where it was not measured."""
+
+    unit: str
+    """Unit of value, goal, low and high."""
+
+    goal: float | None
+    """What it is held against; null where it is only reported."""
+
+    met: bool | None
+    """Whether it is reached; null without a goal, without five rounds, or on another device."""
+
+    low: float | None
+    """Lower end: of the 95 % interval, or of all runs where the unit is bytes or for memory."""
+
+    high: float | None
+    """Upper end."""
+
+    baseline: str
+    """The comparator of a ratio."""
+
+    loss: str
+    """The verdict on the loss against that comparator; empty where there is none."""
+
+    device: str
+    """Name of the device."""
+
+    date: str
+    """Day of the first run."""
+
+    reason: str = ""
+    """Why there is no value, or why it is not judged."""
+
+
+def main() -> None:
+    """Write the folders of all works that have runs, and print their claims."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--floor", type=Path, help="what `python -m benchmarks.floor` printed")
+    asked = parser.parse_args()
+    rates = Rates.model_validate_json(asked.floor.read_text("utf8")) if asked.floor else None
+    told: list[Claim] = []
+    for work in dict.fromkeys(goal.work for goal in GOALS):
+        with open_store(asked.results, write=False) as store:
+            results = store.results(scenario=work)
+        if results:
+            told += publish(work, results, asked.output / work, rates)
+    print(json.dumps({"claims": [claim.model_dump(mode="json") for claim in told]}, indent=1))
+
+
+def publish(
+    work: str, results: Sequence[Result], folder: Path, rates: Rates | None
+) -> tuple[Claim, ...]:
+    """Write scenario, samples, report and summary of one work; return its claims."""
+    folder.mkdir(parents=True, exist_ok=True)
+    claims = tuple(claim_of(goal, results) for goal in GOALS if goal.work == work)
+    source = find_samples("scenarios").get(work)
+    if source is None:
+        raise AccelBenchError(f"the scenario {work!r} is not installed; install its plugin")
+    (folder / "scenario.yaml").write_text(source.read_text("utf8"), "utf8")
+    (folder / "samples.json").write_text(samples_of(results), "utf8")
+    summary = json.dumps([claim.model_dump(mode="json") for claim in claims], indent=1)
+    (folder / "summary.json").write_text(f"{summary}\n", "utf8")
+    (folder / "report.md").write_text(report_of(work, results, claims, rates), "utf8")
+    return claims
+
+
+def samples_of(results: Sequence[Result]) -> str:
+    """Every run with every step, without what names places on the machine."""
+    rows = [result.model_dump(mode="json", exclude=set(UNPUBLISHED)) for result in results]
+    for row in rows:
+        row["machine"] = {k: v for k, v in row["machine"].items() if k not in PRIVATE}
+    return f"{json.dumps(rows)}\n"
+
+
+def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
+    """Hold what was measured against the goal."""
+    runs = [run for run in results if _concerns(goal, run)]
+    summary = summary_of(goal.work, goal.baseline or goal.stack, runs)
+    rows = {row.stack: row for row in summary.experiments}
+    row, first = rows.get(goal.stack), min((run.started_at for run in runs), default="")
+    value, low, high, reason = _measured(goal, rows, runs)
+    rounds = row.runs if row and not goal.baseline else row.pairs if row else 0
+    device = _device(runs)
+    if not reason and goal.goal is not None:
+        reason = _unjudged(goal, rounds, device)
+    judged = value is not None and goal.goal is not None and not reason
+    return Claim(
+        work=" ".join([goal.work, *(f"{key}={value}" for key, value in goal.sweep.items())]),
+        stack=goal.stack,
+        metric=goal.metric,
+        value=value,
+        unit=UNITS[goal.metric],
+        goal=goal.goal,
+        met=_reaches(goal, value) if judged and value is not None else None,
+        low=low,
+        high=high,
+        baseline=goal.baseline,
+        loss=row.loss_verdict if row and goal.baseline else "",
+        device=device,
+        date=first[:10],
+        reason=reason,
+    )
+
+
+def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
+    """What accel-bench itself says of these runs, held against a stack of them."""
+    skipped = {run.experiment.id: run.reasons for run in runs if run.status is Status.SKIPPED}
+    experiments = {run.experiment.id: run.experiment for run in runs}
+    planned = [
+        PlannedSummary(experiment=experiment, skipped=skipped.get(name, ()))
+        for name, experiment in experiments.items()
+    ]
+    return summarize(work, baseline, planned, runs, ROUNDS)
+
+
+def report_of(
+    work: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
+) -> str:
+    """The comparison as the program prints it, the claims, and the floor beside each stack."""
+    baseline = results[0].experiment.stack.name
+    summary = summary_of(work, baseline, results)
+    head = "| stack | metric | over | value | low to high | goal | met | loss | |\n" + "| --- " * 9
+    rows = [head + "|", *map(_row, claims)]
+    floors = [floor_line(row, rates) for row in summary.experiments if rates is not None]
+    return "\n\n".join(
+        [f"# {work}", "\n".join(rows), "\n".join(floors), render_markdown([summary])]
+    )
+
+
+def _concerns(goal: Goal, run: Result) -> bool:
+    """Whether a run is of the goal's stacks, at its point of the sweep."""
+    at_point = all(run.experiment.sweep.get(key) == value for key, value in goal.sweep.items())
+    return at_point and run.experiment.stack.name in (goal.stack, goal.baseline)
+
+
+def _measured(
+    goal: Goal, rows: dict[str, ExperimentSummary], runs: Sequence[Result]
+) -> tuple[float | None, float | None, float | None, str]:
+    """Value, low and high, or the reason why there are none."""
+    missing = [name for name in (goal.stack, goal.baseline) if name and name not in rows]
+    row = rows.get(goal.stack)
+    if missing or row is None:
+        return None, None, None, f"no run of {' and '.join(missing)}"
+    if goal.metric in ("tokens_per_second", "speed_ratio"):
+        found = row.tokens_per_second if goal.metric == "tokens_per_second" else row.ratio
+        if found is None:
+            return None, None, None, row.ratio_reason or "; ".join(row.reasons) or row.status.value
+        return found.median, found.low, found.high, ""
+    peaks = [*_peaks(goal, runs)]
+    if not peaks:
+        return None, None, None, "nothing is allocated on a GPU"
+    return median(peaks), min(peaks), max(peaks), ""
+
+
+def _peaks(goal: Goal, runs: Sequence[Result]) -> Iterator[float]:
+    """Peak bytes of the stack's windows, over its comparator's of the same round for a ratio."""
+    peaks = {(run.experiment.stack.name, run.sitting, run.round): _peak(run) for run in runs}
+    for (stack, sitting, number), peak in peaks.items():
+        base = peaks.get((goal.baseline, sitting, number)) if goal.baseline else 1.0
+        if stack == goal.stack and peak and base:
+            yield peak / base
+
+
+def _peak(run: Result) -> float | None:
+    """Peak of what tensors held in the window, on the device that held most."""
+    source = SOURCES["allocated"]
+    found = largest(run, source.window, source.kinds[0]) if run.status.completed else None
+    return None if found is None else float(found[0])
+
+
+def _unjudged(goal: Goal, rounds: int, device: str) -> str:
+    """Why a measured figure is not held against its goal; empty where it is."""
+    if rounds < ROUNDS:
+        return f"{rounds} of {ROUNDS} rounds"
+    if goal.device not in device:
+        return f"the goal is for an {goal.device}"
+    return ""
+
+
+def _reaches(goal: Goal, value: float) -> bool:
+    """Whether the value lies on the right side of the goal."""
+    assert goal.goal is not None
+    return value <= goal.goal if goal.at_most else value >= goal.goal
+
+
+def _device(runs: Sequence[Result]) -> str:
+    """Name of the device that the runs used; several are all named."""
+    names = (rank.device.get("name") for run in runs for rank in run.ranks)
+    return ", ".join(dict.fromkeys(str(name) for name in names if name))
+
+
+def _row(claim: Claim) -> str:
+    """A claim as a row of a Markdown table."""
+    met = {True: "yes", False: "no", None: ""}[claim.met]
+    span = f"{_number(claim.low)} to {_number(claim.high)}" if claim.low is not None else ""
+    cells = (claim.stack, claim.metric, claim.baseline, _number(claim.value), span)
+    return f"| {' | '.join([*cells, _number(claim.goal), met, claim.loss, claim.reason])} |"
+
+
+def _number(value: float | None) -> str:
+    """A figure with four digits, or nothing."""
+    return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The figures that the project wants its stacks to reach on a GPU, in order of worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from accel_bench.scenario.base import Frozen, JsonValue
+
+Metric: TypeAlias = Literal[
+    "tokens_per_second", "peak_allocated_bytes", "speed_ratio", "peak_allocated_ratio"
+]
+"""What a claim is about; both ratios are the stack's over its comparator's."""
+
+UNITS: dict[Metric, str] = {
+    "tokens_per_second": "tokens/s",
+    "peak_allocated_bytes": "bytes",
+    "speed_ratio": "ratio",
+    "peak_allocated_ratio": "ratio",
+}
+"""Unit of each metric."""
+
+H100 = "H100"
+"""Device of figures that are not ratios."""
+
+
+class Goal(Frozen):
+    """One figure to reach."""
+
+    work: str
+    """Scenario."""
+
+    metric: Metric
+    """What is measured."""
+
+    stack: str
+    """Of which stack."""
+
+    baseline: str = ""
+    """The stack that a ratio is taken over; empty for what is no ratio."""
+
+    goal: float | None = None
+    """The figure; null where one is only reported."""
+
+    at_most: bool = False
+    """Whether less is better."""
+
+    device: str = ""
+    """Word in the device's name without which the goal says nothing; empty for any."""
+
+    sweep: dict[str, JsonValue] = Field(default_factory=dict)
+    """The point of the sweep that it is about."""
+
+
+def ratios(work: str, stack: str, others: Sequence[str]) -> tuple[Goal, ...]:
+    """A stack's speed over that of others, reported."""
+    return tuple(
+        Goal(work=work, metric="speed_ratio", stack=stack, baseline=other) for other in others
+    )
+
+
+def full(metric: Metric, goal: float, at_most: bool = False) -> Goal:
+    """A figure of full fine-tuning, by the stack that is meant to be the fastest."""
+    return Goal(
+        work="single-gpu-full",
+        metric=metric,
+        stack="fused-compiled",
+        goal=goal,
+        at_most=at_most,
+        device=H100,
+    )
+
+
+def padded(micro_batch_size: int, goal: float) -> Goal:
+    """Samples per second without padding: both stacks take the same samples in the same steps."""
+    return Goal(
+        work="padding-free",
+        metric="speed_ratio",
+        stack="padding-free",
+        baseline="padded",
+        goal=goal,
+        sweep={"train.micro_batch_size": micro_batch_size},
+    )
+
+
+GOALS: tuple[Goal, ...] = (
+    full("tokens_per_second", 10_690),
+    full("peak_allocated_bytes", 64.22e9, at_most=True),
+    full("tokens_per_second", 12_881),
+    *ratios("single-gpu-full", "fused", ("eager", "liger", "compiled")),
+    *ratios("single-gpu-full", "fused-compiled", ("eager", "liger", "compiled")),
+    Goal(
+        work="single-gpu-qlora",
+        metric="speed_ratio",
+        stack="nf4-fused",
+        baseline="qlora",
+        goal=1.42,
+    ),
+    Goal(
+        work="single-gpu-qlora",
+        metric="peak_allocated_ratio",
+        stack="nf4-fused",
+        baseline="qlora",
+        goal=0.70,
+        at_most=True,
+    ),
+    Goal(
+        work="single-gpu-qlora",
+        metric="speed_ratio",
+        stack="gptq-fused",
+        baseline="nf4-fused",
+        goal=0.95,
+    ),
+    *ratios("single-gpu-qlora", "nf4-fused", ("nf4", "nf4-liger", "nf4-compiled")),
+    *ratios("single-gpu-qlora", "gptq-fused", ("gptq",)),
+    Goal(
+        work="single-gpu-lora",
+        metric="tokens_per_second",
+        stack="fused-compiled",
+        goal=16_000,
+        device=H100,
+    ),
+    *ratios("single-gpu-lora", "fused", ("lora", "liger", "compiled")),
+    *ratios("single-gpu-lora", "fused-compiled", ("lora", "liger", "compiled")),
+    Goal(
+        work="llama-3-8b-qlora",
+        metric="peak_allocated_ratio",
+        stack="nf4-linear-cross-entropy",
+        baseline="nf4",
+        goal=0.55,
+        at_most=True,
+    ),
+    padded(4, 1.30),
+    padded(8, 1.60),
+)
+"""All of them, in order of worth."""

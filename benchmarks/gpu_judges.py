@@ -1,0 +1,109 @@
+"""Is the document of a section as it should be? A verdict, and a line about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def judge_correctness(document: Any) -> tuple[bool, str]:
+    """The harness waits for nothing in the window, and the loss falls."""
+    passed = document["loss_falls"] and document["harness_adds_synchronisations"] == 0
+    line = (
+        f"{document['device']}: loss {document['loss_first']:.3f} -> {document['loss_last']:.3f}; "
+        f"synchronisations in the window: {document['in_window']} by the stopwatch, "
+        f"{document['implicit_engine']} with the engine, {document['implicit_bare']} without; "
+        f"in error mode: {document['error_mode']}"
+    )
+    return passed, line
+
+
+def judge_comparison(document: Any) -> tuple[bool, str]:
+    """Every stack has run, or could not be asked to."""
+    rows = document["experiments"]
+    passed = bool(rows) and all(one["status"] in ("ok", "degraded", "skipped") for one in rows)
+    return passed, "; ".join(map(told_of, rows))
+
+
+def told_of(one: Any) -> str:
+    """What one row of a comparison says, in short."""
+    speed, loss, memory = one["tokens_per_second"], one["loss"], one["peak_memory_bytes"]
+    words = [f"{one['stack']}: {one['status']}"]
+    if speed and loss and one["ratio"]:
+        words.append(f"{speed['median']:,.0f} tokens/s ({one['ratio']['median']:.3f}x)")
+        words.append(f"loss {loss['first']:.3f} -> {loss['last']:.3f}")
+    if memory:
+        words.append(f"{memory / 2**30:.2f} GiB")
+    return ", ".join([*words, *(one["reasons"] if not speed else ())])
+
+
+def judge_numbers(document: Any) -> tuple[bool, str]:
+    """On a GPU every ratio is known and lies where it should; on a CPU that is nobody's claim."""
+    figures = document["figures"]
+    wrong = [one for one in figures if one["met"] is False]
+    missing = [one for one in figures if one["met"] is None]
+    names = list(dict.fromkeys(one["name"] for one in figures))
+    told = [f"{name} {span_of([one for one in figures if one['name'] == name])}" for name in names]
+    told += [f"{one['subject']}: {one['name']} is {one['value']:.4g}: WRONG" for one in wrong]
+    unknown = dict.fromkeys(f"not measured: {one['name']} ({one['reason']})" for one in missing)
+    passed = bool(figures) and (document["device_type"] == "cpu" or not (wrong or missing))
+    return passed, "; ".join([*told, *unknown, *document["problems"]])
+
+
+def span_of(figures: Sequence[Any]) -> str:
+    """`0.98 to 0.99`, of those values that are known."""
+    values = [one["value"] for one in figures if one["value"] is not None]
+    return f"{min(values):.4g} to {max(values):.4g}" if values else "unknown"
+
+
+def judge_overhead(document: Any) -> tuple[bool, str]:
+    """Goals that are missed are reported; only a benchmark that broke is a failure."""
+    told = [
+        f"{entry['name']} {entry['value']:.4g} {entry['unit']}"
+        + {True: " (met)", False: f" (goal {entry['goal']} MISSED)", None: ""}[entry["met"]]
+        for entry in document["entries"]
+    ]
+    told += [f"{name} FAILED: {error}" for name, error in document["failed"].items()]
+    return bool(told) and not document["failed"], "; ".join(told)
+
+
+def judge_out_of_memory(document: Any) -> tuple[bool, str]:
+    """The run ended as out of memory, and nothing else was claimed of it."""
+    one = document["experiments"][0]
+    return one["status"] == "oom", f"status {one['status']}: {'; '.join(one['reasons'])}"
+
+
+def judge_kernels(document: Any) -> tuple[bool, str]:
+    """Every plugin keeps its contract on this device."""
+    found = document["plugins"]
+    told = [f"{one['plugin']}: {one['proven']} proven" for one in found if not one["violated"]]
+    told += [
+        f"{one['plugin']} VIOLATES: {'; '.join(one['violated'])}"
+        for one in found
+        if one["violated"]
+    ]
+    return bool(found) and not any(one["violated"] for one in found), "; ".join(told)
+
+
+def judge_floor(document: Any) -> tuple[bool, str]:
+    """Both rates are there."""
+    products, copies = document["matmul_flops_per_second"], document["copy_bytes_per_second"]
+    line = f"{document['device']}: {products / 1e12:.4g} TFLOP/s, {copies / 1e12:.4g} TB/s"
+    return products > 0 and copies > 0, line
+
+
+def judge_claims(document: Any) -> tuple[bool, str]:
+    """Claims are reported, met or not; only a document without any is a failure."""
+    told = [told_of_claim(one) for one in document["claims"]]
+    return bool(told), "; ".join(told)
+
+
+def told_of_claim(one: Any) -> str:
+    """`single-gpu-full fused-compiled tokens_per_second 12,000 (goal 10,690 met)`."""
+    over = f" over {one['baseline']}" if one["baseline"] else ""
+    words = f"{one['work']}: {one['stack']}{over} {one['metric']}"
+    if one["value"] is None:
+        return f"{words} not measured ({one['reason']})"
+    goal = "" if one["goal"] is None else f" (goal {one['goal']:,.5g}"
+    met = {True: " met)", False: " MISSED)", None: f", not judged: {one['reason']})"}[one["met"]]
+    return f"{words} {one['value']:,.5g}{goal + met if goal else ''}"

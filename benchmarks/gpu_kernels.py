@@ -1,0 +1,60 @@
+"""Do the plugins that accelerate keep their contract on this device, the loss included?"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from typing import Any
+
+from accel_bench.installed import installed
+from accel_bench.testing import check_plugin
+
+BFLOAT16: dict[str, Any] = {"model": {"dtype": "bfloat16"}}
+
+LORA: dict[str, Any] = {"adapter": {"use": "lora", "r": 8, "alpha": 16}, **BFLOAT16}
+
+TRIALS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("fused-kernels", {}),
+    ("fused-kernels", LORA),
+    ("liger", {}),
+    ("torch-compile", BFLOAT16),
+    ("padding-free", {}),
+    ("moe", {"model": {"id": "mixtral-8x7b", "dtype": "bfloat16"}}),
+    ("activation-checkpointing", LORA),
+    ("activation-offload", LORA),
+)
+"""Plugins, and what of the kit's tiny scenario is changed."""
+
+
+def main() -> None:
+    """Check every plugin that is installed, and print what is proven and what is violated."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_kernels", description=__doc__)
+    parser.add_argument("device", choices=("cpu", "cuda"))
+    device = parser.parse_args().device
+    names = {plugin.name for plugin in installed()}
+    found = [check(name, scenario, device) for name, scenario in TRIALS if name in names]
+    print(json.dumps({"device": device, "plugins": found}, indent=1))
+
+
+def check(name: str, scenario: dict[str, Any], device: str) -> dict[str, Any]:
+    """One plugin against its contract; what the kit prints goes to the log."""
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            report = check_plugin(name, scenario=scenario, device=device)
+        except AssertionError as error:
+            return {"plugin": name, "scenario": scenario, "proven": 0, "violated": [str(error)]}
+    unproven = [str(clause) for clause in report.unproven]
+    return {
+        "plugin": name,
+        "scenario": scenario,
+        "proven": len(report.proven),
+        "unproven": unproven,
+        # A plugin that could not train here has shown nothing.
+        "violated": [] if report.ran else unproven,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""What the script for a GPU can find out, section by section."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gpu_judges as judges
+from benchmarks.gpu_setup import CHECKOUT
+
+HERE = CHECKOUT / "benchmarks"
+
+KEPT = CHECKOUT / "gpu-results"
+"""Results folders that stay from call to call, so that rounds add up."""
+
+CPU_LIMIT_BYTES = 8 * 2**30
+"""Address space of the out-of-memory section on a CPU, where the system would kill, not refuse."""
+
+WORKS = (
+    "single-gpu-full",
+    "single-gpu-qlora",
+    "single-gpu-lora",
+    "llama-3-8b-qlora",
+    "padding-free",
+)
+"""Scenarios that claims are made about, in order of worth."""
+
+FEW = ("--repeats", "1", "--set", "measure.steps=3", "--set", "measure.warmup=1")
+"""Few steps."""
+
+TINY = ("model.id=tiny-llama-cpu", "data.sequence_length=64", "resources.threads=1")
+"""Settings of a model that a CPU trains in seconds."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One thing to find out, by a command that prints a JSON document."""
+
+    name: str
+    """Its document is NAME.json."""
+
+    command: Sequence[str]
+    """What to run."""
+
+    seconds: float
+    """Limit; the command is then interrupted."""
+
+    judge: Callable[[Any], tuple[bool, str]]
+    """Whether the document is as it should be, and a line about it."""
+
+    limit_bytes: int | None = None
+    """Limit of its address space."""
+
+    on_request: bool = False
+    """Whether it is only run when it is named."""
+
+
+def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
+    """What is run, most telling first: the clock may run out on the last."""
+    python, device = sys.executable, ("--device", asked.device)
+    on_cpu, small = asked.device == "cpu", asked.small
+    run = (python, "-m", "accel_bench", "run")
+    printed = (*device, "--format", "json", "--results", str(folder))
+    tiny = settings(*TINY, "model.dtype=float32")
+    short = ("--small",) if small else ()
+    names = ("harness", "synchronisations", "engine", "hf-trainer")
+    large = () if on_cpu else ("engine-large",)
+    return [
+        Section(
+            "correctness",
+            (python, "-m", "benchmarks.gpu_check", asked.device),
+            90,
+            judges.judge_correctness,
+        ),
+        Section(
+            "llama-2-7b-lora",
+            (*run, str(HERE / "llama-2-7b-lora.yaml"), *printed, *((*FEW, *tiny) if small else ())),
+            240,
+            judges.judge_comparison,
+        ),
+        Section(
+            "numbers",
+            (python, "-m", "benchmarks.gpu_numbers", asked.device, str(folder), *short),
+            90,
+            judges.judge_numbers,
+        ),
+        Section(
+            "overhead",
+            (python, "-m", "benchmarks", *names, *large, *device, *(["--quick"] if small else [])),
+            180,
+            judges.judge_overhead,
+        ),
+        Section(
+            "out-of-memory",
+            (*run, str(HERE / "out-of-memory.yaml"), *printed),
+            120,
+            judges.judge_out_of_memory,
+            CPU_LIMIT_BYTES if on_cpu else None,
+        ),
+        Section(
+            "quickstart",
+            (*run, "quickstart", *printed, *(FEW if small else ("--repeats", "5"))),
+            420,
+            judges.judge_comparison,
+        ),
+        *on_request(asked),
+    ]
+
+
+def on_request(asked: argparse.Namespace) -> Iterator[Section]:
+    """What is run only when it is named: the comparisons that claims are made from."""
+    python, device, short = sys.executable, asked.device, ("--small",) if asked.small else ()
+    yield Section(
+        "kernels",
+        (python, "-m", "benchmarks.gpu_kernels", device),
+        240,
+        judges.judge_kernels,
+        on_request=True,
+    )
+    yield Section(
+        "floor",
+        (python, "-m", "benchmarks.floor", device, *short),
+        60,
+        judges.judge_floor,
+        on_request=True,
+    )
+    yield comparison("quantized-peft", asked, KEPT / "quantized")
+    for work in WORKS:
+        yield comparison(work, asked, KEPT / "works")
+    floor = asked.output / "floor.json"
+    measured = ("--floor", str(floor)) if floor.exists() or "floor" in asked.sections else ()
+    yield Section(
+        "claims",
+        (python, "-m", "benchmarks.claims", str(KEPT / "works"), str(asked.output), *measured),
+        60,
+        judges.judge_claims,
+        on_request=True,
+    )
+
+
+def comparison(scenario: str, asked: argparse.Namespace, results: Path) -> Section:
+    """A scenario of one of the plugins: rounds that a call has no time for come with the next."""
+    small = (*FEW, *settings(*TINY, "model.dtype=bfloat16"), *settings("data.vocab_size=2048"))
+    return Section(
+        scenario,
+        (
+            *(sys.executable, "-m", "accel_bench", "run", scenario, "--device", asked.device),
+            *("--format", "json", "--resume", "--results", str(results)),
+            *(word for stack in asked.only for word in ("--only", stack)),
+            *(small if asked.small else ()),
+        ),
+        540,
+        judges.judge_comparison,
+        on_request=True,
+    )
+
+
+def settings(*pairs: str) -> tuple[str, ...]:
+    """`--set` before each `key=value`."""
+    return tuple(word for pair in pairs for word in ("--set", pair))
