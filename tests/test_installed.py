@@ -192,9 +192,18 @@ def test_a_plugin_that_is_installed_is_meant_without_a_word_on_installing(site: 
 
 
 def test_no_two_plugins_are_meant_by_one_word() -> None:
-    words = [word for name, extra in extras().items() for word in {name, extra.extra, *extra.also}]
+    words = [word for name, extra in extras().items() for word in {name, *extra.also}]
+    words += {extra.extra for extra in extras().values()} - set(words)
     assert len(words) == len(set(words))
     assert plugin_meant_by("no-such-word") is None
+
+
+def test_the_name_of_an_extra_that_brings_several_plugins_means_the_first() -> None:
+    assert [name for name, extra in extras().items() if extra.extra == "kernels"] == [
+        "fused-kernels",
+        "liger",
+    ]
+    assert plugin_meant_by("kernels") == "fused-kernels"
 
 
 @pytest.fixture
