@@ -213,3 +213,20 @@ def test_a_vocabulary_that_the_model_lacks_is_refused(make_run: Callable[..., Ru
         batches_of(run, "none")
     run.unwrapped_model.config.vocab_size = 17
     assert next(batches_of(run, "none")).samples == 1
+
+
+def test_a_dataset_says_which_samples_each_step_of_a_run_holds(
+    make_run: Callable[..., Run],
+) -> None:
+    run = make_run(train={"micro_batch_size": 2, "gradient_accumulation": 3})
+    run.dataset = constant(13)
+    steps = list(islice(run.dataset.steps_of(run), 4))
+    padded = samples_of(list(islice(batches_of(run, "none"), 12)))
+    assert [1 + int(sample) for step in steps for sample in step] == padded
+
+
+def test_pairs_are_squares_of_lengths_and_with_padding_of_widths() -> None:
+    batch = next(batches(ragged([3, 5]), BatchPlan(2, padding="longest")))
+    assert (batch.tokens.real_pairs, batch.tokens.processed_pairs) == (9 + 25, 2 * 25)
+    batch = next(batches(ragged([3, 5]), BatchPlan(2, padding="max_length")))
+    assert (batch.tokens.real_pairs, batch.tokens.processed_pairs) == (9 + 25, 2 * 256)

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from accel_bench import Run
 from accel_bench.builtin.dataset_impl import TokenDataset, Tokens
-from accel_bench.builtin.synthetic import Synthetic, SyntheticOptions
-from accel_bench.builtin.synthetic_impl import make_up
+from accel_bench.builtin.synthetic import Lengths, Synthetic, SyntheticOptions
+from accel_bench.builtin.synthetic_impl import draw_lengths, make_up
+from accel_bench.errors import ScenarioError
 
 
 def rows(seed: int = 0, sequence_length: int = 64, **options: Any) -> Tokens:
@@ -96,6 +97,79 @@ def test_hooks_bring_samples_batches_and_evidence(make_run: Callable[..., Run]) 
     assert batch.tokens.supervised == batch.supervised_in_step == 3 * 31
     evidence = plugin.report_evidence()
     assert (evidence["samples"], evidence["tokens"]) == (12, 12 * 32)
+
+
+def test_lengths_have_the_median_and_the_spread_that_were_asked_for() -> None:
+    drawn = draw_lengths(Lengths(median=300, sigma=0.8, minimum=2), 20_000, 1_000_000, seed=0)
+    assert np.median(drawn) == pytest.approx(300, rel=0.03)
+    assert np.log(drawn).std() == pytest.approx(0.8, rel=0.03)
+    assert drawn.mean() == pytest.approx(300 * np.exp(0.8**2 / 2), rel=0.03)
+
+
+def test_lengths_stay_between_the_minimum_and_the_sequence_length() -> None:
+    drawn = draw_lengths(Lengths(median=50, sigma=1.5, minimum=16), 2000, 128, seed=0)
+    assert (drawn.min(), drawn.max()) == (16, 128)
+    assert 0.1 < (drawn == 128).mean() < 0.4
+
+
+def test_the_seed_decides_the_lengths() -> None:
+    wanted = Lengths()
+    first, again, other = (draw_lengths(wanted, 64, 4096, seed).tolist() for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_without_spread_every_sample_has_the_median_s_length() -> None:
+    assert set(draw_lengths(Lengths(median=33, sigma=0.0), 64, 4096, 0).tolist()) == {33}
+
+
+def test_lengths_shorten_samples_and_leave_their_tokens_as_they_are() -> None:
+    whole = make_up(SyntheticOptions(samples=32), 64, 0)
+    cut = make_up(SyntheticOptions(samples=32, lengths=Lengths(median=20)), 64, 0)
+    assert cut.fingerprint != whole.fingerprint
+    assert len(set(cut.lengths.tolist())) > 5
+    for index in range(32):
+        beginning = whole.sample(index)[: cut.lengths[index]]
+        assert cut.sample(index).tolist() == beginning.tolist()
+
+
+def test_constant_lengths_keep_the_content_that_they_have_had() -> None:
+    assert make_up(SyntheticOptions(samples=8), 16, 0).fingerprint == "1e8baca1742227e4b788fbce"
+
+
+def test_a_minimum_above_the_sequence_length_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"lengths\.minimum is 16, but .* is 8: make"):
+        make_up(SyntheticOptions(lengths=Lengths()), 8, 0)
+
+
+@pytest.mark.parametrize("padding, constant", [("longest", False), ("max_length", True)])
+def test_samples_of_unequal_lengths_are_padded_as_asked(
+    make_run: Callable[..., Run], padding: str, constant: bool
+) -> None:
+    data = {
+        "use": "synthetic",
+        "sequence_length": 64,
+        "lengths": {"median": 10, "minimum": 4},
+        "padding": padding,
+    }
+    run = make_run(data=data, train={"micro_batch_size": 4})
+    plugin = Synthetic(SyntheticOptions.model_validate(run.scenario.data.options))
+    run.dataset = plugin.load_data(run)
+    batches = plugin.build_batches(run)
+    widths = {next(batches).inputs["input_ids"].shape[1] for _ in range(8)}
+    assert (widths == {64}) is constant
+    batch = next(batches)
+    assert batch.inputs["attention_mask"].sum() == batch.tokens.real < batch.tokens.processed
+    evidence = plugin.report_evidence()
+    assert evidence["constant_length"] is False
+    assert 4 <= evidence["shortest"] < evidence["mean_length"] < evidence["longest"] <= 64
+
+
+@pytest.mark.parametrize(
+    "lengths", [{"median": 0}, {"sigma": -1}, {"minimum": 1}, {"median": 300.5}, {"mean": 3}, 300]
+)
+def test_lengths_that_mean_nothing_are_refused(lengths: Any) -> None:
+    with pytest.raises(ValidationError):
+        SyntheticOptions.model_validate({"lengths": lengths})
 
 
 def test_the_plugin_modules_import_nothing_heavy() -> None:

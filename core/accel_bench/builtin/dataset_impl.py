@@ -80,6 +80,16 @@ class TokenDataset:
         start = self.starts[index]
         return self.tokens[start : start + self.lengths[index]]
 
+    def steps_of(self, run: Run) -> Iterator[Integers]:
+        """Yield without end the samples of each optimizer step of a run, over all its ranks.
+
+        Indices of shape (global batch size,), in the order of `batches_of`: rank r of w takes every
+        w-th of them, beginning with the r-th, and cuts its share into micro-batches. For plugins
+        that make batches of the same samples in another form. Raises ScenarioError at once when the
+        samples do not fill one step.
+        """
+        return steps(self, plan_of(run, "none"))
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -114,8 +124,14 @@ class BatchPlan:
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
     """Endless micro-batches of `run.dataset` for the run's rank, as its scenario wants them."""
+    check_vocabulary(run)
+    return batches(run.dataset, plan_of(run, padding))
+
+
+def plan_of(run: Run, padding: Padding) -> BatchPlan:
+    """How a run's samples are shared out."""
     train = run.scenario.train
-    plan = BatchPlan(
+    return BatchPlan(
         micro_batch_size=train.micro_batch_size,
         gradient_accumulation=train.gradient_accumulation,
         rank=run.rank,
@@ -124,8 +140,6 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
         padding=padding,
         pin=run.device.type == "cuda" and torch.cuda.is_available(),
     )
-    check_vocabulary(run)
-    return batches(run.dataset, plan)
 
 
 def check_vocabulary(run: Run) -> None:
@@ -150,6 +164,14 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     w-th of them, beginning with the r-th. All ranks together see what one process with the same
     global batch size sees. Raises ScenarioError at once when the samples do not fill one step.
     """
+    return _collated(dataset, plan, steps(dataset, plan))
+
+
+def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
+    """Yield the samples of each optimizer step, over all ranks, without end.
+
+    Raises ScenarioError at once when the samples do not fill one step, or teach nothing.
+    """
     if len(dataset) < plan.global_batch_size:
         raise ScenarioError(
             f"the data holds {len(dataset)} samples of {dataset.sequence_length} tokens, but one "
@@ -162,7 +184,7 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
             "a causal model learns from the second token on, so that samples of one token teach "
             "nothing: set data.sequence_length to 2 or more"
         )
-    return _endless(dataset, plan)
+    return _endless(len(dataset), plan)
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
@@ -170,20 +192,25 @@ def sample_order(samples: int, seed: int, epoch: int) -> Integers:
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
-def _endless(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
+def _endless(samples: int, plan: BatchPlan) -> Iterator[Integers]:
     """Walk through epoch after epoch; what does not fill a whole step is left for another epoch."""
-    with_mask = _may_pad(dataset, plan)
     size = plan.global_batch_size
     epoch = 0
     while True:
-        order = sample_order(len(dataset), plan.seed, epoch)
+        order = sample_order(samples, plan.seed, epoch)
         for first in range(0, len(order) - size + 1, size):
-            step = order[first : first + size]
-            supervised = int((dataset.lengths[step] - 1).sum())
-            mine = step[plan.rank :: plan.world_size]
-            for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
-                yield _collate(dataset, micro, plan, with_mask, supervised)
+            yield order[first : first + size]
         epoch += 1
+
+
+def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:
+    """Share each step out and make this rank's part of it into micro-batches."""
+    with_mask = _may_pad(dataset, plan)
+    for step in steps:
+        supervised = int((dataset.lengths[step] - 1).sum())
+        mine = step[plan.rank :: plan.world_size]
+        for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
+            yield _collate(dataset, micro, plan, with_mask, supervised)
 
 
 def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
@@ -216,7 +243,11 @@ def _collate(
         inputs={name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors,
         samples=len(samples),
         tokens=TokenCounts(
-            processed=ids.size, real=int(lengths.sum()), supervised=int((lengths - 1).sum())
+            processed=ids.size,
+            real=int(lengths.sum()),
+            supervised=int((lengths - 1).sum()),
+            real_pairs=int((lengths * lengths).sum()),
+            processed_pairs=ids.size * width,
         ),
         supervised_in_step=supervised,
     )

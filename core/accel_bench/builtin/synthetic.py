@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from accel_bench.builtin.dataset_impl import TokenDataset
 
 
+class Lengths(Options):
+    """A log-normal distribution of lengths in tokens, such as instructions and answers have."""
+
+    median: int = Field(300, ge=1)
+    """Half of the samples are shorter than this."""
+
+    sigma: float = Field(0.8, ge=0, allow_inf_nan=False)
+    """Standard deviation of the natural logarithm of the length."""
+
+    minimum: int = Field(16, ge=2)
+    """No sample is shorter than this, and none longer than `data.sequence_length`."""
+
+
 class SyntheticOptions(Options):
     """What the made-up tokens look like."""
 
@@ -20,7 +33,14 @@ class SyntheticOptions(Options):
     """Token ids are below this; at most the vocabulary of the model."""
 
     samples: int = Field(512, ge=1)
-    """Samples of an epoch, each of `data.sequence_length` tokens."""
+    """Samples of an epoch."""
+
+    lengths: Lengths | None = None
+    """Draw a length for each sample from `data.seed`, as in `{median: 300, sigma: 0.8, minimum:
+    16}`; null: each has `data.sequence_length` tokens."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """With `lengths`: pad to `data.sequence_length`, or to the longest of the micro-batch."""
 
     pattern: Literal["markov", "uniform"] = "markov"
     """`markov`: few tokens can follow each token, so that a model learns; `uniform`: pure noise."""
@@ -47,7 +67,7 @@ class SyntheticOptions(Options):
 
 
 class Synthetic(Plugin[SyntheticOptions]):
-    """Seeded made-up tokens of one length, without padding; nothing is read or downloaded."""
+    """Seeded made-up tokens, of one length or of log-normal ones; nothing is read or downloaded."""
 
     Options = SyntheticOptions
 
@@ -66,10 +86,11 @@ class Synthetic(Plugin[SyntheticOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Batches of constant shape."""
+        """Samples of one length need no padding; others are padded as the options say."""
         from accel_bench.builtin import dataset_impl
 
-        return dataset_impl.batches_of(run, "none")
+        padding = "none" if self.options.lengths is None else self.options.padding
+        return dataset_impl.batches_of(run, padding)
 
     @hookimpl
     def report_evidence(self) -> dict[str, Any]:
@@ -84,5 +105,18 @@ class Synthetic(Plugin[SyntheticOptions]):
             "distinct_tokens": self.options.distinct_tokens,
             "pattern": self.options.pattern,
             "fingerprint": made.fingerprint,
-            "constant_length": True,
+            "constant_length": self.options.lengths is None,
+            **self._length_evidence(made),
+        }
+
+    def _length_evidence(self, made: TokenDataset) -> dict[str, Any]:
+        """What lengths were drawn; nothing where there is only one."""
+        if self.options.lengths is None:
+            return {}
+        lengths = made.lengths
+        return {
+            "shortest": int(lengths.min()),
+            "mean_length": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "share_cut": float((lengths == made.sequence_length).mean()),
         }

@@ -1,0 +1,329 @@
+"""Attention that keeps the sequences of a row apart, and the proof that a model really does so."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from accel_bench import Run
+from accel_bench.errors import InvalidRunError, PluginError
+from accel_bench_padding_free.batches import Attention, flat_inputs
+
+Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
+
+KERNEL_OPTIONS = frozenset({"enable_gqa", "scale", "window_size"})
+"""Arguments of torch's kernel that are needed; its first versions lack some."""
+
+LARGEST_HEAD = 256
+"""Largest head that the kernel takes."""
+
+OLDEST_CAPABILITY = (8, 0)
+"""Oldest CUDA compute capability that it runs on."""
+
+AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
+"""Dtype of products by `train.precision`, where it is not that of the weights."""
+
+UNKNOWN = ("position_bias", "s_aux", "softcap")
+"""Arguments of attention functions that change what comes out, and that ours do not have."""
+
+ROUTER_LOSS = "the loss of the model's router reads the mask that padding would need"
+"""Why a model that balances its experts by a loss cannot do without a mask."""
+
+PROBE_LENGTHS = (16, 32)
+"""Lengths of the two sequences of the probe: kernels of quantized layers want multiples of 16."""
+
+ALLOWED_DIFFERENCE = {torch.float32: 1e-2}
+"""Largest relative distance of the probe's logits, by the dtype of products."""
+
+ALLOWED_IN_HALF = 1e-1
+"""The same for 16 bits. A sequence that sees another one is farther away than its own size."""
+
+
+class SeparatedAttention:
+    """Transformers' attention function of one name, replaced until it is undone."""
+
+    def __init__(self, name: str, longest: int) -> None:
+        """Replace the function called `name`; no sequence is longer than `longest` tokens."""
+        self.name = name
+        self.calls: dict[str, int] = {}
+        self._before = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name)
+        make = by_flash_attention if name == "flash_attention_2" else by_torch
+        ALL_ATTENTION_FUNCTIONS[name] = make(ALL_ATTENTION_FUNCTIONS[name], longest, self._count)
+
+    def undo(self) -> None:
+        """Put back what there was."""
+        if self._before is None:
+            ALL_ATTENTION_FUNCTIONS._local_mapping.pop(self.name, None)
+        else:
+            ALL_ATTENTION_FUNCTIONS[self.name] = self._before
+
+    def _count(self, kernel: str) -> None:
+        """Count a call, but for those that are compiled: a number that changes would be compiled
+        again in each step."""
+        if not torch.compiler.is_compiling():
+            self.calls[kernel] = self.calls.get(kernel, 0) + 1
+
+
+def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
+    """Return an attention function that needs neither padding nor a mask, nor flash-attn.
+
+    It goes by `cu_seq_lens_q` among its arguments: on a GPU with torch's own kernel for sequences
+    of any length, on a CPU with one call for each sequence. Without it, it is `original`.
+    """
+
+    def attend(  # noqa: PLR0913, PLR0917 - the signature is transformers'
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        cu_seq_lens_q: torch.Tensor | None = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if cu_seq_lens_q is None:
+            answer: tuple[torch.Tensor, None] = original(
+                module, query, key, value, attention_mask, **others
+            )
+            return answer
+        refuse_unknown(others)
+        heads = (query, key, value)
+        if query.is_cuda:
+            count("varlen_attn")
+            return _on_gpu(heads, cu_seq_lens_q, longest, others), None
+        count("one by one")
+        return _one_by_one(heads, cu_seq_lens_q, others), None
+
+    return attend
+
+
+def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
+    """Return flash-attn's function, told where sequences begin, so that it need not find out."""
+
+    def attend(  # noqa: PLR0913, PLR0917 - the signature is transformers'
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        cu_seq_lens_q: torch.Tensor | None = None,
+        **others: Any,
+    ) -> Any:
+        if cu_seq_lens_q is None:
+            return original(module, query, key, value, attention_mask, **others)
+        count("flash_attn_varlen_func")
+        told = {
+            "cu_seq_lens_q": cu_seq_lens_q,
+            "cu_seq_lens_k": cu_seq_lens_q,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+        return original(module, query, key, value, None, **{**others, **told})
+
+    return attend
+
+
+def refuse_unknown(others: dict[str, Any]) -> None:
+    """Raise PluginError for an argument that would be left out without a word."""
+    wrong = [name for name in UNKNOWN if others.get(name) is not None]
+    if others.get("is_causal") is False:
+        wrong.append("is_causal=False")
+    if wrong:
+        raise PluginError(
+            f"padding-free: the model's attention asks for {', '.join(wrong)}, which attention by "
+            "sequences does not have; use `attention: mask`"
+        )
+
+
+def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
+    """Torch's kernel: heads of shape (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+
+    It is not known to autocast, and rotary embeddings in float32 may come before it.
+    """
+    autocast = torch.is_autocast_enabled("cuda")
+    dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
+    query, key, value = (one[0].transpose(0, 1).to(dtype) for one in heads)
+    window = others.get("sliding_window")
+    found = varlen_attn(
+        query,
+        key,
+        value,
+        starts,
+        starts,
+        longest,
+        longest,
+        scale=others.get("scaling"),
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(found, torch.Tensor)
+    return found.unsqueeze(0)
+
+
+def _one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
+    """Each sequence on its own: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+
+    Nothing of tokens x tokens is made. It reads the places of the sequences, for which a CPU waits
+    for nothing.
+    """
+    sizes = starts.diff().tolist()
+    grouped = heads[0].shape[1] != heads[1].shape[1]
+    found = []
+    for query, key, value in zip(*(one.split(sizes, dim=2) for one in heads), strict=True):
+        mask = _band(query.shape[2], others.get("sliding_window"))
+        one = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=others.get("dropout", 0.0),
+            is_causal=mask is None,
+            scale=others.get("scaling"),
+            enable_gqa=grouped,
+        )
+        found.append(one)
+    return torch.cat(found, dim=2).transpose(1, 2).contiguous()
+
+
+one_by_one: Callable[[Heads, torch.Tensor, Any], torch.Tensor] = torch.compiler.disable(_one_by_one)
+"""The same, where the compiler does not look: it could not follow numbers read from a tensor."""
+
+
+def _band(length: int, window: int | None) -> torch.Tensor | None:
+    """The causal mask of a sliding window; None where the window holds the whole sequence."""
+    if window is None or window >= length:
+        return None
+    return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
+
+
+def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
+    """Return what keeps sequences apart on this run's model and device, and why, if by default.
+
+    Raises PluginError when what was asked for by name is not possible.
+    """
+    asked = run.scenario.model.attention
+    if asked == "flash_attention_2":
+        if _adds_router_loss(run):
+            raise PluginError(f"padding-free: {ROUTER_LOSS}; use model.attention sdpa")
+        return "flash", ""
+    if asked == "flex_attention":
+        return "block-mask", ""
+    if asked == "eager" or wanted == "mask":
+        return "mask", "" if wanted == "mask" else "model.attention is eager"
+    problem = not_by_sequences(run)
+    if problem is None:
+        return "varlen", ""
+    if wanted == "varlen":
+        raise PluginError(f"padding-free: attention: varlen is not possible here: {problem}")
+    return "mask", problem
+
+
+def not_by_sequences(run: Run) -> str | None:
+    """Why attention cannot go by sequences here; None where it can."""
+    config = getattr(run.model, "config", None)
+    config = config.get_text_config() if config is not None else None
+    if getattr(config, "attn_logit_softcapping", None):
+        return "the model caps its attention scores"
+    if _adds_router_loss(run):
+        return ROUTER_LOSS
+    return _not_on_gpu(run, config) if run.device.type == "cuda" else None
+
+
+def _adds_router_loss(run: Run) -> bool:
+    """Whether the loss has a part that balances experts."""
+    return bool(getattr(getattr(run.model, "config", None), "output_router_logits", False))
+
+
+def _not_on_gpu(run: Run, config: Any) -> str | None:
+    """What torch's kernel does not do, or not on this GPU."""
+    dropout = max(getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    capability = torch.cuda.get_device_capability(run.device.index)
+    dtype = product_dtype(run)
+    for reason, holds in {
+        "torch's kernel has no dropout": dropout > 0,
+        f"torch's kernel does not compute in {dtype}": dtype == torch.float32,
+        f"torch's kernel takes no heads of size {size}": size > LARGEST_HEAD or size % 8 != 0,
+        f"the GPU has compute capability {capability}": capability < OLDEST_CAPABILITY,
+        "this torch was built without flash attention": (
+            not torch.backends.cuda.is_flash_attention_available()
+        ),
+        "this torch's kernel lacks grouped queries, scale or windows": (
+            not KERNEL_OPTIONS <= set(inspect.signature(varlen_attn).parameters)
+        ),
+    }.items():
+        if holds:
+            return reason
+    return None
+
+
+def product_dtype(run: Run) -> torch.dtype:
+    """Dtype that the scenario computes in."""
+    stored: torch.dtype = getattr(torch, run.scenario.model.dtype)
+    return AUTOCAST.get(run.scenario.train.precision, stored)
+
+
+def prove_isolation(run: Run, attention: Attention) -> float | None:
+    """Ask the model itself whether a sequence in a row is what it is alone.
+
+    Returns the relative distance of the logits of a sequence that stands behind another one from
+    those of the sequence alone, computed by the model's own attention; None for a model without
+    weights yet. Raises InvalidRunError when they are not the same: sequences see one another, or
+    positions do not start again.
+    """
+    if any(parameter.is_meta for parameter in run.model.parameters()):
+        return None
+    device, dtype = torch.device(str(run.device)), product_dtype(run)
+    generator = np.random.default_rng(0)
+    vocabulary = run.model.config.get_text_config().vocab_size
+    rows = [generator.integers(vocabulary, size=length) for length in PROBE_LENGTHS]
+    inputs = {name: tensor.to(device) for name, tensor in flat_inputs(rows, attention).items()}
+    del inputs["labels"]
+    precision = run.scenario.train.precision
+    with torch.no_grad(), _still(run.model), _autocast(device, precision):
+        together = run.model(**inputs).logits[0, PROBE_LENGTHS[0] :].float()
+        alone = run.model(input_ids=inputs["input_ids"][:, PROBE_LENGTHS[0] :]).logits[0].float()
+    distance = float((together - alone).norm() / alone.norm())
+    allowed = ALLOWED_DIFFERENCE.get(dtype, ALLOWED_IN_HALF)
+    if not distance <= allowed:
+        raise InvalidRunError(
+            [
+                "padding-free: the model's answer to a sequence depends on the one before it in "
+                f"the row: its logits differ by {distance:.2g}, {allowed:g} allowed; its attention "
+                "or its positions do not go by position_ids, so that padding cannot be left out"
+            ]
+        )
+    return distance
+
+
+def _autocast(device: torch.device, precision: str) -> Any:
+    """The context in which the steps compute."""
+    if precision not in AUTOCAST:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, AUTOCAST[precision])
+
+
+@contextlib.contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Turn dropout off for a moment.
+
+    Only modules without weights of their own are told: kernels of quantized layers may turn for
+    good into ones without a gradient when they are told that training is over.
+    """
+    told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
+    for module in told:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in told:
+            module.training = True
