@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Quantization libraries change every stack as soon as they are installed: their plugins are tested,
-# and what they do to others is provoked, in an environment of their own.
+# and what they do to others is provoked, in an environment of their own; kernels that run on their
+# layers are tested there too.
 QUANTIZED := $(VENV)-quantized
-QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao
+QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels
+# Plugins that need no library of their own; `make demo` takes the first.
+LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -42,8 +45,8 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml plugins/compile/pyproject.toml
 	$(PIP) -e . -e plugins/compile
 	touch $@
 
-$(VENV)/.test: $(VENV)/.demo plugins/example/pyproject.toml
-	$(PIP) -e '.[test]' -e plugins/compile -e plugins/example
+$(VENV)/.test: $(VENV)/.demo $(LIGHT:=/pyproject.toml)
+	$(PIP) -e '.[test]' $(LIGHT:%=-e %)
 	touch $@
 
 # Its own packages come before those of the other environment, which it sees all.

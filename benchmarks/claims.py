@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,6 +24,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.report.markdown import render_markdown
 from accel_bench.result import Result, Status
 from accel_bench.scenario.base import Frozen
+from accel_bench.scenario.load import load_file
 from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import open_store
 from benchmarks.entry import PRIVATE
@@ -30,6 +33,9 @@ from benchmarks.goals import GOALS, UNITS, Goal, Metric
 
 ROUNDS = 5
 """Pairs without which nothing is said to be met."""
+
+STEPS = 20
+"""Steps of a window without which nothing is."""
 
 UNPUBLISHED = frozenset({"command", "folder", "log_tail"})
 """Fields of a run that name places on the machine."""
@@ -57,7 +63,8 @@ class Claim(Frozen):
     """What it is held against; null where it is only reported."""
 
     met: bool | None
-    """Whether it is reached; null without a goal, without five rounds, or on another device."""
+    """Whether it is reached, with the comparator's loss; null where that was not measured as the
+    goal asks, with the reason."""
 
     low: float | None
     """Lower end: of the 95 % interval, or of all runs where the unit is bytes or for memory."""
@@ -66,10 +73,13 @@ class Claim(Frozen):
     """Upper end."""
 
     baseline: str
-    """The comparator of a ratio."""
+    """The stack that a ratio is taken over, and whose loss counts."""
 
     loss: str
-    """The verdict on the loss against that comparator; empty where there is none."""
+    """The verdict on the loss against that of the baseline; empty without a run."""
+
+    status: str
+    """How the stack's runs ended; empty without one."""
 
     device: str
     """Name of the device."""
@@ -88,14 +98,24 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--floor", type=Path, help="what `python -m benchmarks.floor` printed")
     asked = parser.parse_args()
-    rates = Rates.model_validate_json(asked.floor.read_text("utf8")) if asked.floor else None
     told: list[Claim] = []
     for work in dict.fromkeys(goal.work for goal in GOALS):
         with open_store(asked.results, write=False) as store:
             results = store.results(scenario=work)
         if results:
-            told += publish(work, results, asked.output / work, rates)
+            told += publish(work, results, asked.output / work, read_rates(asked.floor))
     print(json.dumps({"claims": [claim.model_dump(mode="json") for claim in told]}, indent=1))
+
+
+def read_rates(path: Path | None) -> Rates | None:
+    """What was measured of the device; None, with a line, where that cannot be read."""
+    if path is None:
+        return None
+    try:
+        return Rates.model_validate_json(path.read_text("utf8"))
+    except (OSError, ValueError) as error:
+        print(f"no floor: {path.name}: {error}", file=sys.stderr)
+        return None
 
 
 def publish(
@@ -103,16 +123,34 @@ def publish(
 ) -> tuple[Claim, ...]:
     """Write scenario, samples, report and summary of one work; return its claims."""
     folder.mkdir(parents=True, exist_ok=True)
-    claims = tuple(claim_of(goal, results) for goal in GOALS if goal.work == work)
     source = find_samples("scenarios").get(work)
     if source is None:
         raise AccelBenchError(f"the scenario {work!r} is not installed; install its plugin")
+    results = newest(results)
+    claims = tuple(claim_of(goal, results) for goal in GOALS if goal.work == work)
+    baseline = str(load_file(source).data["baseline"])
     (folder / "scenario.yaml").write_text(source.read_text("utf8"), "utf8")
     (folder / "samples.json").write_text(samples_of(results), "utf8")
     summary = json.dumps([claim.model_dump(mode="json") for claim in claims], indent=1)
     (folder / "summary.json").write_text(f"{summary}\n", "utf8")
-    (folder / "report.md").write_text(report_of(work, results, claims, rates), "utf8")
+    (folder / "report.md").write_text(report_of(baseline, results, claims, rates), "utf8")
     return claims
+
+
+def newest(results: Sequence[Result]) -> list[Result]:
+    """Of each stack, at each point of the sweep, the runs of the experiment that ran last.
+
+    Another experiment of the same name, such as one of fewer steps or of another version, is
+    another measurement: the two are never brought together.
+    """
+    last: dict[tuple[str, str], str] = {}
+    for run in sorted(results, key=lambda run: run.started_at):
+        last[run.experiment.stack.name, run.experiment.point] = run.experiment.id
+    return [
+        run
+        for run in results
+        if run.experiment.id == last[run.experiment.stack.name, run.experiment.point]
+    ]
 
 
 def samples_of(results: Sequence[Result]) -> str:
@@ -125,16 +163,14 @@ def samples_of(results: Sequence[Result]) -> str:
 
 def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     """Hold what was measured against the goal."""
-    runs = [run for run in results if _concerns(goal, run)]
-    summary = summary_of(goal.work, goal.baseline or goal.stack, runs)
-    rows = {row.stack: row for row in summary.experiments}
-    row, first = rows.get(goal.stack), min((run.started_at for run in runs), default="")
+    runs = [run for run in newest(results) if _concerns(goal, run)]
+    rows = {row.stack: row for row in summary_of(goal.work, goal.baseline, runs).experiments}
+    row = rows.get(goal.stack)
     value, low, high, reason = _measured(goal, rows, runs)
-    rounds = row.runs if row and not goal.baseline else row.pairs if row else 0
-    device = _device(runs)
-    if not reason and goal.goal is not None:
-        reason = _unjudged(goal, rounds, device)
-    judged = value is not None and goal.goal is not None and not reason
+    reason = reason or _unjudged(goal, row, runs)
+    met = None
+    if value is not None and goal.goal is not None and not reason and row is not None:
+        met = _reaches(goal, value) and row.loss_verdict == "equivalent"
     return Claim(
         work=" ".join([goal.work, *(f"{key}={value}" for key, value in goal.sweep.items())]),
         stack=goal.stack,
@@ -142,13 +178,14 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
         value=value,
         unit=UNITS[goal.metric],
         goal=goal.goal,
-        met=_reaches(goal, value) if judged and value is not None else None,
+        met=met,
         low=low,
         high=high,
         baseline=goal.baseline,
-        loss=row.loss_verdict if row and goal.baseline else "",
-        device=device,
-        date=first[:10],
+        loss=row.loss_verdict if row else "",
+        status=row.status.value if row else "",
+        device=", ".join(_devices(runs)),
+        date=min((run.started_at for run in runs), default="")[:10],
         reason=reason,
     )
 
@@ -161,21 +198,21 @@ def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
         PlannedSummary(experiment=experiment, skipped=skipped.get(name, ()))
         for name, experiment in experiments.items()
     ]
-    return summarize(work, baseline, planned, runs, ROUNDS)
+    # What is there is told as it is; whether it is enough for a claim is said beside it.
+    counts = Counter(run.experiment.id for run in runs)
+    return summarize(work, baseline, planned, runs, min(counts.values(), default=1))
 
 
 def report_of(
-    work: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
+    baseline: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
 ) -> str:
-    """The comparison as the program prints it, the claims, and the floor beside each stack."""
-    baseline = results[0].experiment.stack.name
+    """The claims, the floor beside each stack, and the comparison as the program prints it."""
+    work = results[0].experiment.scenario.name
     summary = summary_of(work, baseline, results)
     head = "| stack | metric | over | value | low to high | goal | met | loss | |\n" + "| --- " * 9
-    rows = [head + "|", *map(_row, claims)]
-    floors = [floor_line(row, rates) for row in summary.experiments if rates is not None]
-    return "\n\n".join(
-        [f"# {work}", "\n".join(rows), "\n".join(floors), render_markdown([summary])]
-    )
+    floors = [floor_line(row, rates) for row in summary.experiments] if rates else ["No floor."]
+    parts = ["\n".join([f"{head}|", *map(_row, claims)]), "\n".join(floors)]
+    return "\n\n".join([f"# {work}", *parts, render_markdown([summary])])
 
 
 def _concerns(goal: Goal, run: Result) -> bool:
@@ -188,7 +225,7 @@ def _measured(
     goal: Goal, rows: dict[str, ExperimentSummary], runs: Sequence[Result]
 ) -> tuple[float | None, float | None, float | None, str]:
     """Value, low and high, or the reason why there are none."""
-    missing = [name for name in (goal.stack, goal.baseline) if name and name not in rows]
+    missing = [name for name in (goal.stack, goal.baseline) if name not in rows]
     row = rows.get(goal.stack)
     if missing or row is None:
         return None, None, None, f"no run of {' and '.join(missing)}"
@@ -204,10 +241,11 @@ def _measured(
 
 
 def _peaks(goal: Goal, runs: Sequence[Result]) -> Iterator[float]:
-    """Peak bytes of the stack's windows, over its comparator's of the same round for a ratio."""
+    """Peak bytes of the stack's windows, for a ratio over its baseline's of the same round."""
     peaks = {(run.experiment.stack.name, run.sitting, run.round): _peak(run) for run in runs}
     for (stack, sitting, number), peak in peaks.items():
-        base = peaks.get((goal.baseline, sitting, number)) if goal.baseline else 1.0
+        is_ratio = goal.metric == "peak_allocated_ratio"
+        base = peaks.get((goal.baseline, sitting, number)) if is_ratio else 1.0
         if stack == goal.stack and peak and base:
             yield peak / base
 
@@ -219,13 +257,17 @@ def _peak(run: Result) -> float | None:
     return None if found is None else float(found[0])
 
 
-def _unjudged(goal: Goal, rounds: int, device: str) -> str:
+def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result]) -> str:
     """Why a measured figure is not held against its goal; empty where it is."""
-    if rounds < ROUNDS:
-        return f"{rounds} of {ROUNDS} rounds"
-    if goal.device not in device:
+    steps = min((run.experiment.scenario.measure.steps for run in runs), default=0)
+    pairs = row.pairs if row else 0
+    if not all(goal.device in name for name in _devices(runs)):
         return f"the goal is for an {goal.device}"
-    return ""
+    if not all(rank.device.get("type") == "cuda" for run in runs for rank in run.ranks):
+        return "the goal is for a GPU"
+    if pairs < ROUNDS:
+        return f"{pairs} of {ROUNDS} rounds"
+    return f"{steps} of {STEPS} steps" if steps < STEPS else ""
 
 
 def _reaches(goal: Goal, value: float) -> bool:
@@ -234,17 +276,18 @@ def _reaches(goal: Goal, value: float) -> bool:
     return value <= goal.goal if goal.at_most else value >= goal.goal
 
 
-def _device(runs: Sequence[Result]) -> str:
-    """Name of the device that the runs used; several are all named."""
+def _devices(runs: Sequence[Result]) -> list[str]:
+    """Names of the devices that the runs used."""
     names = (rank.device.get("name") for run in runs for rank in run.ranks)
-    return ", ".join(dict.fromkeys(str(name) for name in names if name))
+    return list(dict.fromkeys(str(name) for name in names if name))
 
 
 def _row(claim: Claim) -> str:
     """A claim as a row of a Markdown table."""
     met = {True: "yes", False: "no", None: ""}[claim.met]
     span = f"{_number(claim.low)} to {_number(claim.high)}" if claim.low is not None else ""
-    cells = (claim.stack, claim.metric, claim.baseline, _number(claim.value), span)
+    over = claim.baseline if claim.metric.endswith("ratio") else ""
+    cells = (claim.stack, claim.metric, over, _number(claim.value), span)
     return f"| {' | '.join([*cells, _number(claim.goal), met, claim.loss, claim.reason])} |"
 
 

@@ -11,7 +11,8 @@ an index, fetch 9 MB of wheels beforehand, and let them travel with the checkout
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 \
         --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
-        --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 -d .whl \
+        --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 \
+        --platform manylinux_2_24_x86_64 -d .whl \
         pydantic==2.14.3 pydantic_core==2.50.4 annotated-types==0.8.0 typing-inspection==0.4.5 \
         typing_extensions==4.16.0 SQLAlchemy==2.1.9 nvidia-ml-py==13.615.71 psutil==7.2.2 \
         peft==0.21.2 pluggy==1.7.0 typer==0.29.2 rich==15.0.0
@@ -30,12 +31,14 @@ Their rounds are kept in `gpu-results`; the same call again adds the rounds that
 `--only STACK` leaves out all stacks but that and the baseline. In the order of worth:
 
     python3 -m benchmarks.gpu kernels floor single-gpu-full claims --only fused-compiled
+    python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused
     python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused --only gptq-fused
     python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-compiled
 
 They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), fetched like the
 others. The rest is mostly published as source and is built with Python 3.12 (`python3.12 -m pip
-wheel --no-deps -w .whl ...`); a stack whose plugin lacks a library is skipped and says so:
+wheel --no-deps -w .whl ...`); a stack whose plugin lacks a library is skipped and says so, and one
+that `--only` names is an error:
 
     gptqmodel==7.6.0 optimum==2.3.0 Defuser==0.0.28 Device-SMI==0.5.7 LogBar==0.4.15 PyPcre==0.6.4
     TokeNicer==0.0.14 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19
@@ -63,6 +66,9 @@ from typing import Any
 
 from benchmarks.gpu_sections import Section, sections
 from benchmarks.gpu_setup import CHECKOUT, set_up
+
+SHORT_SECONDS = 60.0
+"""A section of at most this long gets its time, whatever those before it would need."""
 
 GRACE_SECONDS = 20.0
 """Time that an interrupted section has for writing what it knows."""
@@ -93,14 +99,24 @@ def main() -> int:
     deadline = time.monotonic() + asked.seconds
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
-        for section in sections(asked, Path(folder)):
-            if section.name not in asked.sections and (asked.sections or section.on_request):
-                continue
+        chosen = [section for section in sections(asked, Path(folder)) if is_chosen(section, asked)]
+        for number, section in enumerate(chosen):
             print(f"{section.name} ...", file=sys.stderr, flush=True)
-            outcomes.append(carry_out(section, asked.output, deadline))
+            left = deadline - sum(map(kept_free, chosen[number + 1 :]))
+            outcomes.append(carry_out(section, asked.output, left))
             write_summary(asked, outcomes)
     print("\n".join(map(row, outcomes)))
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+
+
+def is_chosen(section: Section, asked: argparse.Namespace) -> bool:
+    """Whether a section is run: the named ones, else all that need not be named."""
+    return section.name in asked.sections if asked.sections else not section.on_request
+
+
+def kept_free(section: Section) -> float:
+    """Seconds that the sections before one leave it: short ones sum up what the others found."""
+    return section.seconds if section.seconds <= SHORT_SECONDS else 0.0
 
 
 def parse() -> argparse.Namespace:

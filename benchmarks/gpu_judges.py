@@ -76,7 +76,7 @@ def judge_out_of_memory(document: Any) -> tuple[bool, str]:
 def judge_kernels(document: Any) -> tuple[bool, str]:
     """Every plugin keeps its contract on this device."""
     found = document["plugins"]
-    told = [f"{one['plugin']}: {one['proven']} proven" for one in found if not one["violated"]]
+    told = [f"{one['plugin']}: {one['proven']} proven" for one in found if one["proven"]]
     told += [
         f"{one['plugin']} VIOLATES: {'; '.join(one['violated'])}"
         for one in found
@@ -100,7 +100,7 @@ def judge_claims(document: Any) -> tuple[bool, str]:
 
 def told_of_claim(one: Any) -> str:
     """`single-gpu-full fused-compiled tokens_per_second 12,000 (goal 10,690 met)`."""
-    over = f" over {one['baseline']}" if one["baseline"] else ""
+    over = f" over {one['baseline']}" if one["unit"] == "ratio" else ""
     words = f"{one['work']}: {one['stack']}{over} {one['metric']}"
     if one["value"] is None:
         return f"{words} not measured ({one['reason']})"

@@ -67,6 +67,7 @@ def may_be_heavy(path: Path) -> bool:
     inside = path.relative_to(ROOT)
     return (
         path.name == "impl.py"
+        or path.parent.name == "impl"
         or (path.parent.name == "builtin" and path.stem.endswith("_impl"))
         or inside.parts[:3] == ("core", "accel_bench", "worker")
         or inside.parts[0] == "benchmarks"

@@ -31,6 +31,7 @@ def check_ladder(draft: Draft, chosen: Sequence[str]) -> None:
             _check_plugins(item)
         if item.switch and item.switch[0] in named:
             _check_switch(item, *item.switch)
+            _check_alone(item, items, with_ladder(draft))
 
 
 def _check_plugins(item: Item) -> None:
@@ -52,6 +53,28 @@ def _unknown_head(head: str) -> str | None:
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
     hint = did_you_mean(head, known)
     return f"{head!r} is neither a plugin nor a part of the work{hint}"
+
+
+def _check_alone(item: Item, items: Sequence[Item], draft: Draft) -> None:
+    """Refuse to switch parts on by name where the plugin is there without a part being named.
+
+    An option whose default is neither true nor false depends on which others are named: naming it
+    would change more than this one.
+    """
+    plugin, option = item.switch or ("", "")
+    if load_class(plugin).Options.model_fields[option].default is not None:
+        return
+    stacks = draft.data["stacks"]
+    bottom = next(name for name, place in (draft.ladder or {}).items() if place.holds[0] == ())
+    below = [use["use"] for use in stacks[bottom]["use"]]
+    others = [other for other in items if plugin in (use.use for use in other.uses)]
+    if plugin in below or any(other.switch is None for other in others):
+        where = "the baseline" if plugin in below else "another item"
+        raise PluginError(
+            f"{item.place}: ladder item {item.text!r}: {where} has {plugin!r} without it, and "
+            "which parts of that are on depends on which are named; name every part in an item of "
+            f"its own, {plugin}.PART, and leave {plugin!r} alone out"
+        )
 
 
 def _check_switch(item: Item, plugin: str, option: str) -> None:

@@ -189,3 +189,5 @@ def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine:
         for in_backward in (False, True)
     )
     assert losses(early) == losses(ordinary)
+    shown = [run.ranks[0].evidence["adamw"] for run in (ordinary, early)]
+    assert [one["state_dtypes"] for one in shown] == [["float32"]] * 2

@@ -14,7 +14,7 @@ from accel_bench.errors import PluginError
 
 ATEN: Any = torch.ops.aten
 ATTENTION = ATEN._scaled_dot_product_flash_attention_for_cpu.default
-CONTEXT = SimpleNamespace(op_output=(torch.zeros(4), None))
+CONTEXT = SimpleNamespace(op_output=(torch.zeros(4), None), is_recompute=False)
 
 
 def keeps(operations: KeptOperations, operation: Any, *args: Any, **kwargs: Any) -> bool:
@@ -28,6 +28,15 @@ def test_a_group_stands_for_its_operations_and_a_name_for_one() -> None:
     assert [keeps(matmuls, op.default) for op in (ATEN.mm, ATEN.bmm, ATEN.silu)] == [True, True, 0]
     assert [keeps(silu, op.default) for op in (ATEN.mm, ATEN.silu)] == [False, True]
     assert matmuls.kept_bytes == 2 * 4 * 4
+
+
+def test_an_older_torch_that_asks_twice_and_shows_no_output_counts_once() -> None:
+    """Before 2.13 the second computation asks too."""
+    operations = KeptOperations(("matmuls",))
+    for again in (False, True):
+        operations(SimpleNamespace(is_recompute=again), ATEN.mm.default)
+    shown = operations.evidence(1)
+    assert (shown["kept"], shown["kept_bytes"]) == ({"aten.mm": 1.0}, None)
 
 
 @pytest.mark.parametrize(

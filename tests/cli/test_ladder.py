@@ -177,6 +177,8 @@ def test_a_rung_that_cannot_run_here_is_skipped_with_all_above_and_the_rest_goes
             "[{use: switches, bit: 4}]",
             "'1+switches': plugin 'switches': unknown key 'bit'; did you",
         ),
+        ("[switches, switches.first]", "another item has 'switches' without it, and which"),
+        ("[{use: switches, bits: 4}, switches.first]", "another item has 'switches' without it"),
         ("[engine.step_secs]", "unknown key 'step_secs'; did you mean 'step_seconds'?"),
         ("[train.sed]", "unknown key 'train.sed'; did you mean 'seed'?"),
     ],
@@ -189,6 +191,20 @@ def test_a_wrong_item_ends_in_exit_2_with_its_place_and_the_nearest_name(
     assert done.code == 2
     assert message in done.err
     assert "nulls.yaml:" in done.err
+
+
+def test_a_part_is_not_named_on_a_baseline_that_has_its_plugin_without_it(folder: Path) -> None:
+    write_ladder(folder, "[switches.first]", stacks="{baseline: [switches]}")
+    done = run("--dry-run")
+    assert done.code == 2
+    assert "the baseline has 'switches' without it" in done.err
+
+
+def test_an_option_that_is_off_by_default_may_be_switched_on_beside_its_plugin(
+    folder: Path,
+) -> None:
+    write_ladder(folder, "[switches, switches.second]")
+    assert stacks(document("--dry-run")) == ["baseline", "1+switches", "2+second"]
 
 
 def test_a_plugin_of_a_rung_that_is_not_chosen_is_not_looked_up(folder: Path) -> None:

@@ -258,6 +258,16 @@ def test_the_stacks_of_a_ladder_stand_in_the_checked_file(tmp_path: Path) -> Non
             "the scenario sets that already",
         ),
         ("ladder: [x]\nstacks: {1+x: [y]}\n", ":2:10", "a stack '1+x' of its own"),
+        (
+            "stacks: {1+x: [y]}\nbaseline: 1+x\nladder: [x]\n",
+            ":3:10",
+            "a stack '1+x' of its own, and the baseline has that name",
+        ),
+        (
+            "stacks: {all-x: [w]}\nbaseline: all-x\nladder: [x, y]\n",
+            ":3:10",
+            "a stack 'all-x' of its own, and the baseline has that name",
+        ),
         ("ladder: [x]\nbaseline: 1+x\n", ":2:1", "`stacks` has no '1+x'"),
         (
             "ladder:\n- x\n- train.gradient_checkpoint\n",

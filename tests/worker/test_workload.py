@@ -234,6 +234,20 @@ def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
     assert run.last_product_repeats is repeats
 
 
+def test_an_mlp_that_says_so_computes_none_of_its_last_part_again(tmp_path: Path) -> None:
+    lora = {"target_modules": ["up_proj", "down_proj"]}
+    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    for layer in model.base_model.model.model.layers:
+        layer.mlp.last_product_repeats = False
+    found = read_workload(run_of(model, tmp_path))
+    assert found is not None
+    last = {m.name: m.recomputed for m in found.matmuls if "down_proj" in m.name}
+    rest = {m.name: m.recomputed for m in found.matmuls if "up_proj" in m.name}
+    assert len(last) == len(rest) == 3
+    assert set(last.values()) == {False}
+    assert set(rest.values()) == {True}
+
+
 def test_the_layer_that_is_looked_at_is_one_that_is_computed_again(tmp_path: Path) -> None:
     """Of every other layer, the last one may keep what it has computed."""
     lora = {"target_modules": ["q_proj"]}

@@ -49,19 +49,16 @@ def _kernels_of_one_call(run: Run) -> list[str] | None:
     if not heads or not hidden:
         return None
     size = getattr(text, "head_dim", None) or hidden // heads
+    groups = getattr(text, "num_key_value_heads", None) or heads
     scenario = run.scenario
     dtype = COMPUTED.get(scenario.train.precision, scenario.model.dtype)
-    query = torch.zeros(
-        1,
-        heads,
-        TOKENS,
-        size,
-        device=str(run.device),
-        dtype=getattr(torch, dtype),
-        requires_grad=True,
-    )
+
+    def zeros(count: int) -> torch.Tensor:
+        shape, place = (1, count, TOKENS, size), str(run.device)
+        return torch.zeros(shape, device=place, dtype=getattr(torch, dtype), requires_grad=True)
+
     with torch.enable_grad():
         output = torch.nn.functional.scaled_dot_product_attention(
-            query, query, query, is_causal=True
+            zeros(heads), zeros(groups), zeros(groups), is_causal=True, enable_gqa=groups != heads
         )
     return sorted(attention_kernels(output))

@@ -53,6 +53,7 @@ class KeptOperations:
         self.kept: Counter[Any] = Counter()
         self.again: Counter[Any] = Counter()
         self.kept_bytes = 0
+        self.shows_outputs = True
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         """Say what becomes of the output of an operation.
@@ -62,9 +63,11 @@ class KeptOperations:
         """
         name = _packet(operation)
         keeps = name in self._kept and not _draws(operation, args, kwargs)
-        if self.counting:
+        # Before torch 2.13 the second computation asks as well, and outputs are not shown.
+        if self.counting and not context.is_recompute:
             (self.kept if keeps else self.again)[name] += 1
-            self.kept_bytes += _bytes(context.op_output) if keeps else 0
+            self.shows_outputs = hasattr(context, "op_output")
+            self.kept_bytes += _bytes(context.op_output) if keeps and self.shows_outputs else 0
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     def repeats(self, products: int, passes: int) -> tuple[bool | None, bool | None]:
@@ -93,7 +96,7 @@ class KeptOperations:
         return {
             "kept": {str(one): count / passes for one, count in self.kept.items()},
             "recomputed": sum(self.again.values()) / passes,
-            "kept_bytes": self.kept_bytes // passes,
+            "kept_bytes": self.kept_bytes // passes if self.shows_outputs else None,
         }
 
 

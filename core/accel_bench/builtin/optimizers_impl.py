@@ -106,7 +106,8 @@ def describe(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, An
         "kernels": first.kernels,
         "tensors": len(parameters),
         "parameters": sum(parameter.numel() for parameter in parameters),
-        "state_dtypes": _state_dtypes(optimizer),
+        # All parts share one state, which an engine may have taken from the outer one.
+        "state_dtypes": _state_dtypes(part),
         **_in_backward(optimizer, parameters),
     }
 

@@ -117,12 +117,16 @@ def _make(
         if count and stack.content in names:
             raise _adds_nothing(item, f"{names[stack.content]!r} is the same stack")
         name = f"{count}+{item.label}" if count else bottom
+        if count and name == bottom:
+            raise _taken(item, bottom)
         names[stack.content] = name
         found[name] = stack, (everything[:count],)
     for number, item in enumerate(items):
         held = (*everything[:number], *everything[number + 1 :])
         stack = _stack(entry, items, held)
         name = names.setdefault(stack.content, f"all-{item.label}")
+        if name == bottom and stack.content != found[bottom][0].content:
+            raise _taken(item, bottom)
         known = found[name][1] if name in found else ()
         found[name] = stack, known if held in known else (*known, held)
     return found
@@ -166,6 +170,13 @@ def _places(
             setters = [items[n].place for n in held[0] if key in dict(items[n].settings)]
             places["stacks", name, "set", key] = setters[-1] if setters else places["stacks", name]
     return places
+
+
+def _taken(item: Item, name: str) -> ScenarioError:
+    return ScenarioError(
+        f"{item.place}: the ladder makes a stack {name!r} of its own, and the baseline has that "
+        "name; give the baseline another"
+    )
 
 
 def _adds_nothing(item: Item, why: str) -> ScenarioError:

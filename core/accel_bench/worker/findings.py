@@ -52,7 +52,9 @@ def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
         except (TypeError, ValueError) as error:
             problem = f"returned what is not JSON: {error}"
             raise HookError(member.name, member.distribution, "report_evidence", problem) from error
-        findings.evidence[member.name] = shown
+        # A stack may use what a slot uses too, which then has nothing to show.
+        if shown or member.name not in findings.evidence:
+            findings.evidence[member.name] = shown
 
 
 def check_window(window: Window) -> None:

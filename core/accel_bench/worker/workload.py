@@ -123,7 +123,7 @@ class _Reader:
         self._gradient |= any(part.trains for _, part in parts)
         products, attention = _repeated(layer, parts) if self._gradient else (False, False)
         if products is not False:
-            last = len(self._matmuls) - _stops_early([part for _, part in parts], self._repeats)
+            last = len(self._matmuls) - _left_out([part for _, part in parts], self._repeats)
             self._matmuls[first:last] = [
                 matmul.model_copy(update={"recomputed": products})
                 for matmul in self._matmuls[first:last]
@@ -303,6 +303,16 @@ def last_product(model: nn.Module) -> nn.Module | None:
         return None
     alone = parts and len(parts[-1].matrices) == 1 and not _expert_list(parts[-1])
     return parts[-1].module if alone else None
+
+
+def _left_out(parts: Sequence[Part], repeats: bool | None) -> int:
+    """How many of the layer's last matrices are left out when the layer is computed again.
+
+    A module that computes its last part in a way of its own says so: `last_product_repeats`.
+    """
+    if vars(parts[-1].parent).get("last_product_repeats") is False:
+        return len(parts[-1].matrices)
+    return int(_stops_early(parts, repeats))
 
 
 def _stops_early(parts: Sequence[Part], repeats: bool | None) -> bool:

@@ -156,7 +156,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
                 * counts.micro_batches_of_all
                 / max(counts.steps * counts.step_tokens, 1)
             ),
-            "nothing_to_gain": self._batches.constant_length,
+            "constant_length": self._batches.constant_length,
         }
 
     @hookimpl

@@ -21,8 +21,11 @@ from accel_bench_padding_free.batches import Attention, flat_inputs
 Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
 
-KERNEL_OPTIONS = frozenset({"enable_gqa", "scale", "window_size"})
+KERNEL_OPTIONS = frozenset({"scale", "window_size"})
 """Arguments of torch's kernel that are needed; its first versions lack some."""
+
+TAKES_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""Whether torch's kernel takes fewer heads of keys and values than of queries: 2.11 does not."""
 
 LARGEST_HEAD = 256
 """Largest head that the kernel takes."""
@@ -153,6 +156,9 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
     dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
     query, key, value = (one[0].transpose(0, 1).to(dtype) for one in heads)
     window = others.get("sliding_window")
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and not TAKES_GROUPS:
+        key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
     found = varlen_attn(
         query,
         key,
@@ -163,7 +169,7 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
         longest,
         scale=others.get("scaling"),
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **({"enable_gqa": groups > 1} if TAKES_GROUPS else {}),
     )
     assert isinstance(found, torch.Tensor)
     return found.unsqueeze(0)

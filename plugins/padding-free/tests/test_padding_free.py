@@ -65,7 +65,7 @@ def test_evidence_shows_what_was_left_out_and_what_kept_sequences_apart():
     assert shown["attention_calls"]["one by one"] >= 2 * shown["rows"]
     assert shown["isolation_difference"] < 1e-5
     assert 0.1 < shown["padding_avoided"] < 0.8
-    assert shown["nothing_to_gain"] is False
+    assert shown["constant_length"] is False
     assert shown["sequences"] == 4 * shown["rows"]
     for sample in (*window.warmup, *window.samples):
         assert sample.processed_tokens == sample.real_tokens
@@ -108,7 +108,7 @@ def test_it_runs_with_what_trains_beside_it(changes):
 def test_samples_of_one_length_are_trained_and_said_to_gain_nothing():
     rank = ended_well(run_plugin("padding-free"))
     shown = rank.evidence["padding-free"]
-    assert (shown["padding_avoided"], shown["nothing_to_gain"]) == (0.0, True)
+    assert (shown["padding_avoided"], shown["constant_length"]) == (0.0, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,8 @@
+"""The plugins `fused-kernels`, each kernel a part that can be switched alone, and `liger`."""
+
+from __future__ import annotations
+
+from accel_bench_fused_kernels.comparator import Liger, LigerOptions
+from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
+
+__all__ = ["FusedKernels", "FusedKernelsOptions", "Liger", "LigerOptions"]

@@ -1,0 +1,120 @@
+"""The plugin `liger`: Liger alone, applied by its own function, as its users apply it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import model_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
+from accel_bench_fused_kernels.plugin import INTERPRETER
+
+if TYPE_CHECKING:
+    from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
+
+
+class LigerOptions(Options):
+    """Liger's own switches; null leaves one as Liger has it for the architecture."""
+
+    rope: bool | None = None
+    """Rotary embedding."""
+
+    rms_norm: bool | None = None
+    """RMS norms."""
+
+    swiglu: bool | None = None
+    """Gated MLPs and experts with silu; Liger calls it `geglu` for models with gelu, and so does
+    this option set that."""
+
+    cross_entropy: bool | None = None
+    """Loss from logits: replaces `torch.nn.functional.cross_entropy` in the whole process."""
+
+    fused_linear_cross_entropy: bool | None = None
+    """Output projection and loss together; Liger has it for every architecture but granite."""
+
+    @model_validator(mode="after")
+    def _one_loss(self) -> LigerOptions:
+        """Refuse what Liger only asserts."""
+        if self.cross_entropy and self.fused_linear_cross_entropy:
+            raise ValueError(
+                "cross_entropy and fused_linear_cross_entropy both compute the loss; switch on one"
+            )
+        return self
+
+
+class Liger(Plugin[LigerOptions]):
+    """Liger's kernels in a transformers model, by Liger's own patching of that model."""
+
+    Options = LigerOptions
+    devices = frozenset({"cpu", "cuda"})
+    modes = frozenset({"train"})
+    conflicts: ClassVar[frozenset[str]] = frozenset({"fused-kernels"})
+    restricted_model_archs: ClassVar[frozenset[str] | None] = frozenset(
+        {
+            "Gemma2ForCausalLM",
+            "Gemma3ForCausalLM",
+            "GemmaForCausalLM",
+            "GraniteForCausalLM",
+            "LlamaForCausalLM",
+            "MistralForCausalLM",
+            "MixtralForCausalLM",
+            "Phi3ForCausalLM",
+            "Qwen2ForCausalLM",
+            "Qwen3ForCausalLM",
+        }
+    )
+
+    # As for `fused-kernels`, whose kernels these are.
+    loss_tolerance: ClassVar[float | None] = 4e-3
+    deterministic: ClassVar[bool] = True
+
+    def __init__(self, options: LigerOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._patch: LigerPatch | None = None
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say that Triton's kernels need a GPU."""
+        scenario = experiment.scenario
+        wanted = scenario.resources.device
+        device = machine.device if wanted == "auto" else wanted
+        environment = {**os.environ, **scenario.environment}
+        if device == "cpu" and environment.get(INTERPRETER) != "1":
+            yield f"Liger's kernels need a GPU (or {INTERPRETER}=1, for tests)"
+        keeps = any(
+            use.use == "activation-checkpointing" and use.options.get("policy") == "selective"
+            for use in experiment.stack.uses
+        )
+        if keeps and self.options.rope is not False:
+            yield (
+                "Liger's rotary embedding writes over products that selective checkpointing keeps, "
+                "so gradients would be wrong; set rope to false, or use fused-kernels"
+            )
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import Liger, which takes seconds, before anything is built."""
+        import liger_kernel.transformers  # noqa: F401
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        """Have Liger patch the model in place, and note what that changed."""
+        from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
+
+        wanted = self.options.model_dump(exclude_none=True)
+        self._patch = LigerPatch(run.model)
+        self._patch.apply(wanted)
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What Liger replaced."""
+        return {} if self._patch is None else self._patch.evidence()
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Undo: what Liger changed in the model, its modeling module and torch."""
+        if self._patch is not None:
+            self._patch.undo()
+            self._patch = None

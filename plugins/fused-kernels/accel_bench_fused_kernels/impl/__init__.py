@@ -1,0 +1,257 @@
+"""One model with fused kernels in it, from their installation until they are undone."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import metadata
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from accel_bench.errors import PluginError
+from accel_bench_fused_kernels.impl import causal_loss
+from accel_bench_fused_kernels.impl.replacements import Replacements
+from accel_bench_fused_kernels.rules import RULES, Rules
+
+if TYPE_CHECKING:
+    from accel_bench_fused_kernels.impl.lora import Fusion
+    from accel_bench_fused_kernels.plugin import FusedKernelsOptions, Library
+
+ACTIVATIONS = {
+    "SiLU": "silu",
+    "SiLUActivation": "silu",
+    "GELUTanh": "gelu_tanh",
+    "FastGELUActivation": "gelu_tanh",
+    "NewGELUActivation": "gelu_tanh",
+}
+"""Classes of activations that the kernels of gated MLPs compute, by the kernel's name."""
+
+
+class LeftOut(Exception):
+    """A part that has nothing to replace in this model; its text says why."""
+
+
+class FusedModel:
+    """A model, what is replaced in it, and what is not."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: FusedKernelsOptions,
+        libraries: Mapping[str, tuple[Library | None, str]],
+    ) -> None:
+        """Take the root of a model, adapted or not; nothing is changed before `install`.
+
+        Raises PluginError for an architecture without rules.
+        """
+        self._model = model
+        self._causal: Any = causal_model(model)
+        self._rules: Rules = RULES[type(self._causal).__name__]
+        self._options = options
+        self._libraries = libraries
+        self._replacements = Replacements()
+        self._fusion: Fusion | None = None
+        self._parts: dict[str, dict[str, Any]] = {}
+        self._left_out: dict[str, str] = {}
+
+    def install(self) -> None:
+        """Replace what the parts that are on can replace.
+
+        Raises PluginError when a part that is on by name finds nothing to replace, or when none
+        does.
+        """
+        for part in self._options.on():
+            try:
+                self._parts[part] = getattr(self, f"_install_{part}")()
+            except LeftOut as reason:
+                self._left_out[part] = str(reason)
+        missed = [part for part in self._left_out if part in self._options.named()]
+        if missed or not self._parts:
+            reasons = "; ".join(f"{part}: {self._left_out[part]}" for part in missed)
+            reasons = reasons or "; ".join(f"{p}: {why}" for p, why in self._left_out.items())
+            raise PluginError(f"fused-kernels: nothing was replaced by {reasons}")
+
+    def undo(self) -> None:
+        """Put the model's code back as it was, the last part first."""
+        self._replacements.undo()
+        if self._fusion is not None:
+            self._fusion.undo()
+            self._fusion = None
+
+    def evidence(self) -> dict[str, Any]:
+        """JSON of what was replaced, how often and by which kernel, and of what was left out."""
+        if self._fusion is not None and "lora" in self._parts:
+            self._parts["lora"] = self._fusion.evidence()
+        liger = any(found.get("library") == "liger" for found in self._parts.values())
+        return {
+            "architecture": type(self._causal).__name__,
+            "parts": self._parts,
+            "left_out": self._left_out,
+            "liger_kernel": metadata.version("liger-kernel") if liger else None,
+        }
+
+    def _install_lora(self) -> dict[str, Any]:
+        if not any(hasattr(module, "lora_A") for module in self._model.modules()):
+            raise LeftOut("the model has no LoRA adapters")
+        from accel_bench_fused_kernels.impl.lora import fuse_lora
+
+        self._fusion = fuse_lora(self._model)
+        evidence = self._fusion.evidence()
+        if not evidence["adapted_layers"]:
+            raise LeftOut(f"no adapter is LoRA's plain form: {evidence['left_alone']}")
+        return evidence
+
+    def _install_rms_norm(self) -> dict[str, Any]:
+        library, kernels = self._kernels("rms_norm")
+        rule = self._rules.norms
+        found = _untouched(self._instances(rule.classes)) if rule else {}
+        if rule is None or not found:
+            raise LeftOut(f"{type(self._causal).__name__} has none")
+        for name, norm in found.items():
+            shared = name.rpartition(".")[2] in rule.shared_gradient
+            forward = kernels.norm_forward(rule.offset, rule.in_float32, shared)
+            self._bind(norm, "forward", forward)
+        return _counted(library, kernels.NAMES["rms_norm"], found.values())
+
+    def _install_rope(self) -> dict[str, Any]:
+        library, kernels = self._kernels("rope")
+        if self._rules.rotary is None:
+            raise LeftOut(f"{type(self._causal).__name__} has none")
+        modeling = sys.modules[type(self._causal).__module__]
+        original = getattr(modeling, self._rules.rotary)
+        self._replacements.put(modeling, self._rules.rotary, kernels.rotary(original))
+        function = f"{modeling.__name__.rpartition('.')[2]}.{self._rules.rotary}"
+        return {
+            "library": library,
+            "kernel": kernels.NAMES["rope"],
+            "replaced": 1,
+            "functions": [function],
+        }
+
+    def _install_gated_mlp(self) -> dict[str, Any]:
+        library, kernels = self._kernels("gated_mlp")
+        all_mlps = dict(self._instances(self._rules.gated_mlps))
+        covered = self._fusion.fused_mlps if self._fusion is not None else frozenset()
+        mlps = _untouched(pair for pair in all_mlps.items() if pair[0] not in covered)
+        experts = _untouched(self._instances(self._rules.experts))
+        if not all_mlps and not experts:
+            raise LeftOut(f"{type(self._causal).__name__} has none")
+        names = set()
+        for mlp in mlps.values():
+            activation = _activation(mlp)
+            self._bind(mlp, "forward", kernels.MLPS[activation])
+            names.add(kernels.NAMES[activation])
+        for expert in experts.values():
+            if _activation(expert) != "silu":
+                raise LeftOut("experts have a kernel for silu alone")
+            if self._causal.config._experts_implementation == "eager":
+                raise LeftOut("experts one after the other do not gate in a function of their own")
+            self._bind(expert, "_apply_gate", kernels.silu_gate)
+            names.add(kernels.NAMES["gate"])
+        kernel = ", ".join(sorted(names)) or None
+        found = _counted(library, kernel, [*mlps.values(), *experts.values()])
+        return {**found, "covered_by_lora": len(covered & all_mlps.keys())}
+
+    def _install_cross_entropy(self) -> dict[str, Any]:
+        library, kernels = self._kernels("cross_entropy")
+        original = self._own_loss()
+        fused = causal_loss.loss_function(original, kernels.cross_entropy)
+        self._replacements.put(self._causal, "_loss_function", fused)
+        return {
+            "library": library,
+            "kernel": kernels.NAMES["cross_entropy"],
+            "replaced": 1,
+            "functions": [original.__name__],
+        }
+
+    def _install_linear_cross_entropy(self) -> dict[str, Any]:
+        library, kernels = self._kernels("linear_cross_entropy")
+        self._own_loss()
+        rule, config = self._rules.loss, self._causal.config
+        if library == "torch" and rule.softcap and getattr(config, rule.softcap) is not None:
+            raise LeftOut("the model bounds its logits, which torch's kernel does not know")
+        loss = causal_loss.LinearLoss(self._head(), config, rule, kernels.linear_cross_entropy)
+        self._bind(self._causal, "forward", causal_loss.linear_forward(self._causal, loss))
+        return {
+            "library": library,
+            "kernel": kernels.NAMES["linear_cross_entropy"],
+            "replaced": 1,
+            "functions": [f"{type(self._causal).__name__}.forward"],
+        }
+
+    def _kernels(self, part: str) -> tuple[str, Any]:
+        """The library of a part and our module around its kernels; raises LeftOut."""
+        library, why = self._libraries[part]
+        if library is None:
+            raise LeftOut(why)
+        if library == "torch":
+            from accel_bench_fused_kernels.impl import torch_kernels
+
+            return library, torch_kernels
+        from accel_bench_fused_kernels.impl import liger_kernels
+
+        return library, liger_kernels
+
+    def _instances(self, classes: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        """Modules of the named classes, with their names."""
+        for name, module in self._model.named_modules():
+            if type(module).__name__ in classes:
+                yield name, module
+
+    def _bind(self, module: Any, name: str, function: Any) -> None:
+        """Make a function a method of one instance."""
+        self._replacements.put(module, name, MethodType(function, module))
+
+    def _own_loss(self) -> Any:
+        """The function with which the model computes its loss; raises LeftOut for another one."""
+        original = self._causal.loss_function
+        if original.__name__ != "ForCausalLMLoss":
+            raise LeftOut(f"the model computes its loss with {original.__name__}")
+        return original
+
+    def _head(self) -> nn.Linear:
+        """The output projection, where it is plain; raises LeftOut."""
+        head = self._causal.get_output_embeddings()
+        saved = getattr(head, "modules_to_save", None)
+        if isinstance(saved, nn.ModuleDict) and len(saved) == 1:
+            head = next(iter(saved.values()))
+        if type(head) is not nn.Linear:
+            raise LeftOut(f"the output projection is a {type(head).__name__}, not a plain linear")
+        return head
+
+
+def causal_model(model: nn.Module) -> nn.Module:
+    """The causal language model in a model or around its adapters. Raises PluginError."""
+    for module in model.modules():
+        if type(module).__name__ in RULES:
+            return module
+    raise PluginError(
+        f"fused-kernels: no rules for {type(model).__name__}; it knows {', '.join(sorted(RULES))}"
+    )
+
+
+def _activation(module: Any) -> str:
+    """The kernel's name of a gated module's activation; raises LeftOut."""
+    name = type(module.act_fn).__name__
+    if name not in ACTIVATIONS:
+        raise LeftOut(f"the activation {name} has no kernel")
+    return ACTIVATIONS[name]
+
+
+def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Modules that still compute with their class's own forward; others are somebody else's."""
+    return {name: module for name, module in modules if "forward" not in vars(module)}
+
+
+def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
+    """What evidence says of modules that were replaced."""
+    classes = Counter(type(module).__name__ for module in found)
+    return {
+        "library": library,
+        "kernel": kernel,
+        "replaced": len(found),
+        "modules": dict(classes.most_common()),
+    }

@@ -1,0 +1,141 @@
+"""Liger's Triton kernels behind the functions and forwards that they stand in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from liger_kernel.ops import (
+    LigerCrossEntropyFunction,
+    LigerFusedGateUpSiLUMulFunction,
+    LigerFusedLinearCrossEntropyFunction,
+    LigerGELUMulFunction,
+    LigerRMSNormFunction,
+    LigerRopeFunction,
+    LigerSiLUMulFunction,
+)
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+LARGEST_ROW = 65536
+"""Most features that one block of a kernel holds."""
+
+NAMES = {
+    "rms_norm": "LigerRMSNormFunction",
+    "rope": "LigerRopeFunction",
+    "silu": "LigerSiLUMulFunction",
+    "gelu_tanh": "LigerGELUMulFunction",
+    "gate": "LigerFusedGateUpSiLUMulFunction",
+    "cross_entropy": "LigerCrossEntropyFunction",
+    "linear_cross_entropy": "LigerFusedLinearCrossEntropyFunction",
+}
+"""What evidence calls them: Liger's own names."""
+
+
+@cache
+def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
+    """The `forward` of a norm; one function for all norms that are alike, to be compiled once.
+
+    Where the gradient that reaches a norm is nobody else's, the backward writes into it.
+    """
+    casting = "gemma" if in_float32 else "llama"
+
+    def rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        if not in_float32:
+            # Liger answers in the dtype of the input, the model's own norm in the wider one.
+            hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, weight.dtype))
+        epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
+        return LigerRMSNormFunction.apply(
+            hidden_states, weight, epsilon, offset, casting, not shared_gradient
+        )
+
+    return rms_norm
+
+
+def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The rotation of queries and keys; `original` does what the kernel is not made for."""
+
+    @wraps(original)
+    def apply_rotary_pos_emb(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        unsqueeze_dim: int = 1,
+    ) -> Any:
+        if unsqueeze_dim != 1 or q.dim() != 4 or cos.dim() != 3 or cos.shape[-1] != q.shape[-1]:
+            return original(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+        if not torch.compiler.is_compiling() and is_in_torch_dispatch_mode():
+            # The kernel writes over what it rotates. Selective checkpointing, a dispatch mode, has
+            # kept just that, and would hand it out again rotated, to be rotated once more.
+            q, k = q.clone(), k.clone()
+        return LigerRopeFunction.apply(q, k, cos, sin)
+
+    return apply_rotary_pos_emb
+
+
+def silu_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """`forward` of a SwiGLU MLP; its projections are called as they are, adapted or quantized."""
+    return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
+
+
+def gelu_tanh_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """`forward` of a GeGLU MLP with the tanh approximation."""
+    return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
+
+
+MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
+"""Forwards of gated MLPs by activation."""
+
+
+def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
+    """`_apply_gate` of experts: gate and up lie in one tensor of shape (tokens, 2 x inner)."""
+    return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
+
+
+def cross_entropy(
+    logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int, reduction: str
+) -> torch.Tensor:
+    """Cross-entropy in float32; the gradient is written over the float32 logits.
+
+    Shapes: logits (tokens, vocabulary), target (tokens,).
+    """
+    return LigerCrossEntropyFunction.apply(
+        logits.float(), target, None, ignore_index, 0.0, 0.0, reduction
+    )[0]
+
+
+def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
+    hidden: torch.Tensor,
+    head: Any,
+    target: torch.Tensor,
+    *,
+    ignore_index: int,
+    reduction: str,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Cross-entropy of `head(hidden)`, chunk by chunk, in float32.
+
+    Shapes: hidden (tokens, hidden size), target (tokens,). Where the projection trains, its
+    gradient is added up over chunks in float32, as one product would do it.
+    """
+    if not hidden.requires_grad:
+        # Else Liger computes no gradient at all, that of a projection that trains included.
+        hidden = hidden.detach().requires_grad_(head.weight.requires_grad)
+    accumulated = torch.float32 if head.weight.requires_grad else None
+    return LigerFusedLinearCrossEntropyFunction.apply(
+        hidden,
+        head.weight,
+        target,
+        head.bias,
+        None,
+        ignore_index,
+        0.0,
+        0.0,
+        reduction,
+        softcap,
+        False,
+        accumulated,
+    )[0]

@@ -1,0 +1,106 @@
+"""Liger's own patching of a model, watched, so that it can be undone."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import torch
+from liger_kernel.transformers.monkey_patch import (
+    MODEL_TYPE_TO_APPLY_LIGER_FN,
+    _apply_liger_kernel_to_instance,
+)
+from torch import nn
+
+from accel_bench.errors import PluginError
+
+_ABSENT = object()
+
+
+class LigerPatch:
+    """What Liger changes for a model: in its modules, its modeling module, and torch itself."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take the root of a model, adapted or not. Raises PluginError for one Liger lacks."""
+        known = (m for m in model.modules() if _model_type(m) in MODEL_TYPE_TO_APPLY_LIGER_FN)
+        causal = next((m for m in known if type(m).__name__.endswith("ForCausalLM")), None)
+        if causal is None:
+            raise PluginError(f"liger: Liger has no patch for {type(model).__name__}")
+        self._causal: Any = causal
+        self._changed: list[tuple[Any, str, Any]] = []
+
+    def apply(self, wanted: dict[str, bool]) -> None:
+        """Patch with Liger's own defaults and the switches that are set. Raises PluginError."""
+        if "swiglu" in wanted:
+            wanted = {**wanted, "geglu": wanted["swiglu"]}
+        # Each of them is on by default for some architecture, and Liger asserts that one is off.
+        losses = ("cross_entropy", "fused_linear_cross_entropy")
+        for part, other in (losses, losses[::-1]):
+            if wanted.get(part):
+                wanted = {other: False, **wanted}
+        before = {(id(owner), owner): dict(vars(owner)) for owner in self._owners()}
+        try:
+            _apply_liger_kernel_to_instance(model=self._causal, **wanted)
+        except NotImplementedError as error:
+            raise PluginError(f"liger: {error}") from error
+        finally:
+            self._changed = [
+                (owner, name, attributes.get(name, _ABSENT))
+                for (_, owner), attributes in before.items()
+                for name in {*attributes, *vars(owner)}
+                if attributes.get(name, _ABSENT) is not vars(owner).get(name, _ABSENT)
+            ]
+        self._refuse_what_nobody_reads()
+
+    def _refuse_what_nobody_reads(self) -> None:
+        """Raise PluginError where Liger has set a name that the modeling module did not have."""
+        for owner, name, before in self._changed:
+            if before is _ABSENT and not isinstance(owner, nn.Module):
+                raise PluginError(
+                    f"liger: Liger sets {owner.__name__}.{name}, which this transformers does not "
+                    "read, so that part of it would do nothing; switch that part off"
+                )
+
+    def evidence(self) -> dict[str, Any]:
+        """JSON of what was replaced: modules by class, and attributes of modules of Python."""
+        modules = [
+            owner
+            for owner, name, _ in self._changed
+            if isinstance(owner, nn.Module) and name == "forward"
+        ]
+        others = [
+            f"{owner.__name__}.{name}"
+            for owner, name, _ in self._changed
+            if not isinstance(owner, nn.Module)
+        ]
+        return {
+            "replaced_modules": len(modules),
+            "modules": dict(Counter(type(module).__name__ for module in modules).most_common()),
+            "attributes": sorted(others),
+            "liger_kernel": metadata.version("liger-kernel"),
+        }
+
+    def undo(self) -> None:
+        """Put back what was changed."""
+        while self._changed:
+            owner, name, before = self._changed.pop()
+            if before is not _ABSENT:
+                setattr(owner, name, before)
+            elif name in vars(owner):
+                delattr(owner, name)
+
+    def _owners(self) -> Iterator[Any]:
+        """Everything that Liger may write to: modules, their code, and torch's functions."""
+        modeling = sys.modules[type(self._causal).__module__]
+        yield from self._causal.modules()
+        yield modeling
+        yield from (value for value in vars(modeling).values() if isinstance(value, type))
+        yield torch.nn.functional
+
+
+def _model_type(module: nn.Module) -> str | None:
+    """transformers' name of an architecture, where a module has a configuration."""
+    return getattr(getattr(module, "config", None), "model_type", None)

@@ -1,0 +1,217 @@
+"""Fused LoRA: forwards bound on the instances that PEFT adapted, until they are taken off again.
+
+Parameters stay where they are and keep their names. A projection that is called by itself is one
+autograd function; the projections of one input share one, and so does a gated MLP.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from pydantic import JsonValue
+from torch import nn
+from torch.nn import functional
+
+from accel_bench_fused_kernels.impl.lora_forwards import Group, Mlp, Single
+from accel_bench_fused_kernels.impl.lora_functions import Activation
+from accel_bench_fused_kernels.impl.lora_layers import Member, read_frozen, read_layer
+
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of modules beside one another that a model calls with the same tensor, in this order."""
+
+GATED = ("gate_proj", "up_proj", "down_proj")
+"""Names of the modules of a gated MLP."""
+
+ATEN: Any = torch.ops.aten
+
+SILU = Activation(functional.silu, ATEN.silu_backward)
+GELUS = {
+    how: Activation(
+        partial(functional.gelu, approximate=how), partial(ATEN.gelu_backward, approximate=how)
+    )
+    for how in ("none", "tanh")
+}
+"""By torch's name of the approximation."""
+
+
+class Fusion:
+    """What `fuse_lora` has changed in a model."""
+
+    def __init__(self) -> None:
+        self._bound: list[nn.Module] = []
+        self._reasons: Counter[str] = Counter()
+        self._groups: list[Group] = []
+        self._within_mlps = 0
+        self._members: dict[str, Member] = {}
+        self._mlps: list[str] = []
+
+    @property
+    def fused_mlps(self) -> frozenset[str]:
+        """Names of the gated MLPs that are computed whole."""
+        return frozenset(self._mlps)
+
+    def undo(self) -> None:
+        """Take every bound forward off, so that the model is PEFT's again."""
+        for module in self._bound:
+            del module.forward
+            vars(module).pop("last_product_repeats", None)
+        for group in self._groups:
+            group.remove()
+        self._bound.clear()
+
+    def evidence(self) -> dict[str, JsonValue]:
+        """What was fused and what was not, counted."""
+        members = self._members.values()
+        adapted = [member for member in members if member.adapter is not None]
+        ends = Counter(member.name.rpartition(".")[2] for member in adapted)
+        return {
+            "adapted_layers": dict(ends),
+            "frozen_layers_beside": len(members) - len(adapted),
+            "bases": dict(Counter(member.base.kind for member in members)),
+            "gated_mlps": len(self._mlps),
+            "groups_of_one_input": len(self._groups) - self._within_mlps,
+            "groups_computed_apart": sum(group.apart for group in self._groups),
+            "left_alone": dict(self._reasons),
+        }
+
+    def _fuse(self, model: nn.Module) -> None:
+        """Find the layers, and bind what computes them."""
+        adapted = self._read(model)
+        for name, module in model.named_modules():
+            children = {f"{name}.{own}" if name else own for own, _ in module.named_children()}
+            if children & adapted.keys():
+                self._fuse_children(name, module, adapted)
+        for member in adapted.values():
+            self._bind(member, Single(member).forward)
+
+    def _read(self, model: nn.Module) -> dict[str, Member]:
+        """The adapted layers by name; those that are left alone are counted."""
+        found: dict[str, Member] = {}
+        for name, module in model.named_modules():
+            if isinstance(module, LoraLayer):
+                read = read_layer(name, module)
+                if isinstance(read, Member):
+                    found[name] = read
+                else:
+                    self._reasons[read] += 1
+        return found
+
+    def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> None:
+        """Fuse a module's layers that belong together; those that are bound leave `adapted`."""
+        whole = self._gated_mlp(name, parent, adapted)
+        for names in SAME_INPUT:
+            members = _members(name, parent, names, adapted)
+            if len(members) < 2 or all(member.adapter is None for member in members):
+                continue
+            group = Group(parent, members)
+            self._groups.append(group)
+            self._within_mlps += whole
+            for place, member in enumerate(members):
+                other = partial(group.forward_other, place)
+                self._bind(member, other if place else group.forward_first)
+                adapted.pop(member.name, None)
+
+    def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> bool:
+        """Fuse a gated MLP as a whole, where it is one. Its layers stay to be bound."""
+        members = _members(name, parent, GATED, adapted)
+        if len(members) < len(GATED) or all(member.adapter is None for member in members):
+            return False
+        activation = find_activation(getattr(parent, "act_fn", None))
+        if activation is None or "forward" in vars(parent) or not is_gated(type(parent)):
+            return False
+        parent.forward = Mlp(parent, members, activation).forward
+        # It has kept all that it needs when its last product begins, so that checkpointing breaks
+        # off there; core counts FLOPs by this.
+        parent.last_product_repeats = False
+        self._bound.append(parent)
+        self._mlps.append(name)
+        self._members |= {member.name: member for member in members}
+        return True
+
+    def _bind(self, member: Member, forward: Callable[..., torch.Tensor]) -> None:
+        """Let a forward stand for a layer's own."""
+        member.layer.forward = forward
+        self._bound.append(member.layer)
+        self._members[member.name] = member
+
+
+def fuse_lora(model: nn.Module) -> Fusion:
+    """Fuse what PEFT adapted in a model, in place; what is not LoRA's plain form is left alone.
+
+    Fused are adapters of frozen linear layers: dense, GPTQModel's, bitsandbytes' and torchao's.
+    """
+    fusion = Fusion()
+    fusion._fuse(model)
+    return fusion
+
+
+def find_activation(module: Any) -> Activation | None:
+    """What an activation's module computes, where it is known."""
+    if type(module).__name__ in ("SiLU", "SiLUActivation"):
+        return SILU
+    if isinstance(module, nn.GELU):
+        return GELUS.get(module.approximate)
+    function = getattr(module, "act", None)
+    if isinstance(function, partial) and function.func is functional.gelu and not function.args:
+        return GELUS.get(function.keywords.get("approximate", "none"))
+    return GELUS["none"] if function is functional.gelu else None
+
+
+def is_gated(kind: type[nn.Module]) -> bool:
+    """Whether the forward of a class of modules is `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
+
+    It is called with terms in place of tensors, so that what counts is what it computes.
+    """
+    given = _Term("x")
+    gate, up = _Term("act_fn", _Term("gate_proj", given)), _Term("up_proj", given)
+    try:
+        found = kind.forward(_Traced(), given)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return False
+    return found in (_Term("down_proj", gate * up), _Term("down_proj", up * gate))
+
+
+class _Term(tuple[Any, ...]):
+    """What was computed so far, as a nested tuple of names."""
+
+    def __new__(cls, *parts: Any) -> _Term:
+        return super().__new__(cls, parts)
+
+    def __mul__(self, other: Any) -> _Term:
+        return _Term("*", self, other)
+
+
+class _Traced:
+    """Stands for a gated MLP while its forward is looked at; it has what such an MLP needs."""
+
+    def gate_proj(self, value: Any) -> _Term:
+        return _Term("gate_proj", value)
+
+    def up_proj(self, value: Any) -> _Term:
+        return _Term("up_proj", value)
+
+    def act_fn(self, value: Any) -> _Term:
+        return _Term("act_fn", value)
+
+    def down_proj(self, value: Any) -> _Term:
+        return _Term("down_proj", value)
+
+
+def _members(
+    name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, Member]
+) -> list[Member]:
+    """Those of a module's children, by name and in order, that can be fused, adapted or frozen."""
+    found = []
+    for own in names:
+        child, path = parent._modules.get(own), f"{name}.{own}" if name else own
+        if path in adapted:
+            found.append(adapted[path])
+        elif child is not None and not isinstance(child, LoraLayer):
+            frozen = read_frozen(path, child)
+            found += [frozen] if frozen else []
+    return found

@@ -1,0 +1,239 @@
+"""Frozen base layers of every kind: how each multiplies, and how it becomes a dense matrix again.
+
+Kinds are told by the libraries' classes where those libraries are imported already, so that nothing
+is imported for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WORD_BITS = 32
+"""Bits of a packed word of GPTQ."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A linear layer of torch, or what is common to all: all of it is read when it is called."""
+
+    layer: Any
+    """The module that holds the weights."""
+
+    kind = "dense"
+    """What evidence calls it."""
+
+    casts_under_autocast = True
+    """Whether PEFT casts the adapter's input to the adapter's dtype under autocast, too."""
+
+    @property
+    def features(self) -> int:
+        """Features that come out."""
+        return int(self.layer.out_features)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the matrix can be had again at the moment."""
+        return True
+
+    def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs of shape (tokens, in) times the matrix, plus the bias, as the layer does it."""
+        return functional.linear(inputs, self.layer.weight, self.layer.bias)
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        weight: torch.Tensor = self.layer.weight
+        return weight.to(dtype)
+
+    def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
+        """Dtype in which the layer's own backward multiplies; None for that of its outputs."""
+        return None
+
+
+class TransposedBase(Base):
+    """A `Conv1D` of transformers, whose weight has shape (in, out)."""
+
+    kind = "transposed"
+
+    @property
+    def features(self) -> int:
+        """Features that come out."""
+        return int(self.layer.nf)
+
+    def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs of shape (tokens, in) times the matrix, plus the bias."""
+        return torch.addmm(self.layer.bias, inputs, self.layer.weight)
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        weight: torch.Tensor = self.layer.weight
+        return weight.T.to(dtype)
+
+
+class TensorBase(Base):
+    """A linear layer whose weight is a tensor of a class of its own, as torchao's are."""
+
+    kind = "tensor"
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        weight: Any = self.layer.weight
+        # torchao's nf4 has a `dequantize` too, which does something else.
+        whole = getattr(weight, "get_original_weight", None) or weight.dequantize
+        matrix: torch.Tensor = whole()
+        return matrix.to(dtype)
+
+
+class FourBitBase(Base):
+    """A `Linear4bit` of bitsandbytes."""
+
+    kind = "bnb-4bit"
+    casts_under_autocast = False
+
+    def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs of shape (tokens, in) times the matrix, plus the bias, in the dtype of inputs."""
+        dtype = self.backward_dtype(inputs.dtype)
+        bias = None if self.layer.bias is None else self.layer.bias.to(dtype)
+        # The layer's own kernel is not under autocast.
+        with torch.autocast(inputs.device.type, enabled=False):
+            answer = functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
+        return answer.to(inputs.dtype)
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        from bitsandbytes.functional import dequantize_4bit
+
+        weight = self.layer.weight
+        matrix: torch.Tensor = dequantize_4bit(weight.data, weight.quant_state)
+        return matrix.to(dtype)
+
+    @property
+    def readable(self) -> bool:
+        """Evaluation on some CPUs packs the weights anew, in an order that is not known here."""
+        return not getattr(self.layer.weight.quant_state, "packing_format_for_cpu", False)
+
+    def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
+        """The layer's own compute dtype, which follows the first inputs where it is not set."""
+        found: torch.dtype | None = self.layer.compute_dtype
+        return inputs if found is None else found
+
+
+class EightBitBase(Base):
+    """A `Linear8bitLt` of bitsandbytes, which rounds its inputs too."""
+
+    kind = "bnb-int8"
+    casts_under_autocast = False
+
+    def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs of shape (tokens, in) times the matrix, plus the bias, by the layer's kernel."""
+        answer: torch.Tensor = self.layer(inputs)
+        return answer
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        state, weight = self.layer.state, self.layer.weight
+        # They move from the weight to the state in the first forward.
+        codes = weight.CB if state.CB is None else state.CB
+        scales = weight.SCB if state.SCB is None else state.SCB
+        matrix: torch.Tensor = codes.to(dtype, copy=True).mul_(scales[:, None].mul(1 / 127))
+        return matrix
+
+    def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
+        """That of the inputs."""
+        return inputs
+
+
+class PackedBase(Base):
+    """A layer of GPTQModel's: GPTQ's layout in version 2, by torch or by its Triton kernel."""
+
+    kind = "gptq"
+
+    def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs of shape (tokens, in) times the matrix, plus the bias."""
+        dtype, bias = compute_dtype(inputs), self.layer.bias
+        bias = None if bias is None else bias.to(dtype)
+        return functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        return _unpack(self.layer).to(dtype).T
+
+
+class TritonPackedBase(PackedBase):
+    """A packed layer that GPTQModel's Triton kernel unpacks."""
+
+    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+        """The dense matrix of shape (out, in), in a dtype."""
+        # The kernel's module needs a GPU to be imported.
+        from gptqmodel.nn_modules.triton_utils.dequant import dequant
+
+        layer = self.layer
+        parts = layer.qweight, layer.scales, layer.qzeros, layer.g_idx
+        matrix: torch.Tensor = dequant(dtype, *parts, layer.bits, WORD_BITS, 2**layer.bits - 1)
+        return matrix.T
+
+
+def find_base(layer: nn.Module) -> Base | str:
+    """The base that a layer is; or why it is none, in a few words."""
+    bitsandbytes: Any = sys.modules.get("bitsandbytes")
+    if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
+        return FourBitBase(layer)
+    if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear8bitLt):
+        trains = layer.state.has_fp16_weights
+        return "the base's 8-bit weights train" if trains else EightBitBase(layer)
+    if isinstance(layer, _class("torch", "TorchLinear")):
+        return _packed(layer)
+    weight: Any = getattr(layer, "weight", None)
+    if type(layer).forward is nn.Linear.forward and isinstance(weight, torch.Tensor):
+        return _linear(layer, weight)
+    if type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"):
+        return TransposedBase(layer)
+    return f"the base is a {type(layer).__name__}"
+
+
+def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
+    """The dtype in which a product of these inputs is computed: autocast's, if there is one."""
+    kind = inputs.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return inputs.dtype
+
+
+def _linear(layer: nn.Module, weight: Any) -> Base | str:
+    """A linear layer of torch, by what its weight is."""
+    if type(weight) in (torch.Tensor, nn.Parameter):
+        return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
+    if callable(getattr(weight, "dequantize", None)):
+        return TensorBase(layer)
+    return f"the base's weight is a {type(weight).__name__}"
+
+
+def _packed(layer: Any) -> Base | str:
+    """A layer of GPTQModel's, by how it is packed and what unpacks it."""
+    if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
+        return "the base's packing is not known"
+    if isinstance(layer, _class("tritonv2", "TritonV2Linear")):
+        return TritonPackedBase(layer)
+    return PackedBase(layer)
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of GPTQModel's layers; that of nothing where it is not imported."""
+    found = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
+    return getattr(found, name, ())
+
+
+def _unpack(layer: Any) -> torch.Tensor:
+    """The matrix of a packed layer, of shape (in, out), in the dtype of its scales."""
+    words, most = layer.qweight, 2**layer.bits - 1
+    shifts = torch.arange(0, WORD_BITS, layer.bits, dtype=torch.int32, device=words.device)
+    codes = (words[:, None] >> shifts[:, None]).bitwise_and_(most).flatten(0, 1)
+    zeros = (layer.qzeros[:, :, None] >> shifts).bitwise_and_(most).flatten(1)
+    groups = layer.g_idx.long()
+    matrix: torch.Tensor = codes.sub_(zeros[groups]) * layer.scales[groups]
+    return matrix

@@ -1,0 +1,81 @@
+"""Dropout that keeps no mask: what was drawn is drawn again, from the generator's state.
+
+Torch's own keeps a mask as large as the input for the backward, beside the dropped copy that the
+next product keeps. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is needed to have the same mask again; one of the two is None."""
+
+    state: torch.Tensor | None
+    """State of the device's generator before the draw."""
+
+    mask: torch.Tensor | None
+    """What is kept, true, of the input's shape: where states cannot be read."""
+
+
+def prepare(like: torch.Tensor, probability: float) -> Draw:
+    """Make ready to drop elements of a tensor with the shape, dtype and device of `like`.
+
+    The draw itself is `drop`; nothing else may draw in between.
+    """
+    if _keeps_masks(like):
+        return Draw(None, torch.native_dropout(like, probability, True)[1])
+    return Draw(_generator(like.device).get_state(), None)
+
+
+def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
+    """Draw, and return the inputs with some elements zero and the others scaled up.
+
+    The numbers are those that `torch.nn.functional.dropout` would draw at this point.
+    """
+    if draw.mask is not None:
+        return inputs * draw.mask * scale(probability)
+    dropped: torch.Tensor = torch.native_dropout(inputs, probability, True)[0]
+    return dropped
+
+
+def drop_again(
+    inputs: torch.Tensor, probability: float, draw: Draw
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `drop` returned for the same inputs, and the mask; draws nothing new."""
+    if draw.mask is not None:
+        return inputs * draw.mask * scale(probability), draw.mask
+    assert draw.state is not None
+    generator = _generator(inputs.device)
+    now = generator.get_state()
+    generator.set_state(draw.state)
+    try:
+        dropped, mask = torch.native_dropout(inputs, probability, True)
+    finally:
+        generator.set_state(now)
+    return dropped, mask
+
+
+def scale(probability: float) -> float:
+    """What elements that are kept are multiplied by."""
+    return 0.0 if probability >= 1 else 1 / (1 - probability)
+
+
+def _keeps_masks(like: torch.Tensor) -> bool:
+    """Whether a generator's state is out of reach: in compiled code, and in a CUDA graph."""
+    if torch.compiler.is_compiling():
+        return True
+    return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """The generator that torch draws from on a device."""
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        found: torch.Generator = torch.cuda.default_generators[index]
+        return found
+    return torch.default_generator

@@ -1,0 +1,212 @@
+"""Frozen projections with LoRA as autograd functions, which keep their input once and little else.
+
+What is kept is the input, the adapters' matrices and the products of rank's width. The dense matrix
+of a quantized base is asked for again in the backward, and so is what dropout drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from accel_bench_fused_kernels.impl.lora_dropout import Draw
+from accel_bench_fused_kernels.impl.lora_products import (
+    Part,
+    Projection,
+    differentiate,
+    multiply_dropped,
+    multiply_narrow,
+    output,
+    prepare_draw,
+    smallest,
+)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What a gated MLP does to its gate."""
+
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    """Returns a new tensor."""
+
+    backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """Returns the gradient of the gate, from that of the answer, and the gate."""
+
+
+@dataclass(frozen=True)
+class GatedMlp:
+    """The three projections of `down(activation(gate(x)) * up(x))` for one call."""
+
+    gate: Projection
+    up: Projection
+    down: Projection
+    activation: Activation
+
+    @property
+    def all(self) -> tuple[Projection, ...]:
+        """The three in the order in which they are multiplied."""
+        return self.gate, self.up, self.down
+
+
+def project(
+    projections: Sequence[Projection], inputs: torch.Tensor, matrices: Sequence[Any]
+) -> tuple[torch.Tensor, ...]:
+    """Compute several projections of one input of shape (..., in): each of shape (..., out).
+
+    `matrices` are A, of shape (rank, in), and B, of shape (out, rank), of each projection in turn,
+    None where it has no adapter.
+    """
+    flat = inputs.reshape(-1, inputs.shape[-1])
+    answers = _Projections.apply(tuple(projections), flat, *matrices)
+    return tuple(answer.view(*inputs.shape[:-1], answer.shape[-1]) for answer in answers)
+
+
+def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> torch.Tensor:
+    """Compute a gated MLP of inputs of shape (..., in), and keep no more than its two halves.
+
+    `matrices` are A and B of gate, up and down in turn. What is kept is kept before the last
+    product begins: checkpointing then leaves that one out when it computes the MLP again.
+    """
+    flat = inputs.reshape(-1, inputs.shape[-1])
+    with torch.no_grad():
+        first = multiply_narrow(_parts((mlp.gate, mlp.up), matrices[:4]), flat)
+        halves = [output(part, flat) for part in first]
+        draw = prepare_draw(mlp.down, halves[0]) if mlp.down.dropout else None
+    found = [*[(part.narrow, part.draw) for part in first], (None, draw)]
+    standing_in = _MlpBackward.apply(mlp, found, flat, *halves, *matrices)
+    last = [None if matrix is None else matrix.detach() for matrix in matrices[4:]]
+    answer: torch.Tensor = _MlpForward.apply(standing_in, mlp, draw, *halves, *last)
+    return answer.view(*inputs.shape[:-1], answer.shape[-1])
+
+
+class _Projections(torch.autograd.Function):
+    """Several projections of one input, which is kept once and gets one gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, projections: Sequence[Projection], inputs: Any, *matrices: Any) -> Any:
+        """Return a tuple of (tokens, out) for inputs of shape (tokens, in)."""
+        parts = multiply_narrow(_parts(projections, matrices), inputs)
+        ctx.projections, ctx.dtype = projections, inputs.dtype
+        _save(ctx, [smallest(inputs, parts)], parts)
+        ctx.set_materialize_grads(False)
+        return tuple([output(part, inputs) for part in parts])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """Gradients of the inputs and of each adapter's matrices."""
+        _, needed, *needs = ctx.needs_input_grad
+        (inputs,), parts = _saved(ctx, 1, _parts(ctx.projections, needs))
+        with torch.autocast(inputs.device.type, enabled=False):
+            found = differentiate(parts, inputs, gradients, needed)
+        whole = None if found.inputs is None else found.inputs.to(ctx.dtype)
+        return None, whole, *found.matrices
+
+
+class _MlpBackward(torch.autograd.Function):
+    """The backward of a gated MLP; its forward keeps what that needs, and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
+        """Return a tensor of one element that stands in for the MLP's answer."""
+        inputs, gate, up, *matrices = tensors
+        ctx.mlp, ctx.dtype = mlp, inputs.dtype
+        parts = [
+            part._replace(narrow=narrow, draw=draw)
+            for part, (narrow, draw) in zip(_parts(mlp.all, matrices), found, strict=True)
+        ]
+        _save(ctx, [smallest(inputs, parts[:2]), gate, up], parts)
+        # One element, however large it says it is. Its gradient is that of the answer.
+        return gate.new_empty(()).expand(inputs.shape[0], mlp.down.features)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Gradients of the inputs and of each adapter's matrices, from that of the answer."""
+        _, _, needed, _, _, *needs = ctx.needs_input_grad
+        (inputs, gate, up), (*first, last) = _saved(ctx, 3, _parts(ctx.mlp.all, needs))
+        activation: Activation = ctx.mlp.activation
+        with torch.autocast(inputs.device.type, enabled=False):
+            activated = activation.forward(gate)
+            below = needed or any(needs[:4])
+            second = differentiate([last], activated * up, [gradient], below)
+            halves = _differentiate_product(activation, second.inputs, activated, gate, up)
+            del activated, gate, up
+            found = differentiate(first, inputs, halves, needed)
+        whole = None if found.inputs is None else found.inputs.to(ctx.dtype)
+        return None, None, whole, None, None, *found.matrices, *second.matrices
+
+
+class _MlpForward(torch.autograd.Function):
+    """The second half of a gated MLP, whose backward is elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
+        """Return the MLP's answer, of shape (tokens, out)."""
+        gate, up, *matrices = tensors
+        product = mlp.activation.forward(gate).mul_(up)
+        (part,) = _parts((mlp.down,), matrices)
+        if draw is None:
+            (part,) = multiply_narrow([part], product)
+        else:
+            part = part._replace(narrow=multiply_dropped(part._replace(draw=draw), product))
+        return output(part, product)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Hand the gradient on."""
+        return gradient, *[None] * 6
+
+
+def _differentiate_product(
+    activation: Activation,
+    gradient: torch.Tensor | None,
+    activated: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of gate and up from that of `activated * up`; overwrites the former two."""
+    if gradient is None:
+        return None, None
+    gradient = gradient.to(gate.dtype)
+    of_up = activated.mul_(gradient)
+    return activation.backward(gradient.mul_(up), gate), of_up
+
+
+def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[Part]:
+    """Projections with their matrices, which come in turn."""
+    return [
+        Part(projection, matrices[2 * place], matrices[2 * place + 1])
+        for place, projection in enumerate(projections)
+    ]
+
+
+def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
+    """Keep for the backward: tensors where hooks and checkpointing see them, states beside them."""
+    ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
+    masks = [part.draw.mask if part.draw is not None else None for part in parts]
+    narrow = [part.narrow for part in parts]
+    matrices = [matrix for part in parts for matrix in (part.down, part.up)]
+    ctx.save_for_backward(*tensors, *narrow, *masks, *matrices)
+
+
+def _saved(ctx: Any, count: int, needs: Sequence[Part]) -> tuple[list[torch.Tensor], list[Part]]:
+    """What `_save` kept: that many tensors, and the parts.
+
+    `needs` are the parts with what is asked for in place of the matrices.
+    """
+    every, size = list(ctx.saved_tensors), len(needs)
+    rest = every[count:]
+    narrow, masks, matrices = rest[:size], rest[size : 2 * size], rest[2 * size :]
+    found = []
+    for place, part in enumerate(needs):
+        state, mask = ctx.states[place], masks[place]
+        draw = None if state is None and mask is None else Draw(state, mask)
+        down, up = matrices[2 * place], matrices[2 * place + 1]
+        asked: Any = (part.down, part.up)
+        found.append(Part(part.projection, down, up, narrow[place], draw, asked))
+    return every[:count], found

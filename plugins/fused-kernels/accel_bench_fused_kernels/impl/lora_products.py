@@ -1,0 +1,288 @@
+"""The products of frozen projections with LoRA, forward and backward, without autograd.
+
+A projection is `x W^T + b + s dropout(x) A^T B^T`. Tensors have two dimensions: (tokens, features).
+Low-rank parts are added into what the large products made, and adapters that see the same input are
+multiplied together, so that the input is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from accel_bench_fused_kernels.impl import lora_dropout
+from accel_bench_fused_kernels.impl.lora_dropout import Draw
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One frozen projection for one call, its adapter's matrices left out."""
+
+    dequantize: Callable[[torch.dtype], torch.Tensor]
+    """Returns the dense matrix of shape (out, in) in a dtype."""
+
+    multiply: Callable[[torch.Tensor], torch.Tensor]
+    """Returns inputs of shape (tokens, in) times the matrix, plus the bias: (tokens, out), new."""
+
+    features: int
+    """Features that come out."""
+
+    backward_dtype: torch.dtype | None = None
+    """Dtype in which the backward multiplies with the matrix; None for that of the outputs."""
+
+    scaling: float = 1.0
+    """What the adapter's part is multiplied by."""
+
+    dropout: float = 0.0
+    """Probability that the adapter does not see an element of the input; 0 for all of them."""
+
+    dropout_dtype: torch.dtype = torch.float32
+    """Dtype of what elements are dropped from, on which a GPU's draw depends."""
+
+    adapter_dtype: torch.dtype = torch.float32
+    """Dtype in which the adapter is multiplied."""
+
+
+class Part(NamedTuple):
+    """A projection with its adapter, and what its forward found that its backward uses."""
+
+    projection: Projection
+    """The frozen part, and the adapter's settings."""
+
+    down: torch.Tensor | None
+    """A, of shape (rank, in); None where there is no adapter."""
+
+    up: torch.Tensor | None
+    """B, of shape (out, rank); None where there is no adapter."""
+
+    narrow: torch.Tensor | None = None
+    """The dropped input times A^T, of shape (tokens, rank); None where it is not known."""
+
+    draw: Draw | None = None
+    """What dropout drew; None for no dropout."""
+
+    needs: tuple[bool, bool] = (True, True)
+    """Whether the gradients of A and B are asked for."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of some projections of one input; None for what nobody asked for."""
+
+    inputs: torch.Tensor | None
+    """Shape (tokens, in)."""
+
+    matrices: list[torch.Tensor | None]
+    """Of A and B of each projection in turn."""
+
+
+def multiply_narrow(parts: Sequence[Part], inputs: torch.Tensor) -> list[Part]:
+    """Multiply one input with A of every adapter; dropout is drawn in the parts' order."""
+    found = list(parts)
+    for dtype, places in _undropped(parts).items():
+        chosen = [parts[place] for place in places]
+        together = inputs.to(dtype) @ _stacked(chosen, dtype).T
+        for place, narrow in zip(places, together.split(_ranks(chosen), 1), strict=True):
+            found[place] = found[place]._replace(narrow=_own(narrow))
+    for place, part in enumerate(parts):
+        if part.down is not None and part.projection.dropout:
+            drawn = part._replace(draw=prepare_draw(part.projection, inputs))
+            found[place] = drawn._replace(narrow=multiply_dropped(drawn, inputs))
+    return found
+
+
+def prepare_draw(projection: Projection, like: torch.Tensor) -> Draw:
+    """Make ready to draw a projection's dropout for an input of the shape and device of `like`."""
+    return lora_dropout.prepare(like.to(projection.dropout_dtype), projection.dropout)
+
+
+def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+    """Draw what was prepared, and multiply what is left of the inputs with A."""
+    projection, dtype = part.projection, part.projection.adapter_dtype
+    assert part.draw is not None
+    left = lora_dropout.drop(inputs.to(projection.dropout_dtype), projection.dropout, part.draw)
+    return left.to(dtype) @ _given(part.down).to(dtype).T
+
+
+def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+    """The projection of the inputs, the adapter's part included: shape (tokens, out)."""
+    answer, scaling = part.projection.multiply(inputs), part.projection.scaling
+    if part.narrow is None:
+        return answer
+    up = _given(part.up).to(part.narrow.dtype)
+    if not _is_kept_elsewhere():
+        return _add(answer, part.narrow, up.T, scaling)
+    if part.narrow.dtype == answer.dtype:
+        return torch.addmm(answer, part.narrow, up.T, alpha=scaling)
+    return torch.add(answer, part.narrow @ up.T, alpha=scaling).to(answer.dtype)
+
+
+def smallest(inputs: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
+    """The inputs as the backward needs them: in the adapters' dtype where that is smaller."""
+    adapted = [part.projection.adapter_dtype for part in parts if part.down is not None]
+    widest = adapted[0] if adapted else inputs.dtype
+    for dtype in adapted[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return inputs.to(widest) if widest.itemsize < inputs.dtype.itemsize else inputs
+
+
+def differentiate(
+    parts: Sequence[Part],
+    inputs: torch.Tensor,
+    gradients: Sequence[torch.Tensor | None],
+    needed: bool,
+) -> Gradients:
+    """Gradients from those of the outputs, which may be None where an output was not used.
+
+    `needed` says whether that of the inputs is asked for.
+    """
+    total: torch.Tensor | None = None
+    of_narrow: dict[int, torch.Tensor] = {}
+    found: list[torch.Tensor | None] = [None] * (2 * len(parts))
+    for place, part in enumerate(parts):
+        gradient = gradients[place]
+        if gradient is None:
+            continue
+        if needed:
+            total = _add_dense(total, gradient, part.projection)
+        if part.up is not None:
+            of_narrow[place], found[2 * place + 1] = _differentiate_up(part, inputs, gradient)
+    for dtype, every in _undropped(parts).items():
+        places = [place for place in every if place in of_narrow]
+        rows = _differentiate_undropped(
+            [parts[place] for place in places],
+            inputs.to(dtype),
+            [of_narrow[place] for place in places],
+            total,
+        )
+        for place, gradient in zip(places, rows, strict=True):
+            found[2 * place] = gradient
+    for place, gradient in of_narrow.items():
+        if parts[place].draw is not None:
+            found[2 * place] = _differentiate_dropped(parts[place], inputs, gradient, total)
+    owners = [matrix for part in parts for matrix in (part.down, part.up)]
+    typed = zip(found, owners, strict=True)
+    return Gradients(total, [g if g is None or o is None else g.to(o.dtype) for g, o in typed])
+
+
+def _differentiate_up(
+    part: Part, inputs: torch.Tensor, gradient: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradient of what B multiplies, and that of B where it is asked for."""
+    gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
+    narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
+    if not part.needs[1]:
+        return narrowed, None
+    narrow = _multiply_again(part, inputs) if part.narrow is None else part.narrow
+    return narrowed, _scale(gradient.T @ narrow, scaling)
+
+
+def _differentiate_undropped(
+    parts: Sequence[Part],
+    inputs: torch.Tensor,
+    gradients: Sequence[torch.Tensor],
+    total: torch.Tensor | None,
+) -> list[torch.Tensor | None]:
+    """Gradients of A, and what goes through A, of adapters that saw the whole input."""
+    asked = any([part.needs[0] for part in parts])
+    if not parts or (total is None and not asked):
+        return [None] * len(parts)
+    together = torch.cat(list(gradients), 1) if len(parts) > 1 else gradients[0]
+    if total is not None:
+        _add(total, together, _stacked(parts, together.dtype))
+    if not asked:
+        return [None] * len(parts)
+    rows = (together.T @ inputs).split(_ranks(parts))
+    return [row if part.needs[0] else None for row, part in zip(rows, parts, strict=True)]
+
+
+def _differentiate_dropped(
+    part: Part, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
+) -> torch.Tensor | None:
+    """The same of an adapter that did not see some elements, which are drawn again."""
+    left, mask = _drop_again(part, inputs)
+    found = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
+    del left
+    if total is not None:
+        through = gradient @ _given(part.down).to(gradient.dtype)
+        total.add_(through.mul_(mask), alpha=lora_dropout.scale(part.projection.dropout))
+    return found
+
+
+def _multiply_again(part: Part, inputs: torch.Tensor) -> torch.Tensor:
+    """The dropped inputs times A, as the forward had it."""
+    dtype = part.projection.adapter_dtype
+    left = inputs if part.draw is None else _drop_again(part, inputs)[0]
+    return left.to(dtype) @ _given(part.down).to(dtype).T
+
+
+def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What dropout left of the inputs, and which elements."""
+    projection = part.projection
+    assert part.draw is not None
+    before = inputs.to(projection.dropout_dtype)
+    return lora_dropout.drop_again(before, projection.dropout, part.draw)
+
+
+def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
+    """Places of the adapters without dropout, by the dtype in which they are multiplied."""
+    found: dict[torch.dtype, list[int]] = {}
+    for place, part in enumerate(parts):
+        if part.down is not None and not part.projection.dropout:
+            found.setdefault(part.projection.adapter_dtype, []).append(place)
+    return found
+
+
+def _stacked(parts: Sequence[Part], dtype: torch.dtype) -> torch.Tensor:
+    """A of several adapters below one another: shape (sum of ranks, in)."""
+    several = [_given(part.down).to(dtype) for part in parts]
+    return torch.cat(several) if len(several) > 1 else several[0]
+
+
+def _ranks(parts: Sequence[Part]) -> list[int]:
+    """Ranks of several adapters."""
+    return [_given(part.down).shape[0] for part in parts]
+
+
+def _add_dense(
+    total: torch.Tensor | None, gradient: torch.Tensor, projection: Projection
+) -> torch.Tensor:
+    """Add what goes through the frozen matrix to a gradient of the inputs."""
+    dtype = projection.backward_dtype or gradient.dtype
+    matrix, gradient = projection.dequantize(dtype), gradient.to(dtype)
+    return gradient @ matrix if total is None else _add(total, gradient, matrix)
+
+
+def _add(
+    total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
+) -> torch.Tensor:
+    """Add a product to a tensor, in place; one of another dtype is rounded once."""
+    if left.dtype == total.dtype:
+        return total.addmm_(left, right.to(total.dtype), alpha=factor)
+    return total.add_(left @ right, alpha=factor)
+
+
+def _own(narrow: torch.Tensor) -> torch.Tensor:
+    """A tensor that shares nothing with others, in compiled code, where none of such is kept."""
+    return narrow.clone() if torch.compiler.is_compiling() else narrow
+
+
+def _is_kept_elsewhere() -> bool:
+    """Whether somebody watches torch's operations, as selective checkpointing does.
+
+    It keeps outputs of products, which must not change afterwards.
+    """
+    return not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0
+
+
+def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """A new tensor times a factor, in place."""
+    return tensor if factor == 1 else tensor.mul_(factor)
+
+
+def _given(matrix: torch.Tensor | None) -> torch.Tensor:
+    """A matrix of a part that is known to have an adapter."""
+    assert matrix is not None
+    return matrix

@@ -1,0 +1,47 @@
+"""Names of the kernels that really ran: one more forward and backward, after the window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FUSED = ("rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "element_mul")
+"""Parts of the names of fused kernels, Liger's and torch's."""
+
+AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
+"""Dtype of products by `train.precision`."""
+
+
+def kernels_seen(run: Any) -> dict[str, int] | str:
+    """Count launches of fused kernels in one more micro-batch; a text says why there are none.
+
+    The window has been measured, and what plugins measure has been read. The gradients go again.
+    On the model before it was wrapped, so that no other rank is waited for.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            _forward_backward(run)
+            torch.cuda.synchronize()
+    except Exception as error:
+        # Evidence that cannot be had is no reason to throw away a measured run.
+        return f"not seen: {error}"
+    finally:
+        run.unwrapped_model.zero_grad(set_to_none=True)
+    return {
+        event.key: event.count
+        for event in profiled.key_averages()
+        if any(name in event.key for name in FUSED)
+    }
+
+
+def _forward_backward(run: Any) -> None:
+    """One micro-batch as an engine computes it."""
+    batch = next(run.batches)
+    inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
+    dtype = AUTOCAST.get(run.scenario.train.precision)
+    with torch.autocast(run.device.type, dtype, enabled=dtype is not None):
+        output = run.unwrapped_model(**inputs, num_items_in_batch=batch.supervised_in_step)
+    output.loss.backward()

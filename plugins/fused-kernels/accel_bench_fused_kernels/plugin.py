@@ -1,0 +1,208 @@
+"""The plugin `fused-kernels`: options, reasons why not, and when what is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, architecture_of, hookimpl
+from accel_bench_fused_kernels.rules import RULES, missing
+
+if TYPE_CHECKING:
+    from accel_bench_fused_kernels.impl import FusedModel
+
+PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross_entropy")
+"""All parts, in the order in which they are put in; `lora` first, since it covers gated MLPs."""
+
+LOSSES = ("linear_cross_entropy", "cross_entropy")
+"""Parts that compute the loss: one at a time; the first is the default."""
+
+TORCH_HAS = frozenset({"rms_norm", "linear_cross_entropy"})
+"""Parts for which torch itself has something better than the operations of a model."""
+
+INTERPRETER = "TRITON_INTERPRET"
+"""Variable under which Triton's kernels run in Python, on a CPU, to be tested."""
+
+Library = Literal["liger", "torch"]
+
+
+class FusedKernelsOptions(Options):
+    """Which parts are on.
+
+    Null means: on, unless another part was switched on by name. So no option at all is everything,
+    `rms_norm: true` is that part alone, and `rope: false` is everything else.
+    """
+
+    rms_norm: bool | None = None
+    """RMS norms in one kernel."""
+
+    rope: bool | None = None
+    """Rotary embedding of queries and keys in one kernel."""
+
+    gated_mlp: bool | None = None
+    """Activation and product of a gated MLP, SwiGLU or GeGLU, in one kernel; the backward computes
+    the activation again."""
+
+    cross_entropy: bool | None = None
+    """Loss and its gradient in one kernel, from logits; off by default beside
+    `linear_cross_entropy`, which does without logits."""
+
+    linear_cross_entropy: bool | None = None
+    """Output projection, loss and their gradients together, some tokens at a time, so that no
+    logits of all tokens are ever stored."""
+
+    lora: bool | None = None
+    """LoRA's products with those of the base layer in one autograd function, where the model has
+    LoRA adapters."""
+
+    kernels: Literal["auto", "liger", "torch"] = "auto"
+    """Whose kernels: `liger`, the Triton kernels of Liger; `torch`, what torch itself has, which is
+    `rms_norm` and `linear_cross_entropy`; `auto`, Liger's on a GPU and torch's on a CPU. The part
+    `lora` is this plugin's own."""
+
+    @model_validator(mode="after")
+    def _one_loss(self) -> FusedKernelsOptions:
+        """Refuse two parts that compute the loss, and options that leave nothing."""
+        if self.cross_entropy and self.linear_cross_entropy:
+            raise ValueError(
+                "cross_entropy and linear_cross_entropy both compute the loss; switch on one"
+            )
+        if not self.on():
+            raise ValueError("every part is switched off; leave the plugin out of the stack")
+        return self
+
+    def named(self) -> frozenset[str]:
+        """Parts that are switched on by name."""
+        return frozenset(part for part in PARTS if getattr(self, part))
+
+    def on(self) -> tuple[str, ...]:
+        """Parts that are on, in the order of `PARTS`."""
+        if named := self.named():
+            return tuple(part for part in PARTS if part in named)
+        left = [part for part in PARTS if getattr(self, part) is not False]
+        losses = [part for part in LOSSES if part in left]
+        return tuple(part for part in left if part not in losses[1:])
+
+
+def library_of(
+    part: str, wanted: str, device: str, environment: Mapping[str, str]
+) -> tuple[Library | None, str]:
+    """Whose kernel computes a part on a type of device; None with the reason where there is none.
+
+    `environment` are the variables of the process that computes.
+    """
+    triton = device == "cuda" or environment.get(INTERPRETER) == "1"
+    if wanted == "liger" or (wanted == "auto" and triton):
+        if triton:
+            return "liger", ""
+        return None, f"Liger's kernels need a GPU (or {INTERPRETER}=1, for tests)"
+    if part not in TORCH_HAS:
+        return None, "torch has no kernel for it, and Liger's need a GPU"
+    if part == "linear_cross_entropy" and not _torch_is_at_least(2, 13):
+        return None, "torch has it from 2.13 on"
+    return "torch", ""
+
+
+class FusedKernels(Plugin[FusedKernelsOptions]):
+    """Fused kernels in place of a model's modules and functions, by rules of its architecture."""
+
+    Options = FusedKernelsOptions
+    devices = frozenset({"cpu", "cuda"})
+    modes = frozenset({"train"})
+    conflicts: ClassVar[frozenset[str]] = frozenset({"liger"})
+    restricted_model_archs: ClassVar[frozenset[str] | None] = frozenset(RULES)
+
+    # The same sums in another order, with other roundings. Over 30 steps of a small llama and a
+    # small gemma the losses differed by 2.3e-7 in float32, by 4e-4 in bfloat16 and by 3e-4 under
+    # autocast, with torch's kernels. This leaves a factor of ten.
+    loss_tolerance: ClassVar[float | None] = 4e-3
+
+    # Liger's kernels and the part `lora` add in a fixed order. On a GPU torch's
+    # linear_cross_entropy does not, for the gradient of an output projection that trains.
+    deterministic: ClassVar[bool] = True
+
+    def __init__(self, options: FusedKernelsOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._fused: FusedModel | None = None
+
+    def libraries(
+        self, device: str, environment: Mapping[str, str]
+    ) -> dict[str, tuple[Library | None, str]]:
+        """For every part that is on, but for `lora`: whose kernel, or why none."""
+        wanted = self.options.kernels
+        return {
+            part: library_of(part, wanted, device, environment)
+            for part in self.options.on()
+            if part != "lora"
+        }
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say which parts that are asked for by name cannot be had, and whether any can."""
+        scenario = experiment.scenario
+        wanted = scenario.resources.device
+        device = machine.device if wanted == "auto" else wanted
+        named = self.options.named()
+        rules = RULES.get(architecture_of(scenario.model) or "")
+        reasons = {}
+        for part, (library, why) in self.libraries(
+            device, {**os.environ, **scenario.environment}
+        ).items():
+            if rules is not None and missing(rules, part):
+                reasons[part] = f"{architecture_of(scenario.model)} has none"
+            elif library is None:
+                reasons[part] = why
+        if "lora" in self.options.on() and scenario.adapter.use == "none":
+            reasons["lora"] = "the scenario has no adapter"
+        yield from (f"{part}: {why}" for part, why in reasons.items() if part in named)
+        if not named and set(reasons) == set(self.options.on()):
+            yield "no part can be had here: " + "; ".join(f"{p}: {r}" for p, r in reasons.items())
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import Liger where its kernels are used, which takes seconds, before anything is built.
+
+        It is imported after transformers, whose modules it brings along.
+        """
+        found = self.libraries(run.device.type, os.environ).values()
+        if any(library == "liger" for library, _ in found):
+            from accel_bench_fused_kernels.impl import liger_kernels  # noqa: F401
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        """Replace, in place, what the parts that are on can replace."""
+        from accel_bench_fused_kernels.impl import FusedModel
+
+        libraries = self.libraries(run.device.type, os.environ)
+        self._fused = FusedModel(run.model, self.options, libraries)
+        self._fused.install()
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What was replaced, how often, with which kernel; what was left out, and why."""
+        if self._fused is None:
+            return {}
+        evidence = self._fused.evidence()
+        if run.device.type == "cuda":
+            from accel_bench_fused_kernels.impl.seen import kernels_seen
+
+            evidence["kernels_seen"] = kernels_seen(run)
+        return evidence
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Undo: the model's code is what it was."""
+        if self._fused is not None:
+            self._fused.undo()
+            self._fused = None
+
+
+def _torch_is_at_least(major: int, minor: int) -> bool:
+    """The installed torch's version, from metadata."""
+    from importlib import metadata
+
+    parts = metadata.version("torch").split(".")
+    return (int(parts[0]), int(parts[1])) >= (major, minor)

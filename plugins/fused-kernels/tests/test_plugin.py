@@ -1,0 +1,175 @@
+"""The two plugins in the program: options, reasons, the contract, engines, other plugins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from accel_bench_fused_kernels import FusedKernels, FusedKernelsOptions, Liger, LigerOptions
+from accel_bench_fused_kernels.plugin import PARTS, library_of
+from pydantic import ValidationError
+
+from accel_bench import Experiment, Scenario, Status
+from accel_bench.machine import read_machine
+from accel_bench.scenario.models import Stack
+from accel_bench.testing import check_plugin, run_plugin
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MACHINE = read_machine()
+
+FEW_STEPS = {"measure": {"steps": 2}}
+
+
+@pytest.mark.parametrize(
+    ("options", "on"),
+    [
+        ({}, set(PARTS) - {"cross_entropy"}),
+        ({"rms_norm": True}, {"rms_norm"}),
+        ({"rms_norm": True, "rope": True, "lora": None}, {"rms_norm", "rope"}),
+        ({"rope": False}, set(PARTS) - {"cross_entropy", "rope"}),
+        ({"cross_entropy": True}, {"cross_entropy"}),
+        ({"linear_cross_entropy": False}, set(PARTS) - {"linear_cross_entropy"}),
+        ({"rms_norm": True, "rope": False}, {"rms_norm"}),
+    ],
+)
+def test_null_means_on_unless_another_part_is_switched_on_by_name(
+    options: dict[str, Any], on: set[str]
+) -> None:
+    assert set(FusedKernelsOptions(**options).on()) == on
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(ValidationError, match="both compute the loss"):
+        FusedKernelsOptions(cross_entropy=True, linear_cross_entropy=True)
+    with pytest.raises(ValidationError, match="every part is switched off"):
+        FusedKernelsOptions(**dict.fromkeys(PARTS, False))
+    with pytest.raises(ValidationError, match="both compute the loss"):
+        LigerOptions(cross_entropy=True, fused_linear_cross_entropy=True)
+
+
+def test_the_two_plugins_exclude_each_other() -> None:
+    assert FusedKernels.conflicts == {"liger"}
+    assert Liger.conflicts == {"fused-kernels"}
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted", "device", "environment", "library"),
+    [
+        ("rope", "auto", "cuda", {}, "liger"),
+        ("rope", "auto", "cpu", {}, None),
+        ("rope", "auto", "cpu", {"TRITON_INTERPRET": "1"}, "liger"),
+        ("rope", "torch", "cuda", {}, None),
+        ("rms_norm", "auto", "cuda", {}, "liger"),
+        ("rms_norm", "auto", "cpu", {}, "torch"),
+        ("rms_norm", "torch", "cuda", {}, "torch"),
+        ("rms_norm", "liger", "cpu", {}, None),
+        ("linear_cross_entropy", "auto", "cpu", {}, "torch"),
+        ("cross_entropy", "torch", "cuda", {}, None),
+    ],
+)
+def test_whose_kernel_computes_a_part(
+    part: str, wanted: str, device: str, environment: dict[str, str], library: str | None
+) -> None:
+    found, why = library_of(part, wanted, device, environment)
+    assert found == library
+    assert bool(why) is (library is None)
+
+
+def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.11.1+cpu")
+    assert library_of("linear_cross_entropy", "torch", "cpu", {}) == (
+        None,
+        "torch has it from 2.13 on",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "scenario", "reason"),
+    [
+        ({"rope": True}, {}, "rope: torch has no kernel for it"),
+        ({"kernels": "liger"}, {}, "no part can be had here"),
+        ({"rms_norm": True, "kernels": "liger"}, {}, "rms_norm: Liger's kernels need a GPU"),
+        ({"rms_norm": True}, {"model": {"id": "santacoder"}}, "GPTBigCodeForCausalLM has none"),
+        ({"lora": True}, {}, "lora: the scenario has no adapter"),
+    ],
+)
+def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
+    options: dict[str, Any], scenario: dict[str, Any], reason: str
+) -> None:
+    result = run_plugin("fused-kernels", scenario=scenario, **options)
+    assert result.status is Status.SKIPPED
+    assert reason in " ".join(result.reasons)
+
+
+def test_liger_alone_says_that_it_needs_a_gpu() -> None:
+    result = run_plugin("liger")
+    assert result.status is Status.SKIPPED
+    assert "Liger's kernels need a GPU" in " ".join(result.reasons)
+
+
+def test_liger_alone_is_refused_where_its_gradients_would_be_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rotary embedding writes over what selective checkpointing keeps."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    stack = {
+        "name": "s",
+        "uses": ["liger", {"use": "activation-checkpointing", "policy": "selective"}],
+    }
+    scenario = Scenario.model_validate_json('{"resources": {"device": "cpu"}}')
+    experiment = Experiment(
+        id="x", scenario=scenario, stack=Stack.model_validate_json(json.dumps(stack)), identity={}
+    )
+
+    def reasons(**options: Any) -> list[str]:
+        return list(Liger(LigerOptions(**options), "liger").check_scenario(experiment, MACHINE))
+
+    assert "gradients would be wrong" in reasons()[0]
+    assert reasons(rope=False) == []
+
+
+def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalogue() -> None:
+    check_plugin("fused-kernels", dtypes=["float32", "bfloat16"], scenario=FEW_STEPS)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        {"train": {"gradient_checkpointing": True, "gradient_accumulation": 2}},
+        {"engine": {"use": "hf-trainer"}, "train": {"precision": "bf16-autocast"}},
+        {"adapter": {"use": "lora", "r": 4, "target_modules": "all-linear", "dropout": 0.1}},
+    ],
+    ids=str,
+)
+def test_a_run_is_the_baseline_s_and_not_degraded(scenario: dict[str, Any]) -> None:
+    """The kit compares losses with those of the same work without the plugin."""
+    work = {**FEW_STEPS, **scenario}
+    check_plugin("fused-kernels", scenario=work, archs=["LlamaForCausalLM"], dtypes=["float32"])
+
+
+def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
+    work = {"train": {"gradient_checkpointing": True}}
+    result = run_plugin("fused-kernels", scenario=work)
+    fused, plain = result.ranks[0], run_plugin("torch", scenario=work).ranks[0]
+    assert fused.workload == plain.workload is not None
+    assert fused.realised["gradient_flow"]["modules_without_gradient"] == []
+    assert fused.realised["linear_kernels"] == plain.realised["linear_kernels"]
+    # The output projection answers nobody, so what it computes in is not seen: unknown, not wrong.
+    assert fused.realised["matmul_dtype"] is None
+    assert result.status is Status.OK
+
+
+def test_evidence_says_what_was_replaced_with_what_and_what_was_not() -> None:
+    evidence = run_plugin("fused-kernels").ranks[0].evidence["fused-kernels"]
+    assert evidence["architecture"] == "LlamaForCausalLM"
+    assert evidence["parts"]["rms_norm"] == {
+        "library": "torch",
+        "kernel": "torch.nn.functional.rms_norm",
+        "replaced": 5,
+        "modules": {"LlamaRMSNorm": 5},
+    }
+    assert evidence["parts"]["linear_cross_entropy"]["replaced"] == 1
+    assert set(evidence["left_out"]) == {"lora", "rope", "gated_mlp"}
+    assert evidence["liger_kernel"] is None
