@@ -1,5 +1,6 @@
 """Every architecture with torch's kernels: loss, gradients, what is left out, and the way back."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -121,6 +122,15 @@ def test_a_model_with_a_kept_wide_row_of_labels_shifts_them_as_transformers_does
     bench.fuse(model)
     assert model(**given).loss.item() == pytest.approx(expected, rel=1e-6)
     assert expected != pytest.approx(model(input_ids=tokens, labels=tokens).loss.item(), rel=1e-3)
+
+
+def test_its_forward_takes_what_the_model_s_own_takes(bench: Any) -> None:
+    """Tools read the names of the arguments to see which columns of a dataset a model wants."""
+    model = bench.build("Llama")
+    before = inspect.signature(model.forward)
+    bench.fuse(model, linear_cross_entropy=True)
+    assert inspect.signature(model.forward) == before
+    assert "input_ids" in before.parameters
 
 
 def test_logits_are_there_where_they_are_wanted(bench: Any) -> None:

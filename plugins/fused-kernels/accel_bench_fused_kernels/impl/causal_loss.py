@@ -106,7 +106,7 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
             found["aux_loss"] = auxiliary
         return output(**{**found, "loss": total})
 
-    return wraps(original)(can_return_tuple(forward))
+    return wraps(type(model).forward)(can_return_tuple(forward))
 
 
 def loss_function(

@@ -16,8 +16,7 @@ from liger_kernel.transformers.monkey_patch import (
 from torch import nn
 
 from accel_bench.errors import PluginError
-
-_ABSENT = object()
+from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 
 class LigerPatch:
@@ -31,6 +30,7 @@ class LigerPatch:
             raise PluginError(f"liger: Liger has no patch for {type(model).__name__}")
         self._causal: Any = causal
         self._changed: list[tuple[Any, str, Any]] = []
+        self._replacements = Replacements()
 
     def apply(self, wanted: dict[str, bool]) -> None:
         """Patch with Liger's own defaults and the switches that are set. Raises PluginError."""
@@ -48,17 +48,19 @@ class LigerPatch:
             raise PluginError(f"liger: {error}") from error
         finally:
             self._changed = [
-                (owner, name, attributes.get(name, _ABSENT))
+                (owner, name, attributes.get(name, ABSENT))
                 for (_, owner), attributes in before.items()
                 for name in {*attributes, *vars(owner)}
-                if attributes.get(name, _ABSENT) is not vars(owner).get(name, _ABSENT)
+                if attributes.get(name, ABSENT) is not vars(owner).get(name, ABSENT)
             ]
+            for one in self._changed:
+                self._replacements.note(*one)
         self._refuse_what_nobody_reads()
 
     def _refuse_what_nobody_reads(self) -> None:
         """Raise PluginError where Liger has set a name that the modeling module did not have."""
         for owner, name, before in self._changed:
-            if before is _ABSENT and not isinstance(owner, nn.Module):
+            if before is ABSENT and not isinstance(owner, nn.Module):
                 raise PluginError(
                     f"liger: Liger sets {owner.__name__}.{name}, which this transformers does not "
                     "read, so that part of it would do nothing; switch that part off"
@@ -85,12 +87,8 @@ class LigerPatch:
 
     def undo(self) -> None:
         """Put back what was changed."""
-        while self._changed:
-            owner, name, before = self._changed.pop()
-            if before is not _ABSENT:
-                setattr(owner, name, before)
-            elif name in vars(owner):
-                delattr(owner, name)
+        self._replacements.undo()
+        self._changed.clear()
 
     def _owners(self) -> Iterator[Any]:
         """Everything that Liger may write to: modules, their code, and torch's functions."""

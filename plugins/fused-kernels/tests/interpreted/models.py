@@ -12,6 +12,7 @@ from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 from peft import LoraConfig, get_peft_model
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from accel_bench.errors import PluginError
 from accel_bench.testing import check_plugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -164,6 +165,29 @@ def test_liger_s_own_patch_is_undone_and_its_loss_is_the_model_s_own(
     assert found[0] == pytest.approx(expected[0], rel=1e-6)
     assert bench.distance(found[1], expected[1]) < CLOSE
     assert evidence["replaced_modules"] > 2
+    assert bench.differing(before, bench.code_of(model)) == []
+
+
+def test_of_liger_s_two_losses_one_switched_on_switches_the_other_off(bench: Any) -> None:
+    model = small(bench, "Llama")
+    patch = LigerPatch(model)
+    patch.apply({"cross_entropy": True})
+    try:
+        assert "torch.nn.functional.cross_entropy" in patch.evidence()["attributes"]
+        assert "forward" not in vars(model)
+    finally:
+        patch.undo()
+
+
+def test_a_part_of_liger_s_that_transformers_does_not_read_is_refused(bench: Any) -> None:
+    model = small(bench, "Mistral")
+    before = bench.code_of(model)
+    patch = LigerPatch(model)
+    try:
+        with pytest.raises(PluginError, match=r"sets .*modeling_mistral\.CrossEntropyLoss"):
+            patch.apply({"cross_entropy": True})
+    finally:
+        patch.undo()
     assert bench.differing(before, bench.code_of(model)) == []
 
 
