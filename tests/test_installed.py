@@ -191,6 +191,11 @@ def test_a_plugin_that_is_installed_is_meant_without_a_word_on_installing(site: 
         find("gptq")
 
 
+def test_a_named_stack_in_a_list_of_plugins_is_told_how_to_stand() -> None:
+    with pytest.raises(PluginError, match=r"is a named stack: .*\{mine: torch-compile-model\}"):
+        find("torch-compile-model")
+
+
 def test_no_two_plugins_are_meant_by_one_word() -> None:
     words = [word for name, extra in extras().items() for word in {name, *extra.also}]
     words += {extra.extra for extra in extras().values()} - set(words)

@@ -13,6 +13,7 @@ from accel_bench.contract import is_on_contract, wrong_contract
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.extras import extras, plugin_meant_by
 from accel_bench.plugin import PROJECT
+from accel_bench.scenario.samples import find_samples
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -93,7 +94,7 @@ def find(name: str) -> Installed:
         brings = " and ".join(plugin.distribution for plugin in found)
         raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
     if not found:
-        raise PluginError(_not_installed(name))
+        raise PluginError(_not_installed(name) + _named_stack(name))
     return found[0]
 
 
@@ -150,6 +151,13 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
             continue
         if any(marker.evaluate({"extra": name}) for name in names):
             yield text.partition(";")[0].strip()
+
+
+def _named_stack(name: str) -> str:
+    """A hint where what is no plugin is the name of a stack; empty where it is none."""
+    if name not in find_samples("stacks"):
+        return ""
+    return f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
 
 
 def _not_installed(name: str) -> str:
