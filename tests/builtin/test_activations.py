@@ -80,6 +80,7 @@ def test_what_core_checkpoints_already_is_refused(make_run: MakeRun) -> None:
         ({"every": 3}, "every is for policy every"),
         ({"policy": "every", "keep": ["matmuls"]}, "keep is for policy selective"),
         ({"policy": "selective", "keep": []}, "keep names nothing"),
+        ({"policy": "selective", "keep": ["matmul"]}, "did you mean 'matmuls'?"),
         ({"policy": "every", "every": 1}, "greater than or equal to 2"),
     ],
 )

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
-from accel_bench.errors import InvalidRunError
+from accel_bench.errors import InvalidRunError, did_you_mean
 
 if TYPE_CHECKING:
     from accel_bench.builtin.checkpointing_impl import Checkpointing
     from accel_bench.builtin.offload_impl import Offloading
+
+
+KINDS = ("matmuls", "attention")
+"""Names that stand for all operations of a kind."""
 
 
 class CheckpointingOptions(Options):
@@ -26,7 +30,7 @@ class CheckpointingOptions(Options):
     every: int = Field(2, ge=2)
     """For `every`: of so many blocks the first is computed again."""
 
-    keep: tuple[str, ...] = ("matmuls", "attention")
+    keep: tuple[str, ...] = KINDS
     """For `selective`: operations whose outputs are kept. `matmuls` and `attention` stand for all
     of their kind; others are named as torch does, such as `aten.silu`."""
 
@@ -38,6 +42,12 @@ class CheckpointingOptions(Options):
                 raise ValueError(f"{field} is for policy {policy}, and policy is {self.policy}")
         if not self.keep:
             raise ValueError("keep names nothing; that is policy full")
+        for name in self.keep:
+            if name not in KINDS and "." not in name:
+                raise ValueError(
+                    f"keep: {name!r} is neither {' nor '.join(KINDS)} nor an operation with its "
+                    f"namespace, such as aten.silu{did_you_mean(name, KINDS)}"
+                )
         return self
 
 

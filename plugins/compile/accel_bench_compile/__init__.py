@@ -7,6 +7,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -34,6 +35,9 @@ SET_BY_TORCH = (
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
 )
 """Variables that torch sets for itself while it compiles, and leaves behind."""
+
+USUAL_BACKENDS = ("inductor", "thunder", "eager", "aot_eager", "cudagraphs")
+"""Backends that a slip of the pen may have meant; torch alone knows them all."""
 
 WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs where there is a GPU."""
@@ -89,6 +93,9 @@ class TorchCompileOptions(Options):
     @model_validator(mode="after")
     def _each_with_its_backend(self) -> TorchCompileOptions:
         """Refuse what another backend does not have: torch would fail late, or not at all."""
+        near = get_close_matches(self.backend, USUAL_BACKENDS, n=1, cutoff=0.8)
+        if near and self.backend not in USUAL_BACKENDS:
+            raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
         if self.mode not in (None, "default") and self.backend != "inductor":
             raise ValueError(f"mode {self.mode!r} belongs to inductor, not to {self.backend!r}")
         if self.inductor_options and self.backend != "inductor":

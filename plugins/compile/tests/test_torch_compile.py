@@ -278,6 +278,7 @@ def test_an_option_that_inductor_does_not_take_is_refused(compiled, given, said)
 @pytest.mark.parametrize(
     "options, said",
     [
+        ({"backend": "inductr"}, "did you mean 'inductor'"),
         ({"backend": "eager", "mode": "max-autotune"}, "belongs to inductor"),
         ({"backend": "eager", "inductor_options": {"max_autotune": True}}, "belong to inductor"),
         ({"mode": "default", "inductor_options": {"max_autotune": True}}, "give one of them"),

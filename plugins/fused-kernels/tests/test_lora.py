@@ -473,6 +473,20 @@ def test_a_compiled_block(bench, adapted):
     assert bench.distance(others, gradients) < TIGHT[torch.float64]
 
 
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ALL])
+def test_blocks_that_are_compiled_share_their_graphs(bench, adapted, targets):
+    """The first block's input needs no gradient; whatever else differs would compile each anew."""
+    model = adapted(targets=targets, changes={"num_hidden_layers": 4})
+    fuse_lora(model)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    for block in model.base_model.model.model.layers:
+        block.compile(backend="eager", fullgraph=True)
+    for _ in range(2):
+        bench.step(model)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
 def test_a_hook_in_an_mlp_is_called(bench, adapted):
     model = adapted()
     fuse_lora(model)

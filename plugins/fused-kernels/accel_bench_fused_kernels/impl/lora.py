@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from torch import nn
 from torch.nn import functional
 
-from accel_bench_fused_kernels.impl.lora_forwards import Group, Mlp, Single
+from accel_bench_fused_kernels.impl.lora_forwards import Group, Mlp, Other, Single
 from accel_bench_fused_kernels.impl.lora_functions import Activation
 from accel_bench_fused_kernels.impl.lora_layers import Member, read_frozen, read_layer
 
@@ -61,7 +61,7 @@ class Fusion:
             del module.forward
             vars(module).pop("last_product_repeats", None)
         for group in self._groups:
-            group.remove()
+            group.forget()
         self._bound.clear()
 
     def evidence(self) -> dict[str, JsonValue]:
@@ -108,12 +108,11 @@ class Fusion:
             members = _members(name, parent, names, adapted)
             if len(members) < 2 or all(member.adapter is None for member in members):
                 continue
-            group = Group(parent, members)
+            group = Group(members)
             self._groups.append(group)
             self._within_mlps += whole
             for place, member in enumerate(members):
-                other = partial(group.forward_other, place)
-                self._bind(member, other if place else group.forward_first)
+                self._bind(member, Other(group, place).forward if place else group.forward_first)
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> bool:

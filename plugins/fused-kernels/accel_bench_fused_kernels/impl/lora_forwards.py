@@ -31,40 +31,34 @@ class Group:
     """Projections that are called with the same tensor one after the other.
 
     The first call computes all of them and hands the others theirs when they are called, before the
-    forward of the module that holds them ends. Whenever that turns out otherwise, each is computed
-    by itself from then on: a group that computes what nobody fetches would be slower than none.
+    input or a weight changes. Whenever that turns out otherwise, each is computed by itself from
+    then on: a group that computes what nobody fetches would be slower than none.
     """
 
-    def __init__(self, parent: nn.Module, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member]) -> None:
         self.members = tuple(members)
         """In the order in which they are called."""
 
         self.apart = False
         """Whether they have turned out to see different tensors."""
 
-        self._waiting: tuple[torch.Tensor, int, dict[int, torch.Tensor]] | None = None
-        """The input with its version, and what was computed from it and not fetched yet."""
+        self._waiting: tuple[torch.Tensor, list[int], dict[int, torch.Tensor]] | None = None
+        """The input, versions of it and of the weights, and what was computed from it and not
+        fetched yet."""
 
-        self._handle = parent.register_forward_hook(self._forget, always_call=True)
-
-    def remove(self) -> None:
-        """Look at the module that holds the layers no more."""
-        self._handle.remove()
+    def forget(self) -> None:
+        """Let go of what nobody has fetched."""
         self._waiting = None
-
-    def _forget(self, *_: Any) -> None:
-        """Drop what nobody fetched: in the next call it would be of other weights."""
-        if self._waiting is not None:
-            self._waiting, self.apart = None, True
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
         """Stands for the forward of the first layer."""
-        self._forget()
+        if self._waiting is not None:
+            self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
         if alone or not all([member.ready() for member in self.members]):
             return Single(self.members[0]).forward(inputs, *others, **keywords)
         first, *rest = _project(self.members, inputs)
-        self._waiting = inputs, _version(inputs), dict(enumerate(rest, 1))
+        self._waiting = inputs, self._versions(inputs), dict(enumerate(rest, 1))
         return first
 
     def forward_other(
@@ -73,14 +67,42 @@ class Group:
         """Stands for the forward of another layer."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            seen, version, answers = waiting
-            same = inputs is seen and _version(inputs) == version
+            seen, versions, answers = waiting
+            same = inputs is seen and self._versions(inputs) == versions
             if same and place in answers and not others and not keywords:
                 answer = answers.pop(place)
                 self._waiting = waiting if answers else None
                 return answer
             self.apart = True
+        elif not self.apart:
+            # Called before the first: what that leaves behind would be fetched in another pass.
+            self.apart = all([member.ready() for member in self.members])
         return Single(self.members[place]).forward(inputs, *others, **keywords)
+
+    def _versions(self, inputs: torch.Tensor) -> list[int]:
+        """How often the input and the weights were changed in place.
+
+        Compiled code cannot branch on that; there nothing is changed between the calls.
+        """
+        if torch.compiler.is_compiling():
+            return []
+        tensors = (inputs, *_matrices(self.members))
+        return [tensor._version for tensor in tensors if tensor is not None]
+
+
+class Other:
+    """One layer of a group, but the first.
+
+    A method, and not a partial function: torch compiles a block anew for each partial one.
+    """
+
+    def __init__(self, group: Group, place: int) -> None:
+        self.group = group
+        self.place = place
+
+    def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
+        """Stands for the layer's forward."""
+        return self.group.forward_other(self.place, inputs, *others, **keywords)
 
 
 class Mlp:
@@ -103,11 +125,6 @@ class Mlp:
         gate, up, down = (member.projection(inputs) for member in self.members)
         mlp = GatedMlp(gate, up, down, self.activation)
         return gated_mlp(mlp, inputs, _matrices(self.members))
-
-
-def _version(inputs: torch.Tensor) -> int:
-    """How often a tensor was changed in place; compiled code cannot branch on that."""
-    return 0 if torch.compiler.is_compiling() else inputs._version
 
 
 def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
