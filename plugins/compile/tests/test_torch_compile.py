@@ -172,9 +172,9 @@ def test_lists_inside_of_blocks_are_not_taken_for_the_blocks():
     assert repeated_blocks(nn.ModuleDict({"layers": blocks})) == list(blocks)
 
 
-def test_an_unknown_backend_is_refused_with_the_nearest_one(compiled):
-    with pytest.raises(PluginError, match="did you mean 'inductor'"):
-        compiled(tiny_llama(), backend="inducto")
+def test_a_backend_that_torch_does_not_know_is_refused_with_the_nearest_one(compiled):
+    with pytest.raises(PluginError, match="did you mean 'eager_noexcept'"):
+        compiled(tiny_llama(), backend="eager_noexept")
 
 
 @pytest.mark.parametrize(
