@@ -12,6 +12,9 @@ LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Most tests start programs and wait for them; a file's tests share what it prepared. Each process
+# of tests holds a few GB.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test quick quantized lint bench clean
 
@@ -19,11 +22,11 @@ demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
 test: $(VENV)/.test $(QUANTIZED)/.done
-	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest
-	$(QUANTIZED)/bin/python -m pytest $(QUANTIZING) tests/test_samples.py
+	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest $(PARALLEL)
+	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) $(QUANTIZING) tests/test_samples.py
 
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 quantized: $(QUANTIZED)/.done
 
