@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from accel_bench.analysis.convergence import finite, largest_difference
 from accel_bench.analysis.document import ExperimentSummary, PlannedSummary, Summary
 from accel_bench.analysis.memory import SOURCES, largest
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.throughput import run_throughput
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.markdown import render_markdown
 from accel_bench.result import Result, Status
@@ -88,7 +90,7 @@ class Claim(Frozen):
     """Day of the first run."""
 
     reason: str = ""
-    """Why there is no value, or why it is not judged."""
+    """Why there is no value, why it is not judged, or why a figure that is reached is not met."""
 
 
 def main() -> None:
@@ -171,6 +173,8 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     met = None
     if value is not None and goal.goal is not None and not reason and row is not None:
         met = _reaches(goal, value) and row.loss_verdict == "equivalent"
+        if _reaches(goal, value) and not met:
+            reason = f"reached, but the loss is {row.loss_verdict}: {row.loss_reason}"
     return Claim(
         work=" ".join([goal.work, *(f"{key}={value}" for key, value in goal.sweep.items())]),
         stack=goal.stack,
@@ -206,13 +210,29 @@ def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
 def report_of(
     baseline: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
 ) -> str:
-    """The claims, the floor beside each stack, and the comparison as the program prints it."""
+    """The claims, each stack's floor, how far its runs differ, and the program's comparison."""
     work = results[0].experiment.scenario.name
     summary = summary_of(work, baseline, results)
     head = "| stack | metric | over | value | low to high | goal | met | loss | |\n" + "| --- " * 9
     floors = [floor_line(row, rates) for row in summary.experiments] if rates else ["No floor."]
     parts = ["\n".join([f"{head}|", *map(_row, claims)]), "\n".join(floors)]
+    by_experiment: dict[str, list[Result]] = {}
+    for run in results:
+        by_experiment.setdefault(run.experiment.id, []).append(run)
+    parts.append("\n".join(map(repeat_line, by_experiment.values())))
     return "\n\n".join([f"# {work}", *parts, render_markdown([summary])])
+
+
+def repeat_line(runs: Sequence[Result]) -> str:
+    """How far runs of one experiment are from its first: a verdict on loss is read beside it."""
+    of = runs[0].experiment
+    name = " ".join([f"`{of.stack.name}`", *(f"{key}={value}" for key, value in of.sweep.items())])
+    found = [run for run in map(run_throughput, runs) if run is not None]
+    curves = [finite(run.losses) for run in found]
+    if len(curves) < 2 or len({len(curve) for curve in curves}) != 1 or not curves[0]:
+        return f"- {name}: no two runs whose losses can be compared"
+    distance = max(largest_difference(curves[0], curve) for curve in curves[1:])
+    return f"- {name}: losses of its {len(curves)} runs differ by up to {100 * distance:.2g} %"
 
 
 def _concerns(goal: Goal, run: Result) -> bool:

@@ -115,7 +115,7 @@ GOALS: tuple[Goal, ...] = (
         goal=0.95,
     ),
     *ratios("single-gpu-qlora", "nf4-fused", ("nf4", "nf4-liger", "nf4-compiled")),
-    *ratios("single-gpu-qlora", "gptq-fused", ("gptq",)),
+    *ratios("single-gpu-qlora", "gptq-fused", ("gptq", "gptq-liger", "gptq-compiled")),
     Goal(
         work="single-gpu-lora",
         metric="tokens_per_second",
@@ -134,6 +134,7 @@ GOALS: tuple[Goal, ...] = (
         goal=0.55,
         at_most=True,
     ),
+    *ratios("llama-3-8b-qlora", "nf4-linear-cross-entropy", ("nf4", "nf4-liger", "nf4-compiled")),
     padded(4, 1.30),
     padded(8, 1.60),
 )

@@ -7,7 +7,7 @@ From the root of a fresh checkout, on a machine with a GPU, torch and transforme
 Where accel-bench is not installed, the script makes it visible to this Python from the checkout: it
 unpacks the wheels of `--wheels` (default `.whl`) and writes what an installer would into `--site`.
 For a machine with Python 3.12 that has torch, transformers, accelerate and scipy but cannot reach
-an index, fetch 9 MB of wheels beforehand, and let them travel with the checkout:
+an index, fetch 9 MB of wheels beforehand, and take them along (git ignores the folder):
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 \
         --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
@@ -27,13 +27,20 @@ LoRA stack once they are installed:
     quantized-peft
     claims              what these have shown, against the goals: a folder for each, to be published
 
-Their rounds are kept in `gpu-results`; the same call again adds the rounds that it had no time for.
+Their rounds and the claims' folders are kept in `gpu-results`: the same call again, on the same
+machine, adds the rounds that it had no time for. At the end everything is packed into one file
+beside the documents, `everything.tar.gz`, for machines that hand back no more than a few files.
 `--only STACK` leaves out all stacks but that and the baseline. In the order of worth:
 
-    python3 -m benchmarks.gpu kernels floor single-gpu-full claims --only fused-compiled
+    python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-compiled
     python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused
     python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused --only gptq-fused
     python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-compiled
+    python3 -m benchmarks.gpu floor llama-3-8b-qlora claims
+    python3 -m benchmarks.gpu floor padding-free claims
+    python3 -m benchmarks.gpu floor single-gpu-full claims --only liger --only compiled \
+        --only fused-compiled
+    python3 -m benchmarks.gpu kernels
 
 They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), fetched like the
 others. The rest is mostly published as source and is built with Python 3.12 (`python3.12 -m pip
@@ -56,6 +63,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -64,7 +72,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_sections import Section, sections
+from benchmarks.gpu_sections import KEPT, Section, sections
 from benchmarks.gpu_setup import CHECKOUT, set_up
 
 SHORT_SECONDS = 60.0
@@ -72,6 +80,9 @@ SHORT_SECONDS = 60.0
 
 GRACE_SECONDS = 20.0
 """Time that an interrupted section has for writing what it knows."""
+
+ARCHIVE = "everything.tar.gz"
+"""All that there is, in one file."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,7 @@ def main() -> int:
             left = deadline - sum(map(kept_free, chosen[number + 1 :]))
             outcomes.append(carry_out(section, asked.output, left))
             write_summary(asked, outcomes)
+            pack(asked.output)
     print("\n".join(map(row, outcomes)))
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
 
@@ -195,6 +207,27 @@ def write_summary(asked: argparse.Namespace, outcomes: Sequence[Outcome]) -> Non
         "sections": [asdict(outcome) for outcome in outcomes],
     }
     (asked.output / "summary.json").write_text(f"{json.dumps(summary, indent=1)}\n", "utf8")
+
+
+def pack(output: Path) -> None:
+    """Put all documents, rounds and claims so far into one file; it is replaced in one go.
+
+    Caches stay out: what compilers keep can be larger than all else.
+    """
+    aside, folders = output / f".{ARCHIVE}", {output.resolve(): "documents", KEPT: KEPT.name}
+
+    def others(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        path = Path(member.name)
+        return None if path.name in (ARCHIVE, aside.name) or "cache" in path.parts else member
+
+    try:
+        with tarfile.open(aside, "w:gz") as archive:
+            for folder, name in folders.items():
+                if folder.is_dir():
+                    archive.add(folder, name, filter=others)
+        aside.replace(output / ARCHIVE)
+    except OSError as error:
+        print(f"not packed: {error}", file=sys.stderr)
 
 
 def row(outcome: Outcome) -> str:

@@ -105,5 +105,6 @@ def told_of_claim(one: Any) -> str:
     if one["value"] is None:
         return f"{words} not measured ({one['reason']})"
     goal = "" if one["goal"] is None else f" (goal {one['goal']:,.5g}"
-    met = {True: " met)", False: " MISSED)", None: f", not judged: {one['reason']})"}[one["met"]]
+    missed = one["reason"] or "MISSED"
+    met = {True: " met)", False: f" {missed})", None: f", not judged: {one['reason']})"}[one["met"]]
     return f"{words} {one['value']:,.5g}{goal + met if goal else ''}"

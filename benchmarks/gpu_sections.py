@@ -134,7 +134,7 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
     floor = ("--floor", str(asked.output / "floor.json"))
     yield Section(
         "claims",
-        (python, "-m", "benchmarks.claims", str(KEPT / "works"), str(asked.output), *floor),
+        (python, "-m", "benchmarks.claims", str(KEPT / "works"), str(KEPT / "claims"), *floor),
         60,
         judges.judge_claims,
         on_request=True,

@@ -80,7 +80,19 @@ def test_a_speed_is_held_against_its_goal(goal: float, met: bool) -> None:
 def test_a_fast_stack_that_learns_something_else_has_not_reached_its_goal() -> None:
     runs = [*EAGER, *rounds("fused", [0.1] * 5, losses=[2.0, 9.0, 9.0])]
     found = claim(runs, metric="tokens_per_second", goal=900.0)
-    assert (found.met, found.loss, found.reason) == (False, "different", "")
+    assert (found.met, found.loss) == (False, "different")
+    assert found.reason.startswith("reached, but the loss is different: by up to ")
+
+
+def test_the_report_says_how_far_a_stack_s_own_runs_are_apart() -> None:
+    from benchmarks.claims import repeat_line
+
+    first, *others = rounds("eager", [0.2] * 3, losses=[2.0, 2.0, 2.0])
+    again = rounds("eager", [0.2], losses=[2.0, 2.2, 2.0])
+    told = repeat_line([first, *others, *again])
+    assert told == "- `eager`: losses of its 4 runs differ by up to 3.3 %"
+    assert "no two runs" in repeat_line([first])
+    assert "no two runs" in repeat_line(rounds("eager", [0.2] * 2, losses=[None, 1, 1]))
 
 
 @pytest.mark.parametrize(

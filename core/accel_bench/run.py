@@ -157,6 +157,18 @@ class Run:
         """The stack under test."""
         return self.experiment.stack
 
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which an engine computes a forward pass, by `train.precision`."""
+        dtype = self.scenario.train.autocast_dtype
+        if dtype is None:
+            return contextlib.nullcontext()
+        import torch
+
+        context: contextlib.AbstractContextManager[Any] = torch.autocast(
+            self.device.type, getattr(torch, dtype)
+        )
+        return context
+
     def on_first_rank(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0

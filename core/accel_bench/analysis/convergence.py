@@ -104,7 +104,7 @@ def _compare_pair(pair: _Pair, tolerance: float) -> LossVerdict:
     steps = min(len(pair.baseline.losses), len(pair.stack.losses))
     if pair.baseline.step_tokens[:steps] != pair.stack.step_tokens[:steps]:
         return LossVerdict(verdict="not tested", reason="steps hold different numbers of tokens")
-    before, after = _finite(pair.baseline.losses[:steps]), _finite(pair.stack.losses[:steps])
+    before, after = finite(pair.baseline.losses[:steps]), finite(pair.stack.losses[:steps])
     if len(before) < steps:
         reason = f"the baseline's loss of step {len(before)} is missing or not finite"
         return LossVerdict(verdict="not tested", reason=reason)
@@ -126,7 +126,7 @@ def _against_tolerance(difference: float, tolerance: float) -> LossVerdict:
     )
 
 
-def _finite(losses: Sequence[float | None]) -> list[float]:
+def finite(losses: Sequence[float | None]) -> list[float]:
     """The losses before the first one that is missing or not finite."""
     found: list[float] = []
     for loss in losses:

@@ -24,9 +24,6 @@ HALF = frozenset({"float16", "bfloat16"})
 OLDEST: dict[str, tuple[int, int]] = {"flash": (8, 0), "cudnn": (8, 0), "efficient": (5, 0)}
 """Compute capability from which a GPU has a kernel; those not named here are everywhere."""
 
-COMPUTED = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
-"""Dtype that attention computes in by `train.precision`, where it is not that of the weights."""
-
 
 class AttentionOptions(Options):
     """What sdpa may choose from."""
@@ -58,7 +55,7 @@ def _missing_on_gpu(
     backends: tuple[Backend, ...], scenario: Scenario, machine: Machine
 ) -> Iterator[str]:
     """Kernels that do not compute in this dtype, or that a GPU is too old for."""
-    dtype = COMPUTED.get(scenario.train.precision, scenario.model.dtype)
+    dtype = scenario.train.autocast_dtype or scenario.model.dtype
     for backend in backends:
         if backend in ("flash", "cudnn") and dtype not in HALF:
             yield (

@@ -10,7 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accel_bench import Run
 from accel_bench.attention_kernels import attention_kernels
-from accel_bench.builtin.attention import COMPUTED
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -51,7 +50,7 @@ def _kernels_of_one_call(run: Run) -> list[str] | None:
     size = getattr(text, "head_dim", None) or hidden // heads
     groups = getattr(text, "num_key_value_heads", None) or heads
     scenario = run.scenario
-    dtype = COMPUTED.get(scenario.train.precision, scenario.model.dtype)
+    dtype = scenario.train.autocast_dtype or scenario.model.dtype
 
     def zeros(count: int) -> torch.Tensor:
         shape, place = (1, count, TOKENS, size), str(run.device)

@@ -12,6 +12,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from accel_bench.builtin.kept_operations_impl import KeptOperations
 from accel_bench.errors import PluginError
+from accel_bench.worker.settings import (
+    disable_gradient_checkpointing,
+    enable_gradient_checkpointing,
+)
 
 if TYPE_CHECKING:
     from accel_bench.builtin.activations import CheckpointingOptions
@@ -80,7 +84,7 @@ class Checkpointing:
         word = f"every {every}" if every > 1 else options.policy
         self._checkpoint = Checkpoint(word, keep)
         # The model's own switch does what else there is to do, such as for adapters.
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
         for block in self._blocks:
             block.gradient_checkpointing = False
         for block in self._chosen:
@@ -115,6 +119,6 @@ class Checkpointing:
 
     def undo(self) -> None:
         """Switch checkpointing off."""
-        self._model.activation_checkpointing_disable()
+        disable_gradient_checkpointing(self._model)
         for block in self._chosen:
             vars(block).pop("_gradient_checkpointing_func", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +11,6 @@ from accel_bench import Metric, Run
 
 NAME = "saved_for_backward_bytes"
 KIND = "one_forward_of_a_micro_batch"
-AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
 
 
 def saved_for_backward(run: Run) -> Iterable[Metric]:
@@ -65,16 +63,12 @@ def _one_forward(run: Run, model: torch.nn.Module) -> int:
     batch = next(run.batches)
     device = str(run.device)
     inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-    dtype = AUTOCAST.get(run.scenario.train.precision)
-    context: Any = contextlib.nullcontext()
-    if dtype is not None:
-        context = torch.autocast(run.device.type, dtype)
     devices = [run.device.index] if run.device.type == "cuda" else []
 
     def forward() -> Any:
         return model(**inputs, num_items_in_batch=batch.supervised_in_step).loss
 
-    with torch.random.fork_rng(devices), context:
+    with torch.random.fork_rng(devices), run.autocast():
         return saved_bytes(model, forward, device)
 
 

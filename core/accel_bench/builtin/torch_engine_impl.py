@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ class TorchEngine:
         self._max_grad_norm = train.max_grad_norm
         self._parameters = [p for p in run.model.parameters() if p.requires_grad]
         self._gradient_scale = float(run.world_size)
-        self._autocast = _autocast(train.precision, run.device.type)
+        self._autocast = run.autocast()
         self._scaler = _scaler(train.precision, run.device.type)
         self._no_sync = getattr(run.model, "no_sync", contextlib.nullcontext)
 
@@ -76,14 +75,6 @@ class TorchEngine:
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-
-
-def _autocast(precision: str, device_type: str) -> Any:
-    """The context in which the forward pass computes."""
-    dtypes = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
-    if precision not in dtypes:
-        return contextlib.nullcontext()
-    return torch.autocast(device_type, dtypes[precision])
 
 
 def _scaler(precision: str, device_type: str) -> torch.amp.GradScaler:

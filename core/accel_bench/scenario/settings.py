@@ -39,6 +39,13 @@ class Train(Frozen):
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """torch.set_float32_matmul_precision: whether float32 matmuls may use tf32 or bf16."""
 
+    @property
+    def autocast_dtype(self) -> Literal["bfloat16", "float16"] | None:
+        """Dtype of matmuls under autocast; None without it, when they compute in the weights'."""
+        if self.precision == "as-is":
+            return None
+        return "bfloat16" if self.precision == "bf16-autocast" else "float16"
+
 
 class Resources(Frozen):
     """What one run may use."""

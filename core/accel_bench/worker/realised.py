@@ -21,7 +21,6 @@ from accel_bench.worker.kernels import (
 )
 from accel_bench.worker.recomputation import read_checkpointing
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
-from accel_bench.worker.workload import AUTOCAST
 from accel_bench.worker.wrapping import read_wrapping
 
 PACKED = frozenset({"uint8", "int8", "int32"})
@@ -121,7 +120,7 @@ def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
     quantized = not PACKED.isdisjoint(realised["weight_dtypes"])
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
-    computed = AUTOCAST.get(scenario.train.precision)
+    computed = scenario.train.autocast_dtype
     if computed and realised.get("matmul_dtype") not in (None, computed):
         yield (
             f"matmuls compute in {realised['matmul_dtype']}, asked was {scenario.train.precision}"

@@ -62,10 +62,21 @@ def leave_process_group() -> None:
 
 def enable_gradient_checkpointing(model: Any) -> None:
     """Have the model recompute its activations. Raises ScenarioError when it cannot."""
-    for word in ("activation", "gradient"):  # transformers is renaming it
-        if enable := getattr(model, f"{word}_checkpointing_enable", None):
-            enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
-            return
+    word = _word_for_checkpointing(model)
+    enable = getattr(model, f"{word}_checkpointing_enable")
+    enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
+
+
+def disable_gradient_checkpointing(model: Any) -> None:
+    """Have the model keep its activations. Raises ScenarioError when it cannot."""
+    getattr(model, f"{_word_for_checkpointing(model)}_checkpointing_disable")()
+
+
+def _word_for_checkpointing(model: Any) -> str:
+    """What the model's own switch is called: transformers renamed it in 5.23."""
+    for word in ("activation", "gradient"):
+        if hasattr(model, f"{word}_checkpointing_enable"):
+            return word
     raise ScenarioError(f"train.gradient_checkpointing: {type(model).__name__} does not offer it")
 
 

@@ -42,9 +42,6 @@ STAGES: tuple[frozenset[str], ...] = (
 MLP_STAGE = 4
 """The stage with which the MLP begins: its norm."""
 
-AUTOCAST = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
-"""Dtype of products by `train.precision`, where it is not that of the weights."""
-
 EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
 """Path of what belongs to one expert, where experts are modules of their own."""
 
@@ -72,7 +69,7 @@ class _Reader:
         self._model: nn.Module = run.unwrapped_model
         config = getattr(self._model, "config", None)
         self._config: Any = config.get_text_config() if config is not None else None
-        self._autocast = AUTOCAST.get(run.scenario.train.precision)
+        self._autocast = run.scenario.train.autocast_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
         self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
         self._repeats = run.last_product_repeats

@@ -21,6 +21,7 @@ from accel_bench.scenario.models import Stack, StackEntry
 from accel_bench.scenario.samples import find_samples
 from accel_bench.scenario.uses import Use
 from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.worker.settings import enable_gradient_checkpointing
 
 MIXTRAL = {
     "id": "mixtral-8x7b",
@@ -245,7 +246,7 @@ def test_experts_that_are_one_tensor_are_quantized_too_and_trained_through(tmp_p
     assert evidence["module_classes"]["ParametrizedMixtralExperts"] == 2
     assert evidence["quantized_elements"] > evidence["quantized_expert_elements"] > 0
     assert evidence["quantized_bytes"] <= 0.4 * evidence["quantized_bytes_in_bfloat16"]
-    run.model.activation_checkpointing_enable({"use_reentrant": False})
+    enable_gradient_checkpointing(run.model)
     found = losses(run.model)
     assert found[-1] < found[0]
     # What a forward unpacks does not stay in torch's cache of parametrizations.

@@ -134,8 +134,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say what is missing here: a GPU to record graphs on, a package, or a compiler."""
-        wanted = experiment.scenario.resources.device
-        device = machine.device if wanted == "auto" else wanted
+        device = experiment.scenario.resources.device
         if device == "cpu" and self.options.asks_cudagraphs and self.options.mode != "max-autotune":
             yield "CUDA graphs need a GPU; on a CPU use mode: default"
         if self.options.backend == "thunder":

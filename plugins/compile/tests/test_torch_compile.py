@@ -16,6 +16,7 @@ from accel_bench.scenario.load import load_file
 from accel_bench.scenario.models import StackEntry
 from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin
+from accel_bench.worker.settings import enable_gradient_checkpointing
 
 LAYERS = 3
 
@@ -76,7 +77,7 @@ def test_the_loss_is_that_of_eager_and_one_graph_serves_all_blocks(compiled, sco
 def test_a_checkpointed_model_is_compiled_and_still_learns_the_same(compiled, scope):
     checkpointed, plain = tiny_llama(), tiny_llama()
     for model in (checkpointed, plain):
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
     plugin, run = compiled(checkpointed, backend="aot_eager", scope=scope)
     assert train(checkpointed) == pytest.approx(train(plain), rel=1e-3)
     assert plugin.report_evidence(run)["graphs"] == 1
@@ -218,7 +219,7 @@ def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled
 
     def adapted():
         model = get_peft_model(tiny_llama(1), LoraConfig(r=2, target_modules=["q_proj"]))
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
         return model
 
     model = adapted()

@@ -78,8 +78,7 @@ class Liger(Plugin[LigerOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say that Triton's kernels need a GPU."""
         scenario = experiment.scenario
-        wanted = scenario.resources.device
-        device = machine.device if wanted == "auto" else wanted
+        device = scenario.resources.device
         environment = {**os.environ, **scenario.environment}
         if device == "cpu" and environment.get(INTERPRETER) != "1":
             yield f"Liger's kernels need a GPU (or {INTERPRETER}=1, for tests)"

@@ -143,8 +143,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say which parts that are asked for by name cannot be had, and whether any can."""
         scenario = experiment.scenario
-        wanted = scenario.resources.device
-        device = machine.device if wanted == "auto" else wanted
+        device = scenario.resources.device
         named = self.options.named()
         rules = RULES.get(architecture_of(scenario.model) or "")
         reasons = {}

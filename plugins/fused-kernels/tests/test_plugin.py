@@ -12,7 +12,10 @@ from pydantic import ValidationError
 
 from accel_bench import Experiment, Scenario, Status
 from accel_bench.machine import read_machine
+from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.expand import check_file
 from accel_bench.scenario.models import Stack
+from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin, run_plugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -47,6 +50,18 @@ def test_what_contradicts_itself_is_refused() -> None:
         FusedKernelsOptions(**dict.fromkeys(PARTS, False))
     with pytest.raises(ValidationError, match="both compute the loss"):
         LigerOptions(cross_entropy=True, fused_linear_cross_entropy=True)
+
+
+def test_the_work_of_the_headline_is_that_of_the_published_figure() -> None:
+    asked = check_file(read_draft(find_samples("scenarios")["single-gpu-full"]))
+    assert (asked.model.id, asked.model.dtype) == ("llama-2-7b", "bfloat16")
+    assert (asked.train.micro_batch_size, asked.train.gradient_accumulation) == (1, 1)
+    assert (asked.adapter.use, asked.train.precision) == ("none", "as-is")
+    assert not asked.train.gradient_checkpointing
+    assert (asked.train.learning_rate, asked.train.max_grad_norm) == (5e-4, None)
+    assert (asked.data.sequence_length, asked.data.options["maximum_token"]) == (4096, 100)
+    adamw = {"fused": True, "weight_decay": 0.1, "betas": [0.9, 0.95]}
+    assert (asked.optimizer.use, asked.optimizer.options) == ("adamw", adamw)
 
 
 def test_the_two_plugins_exclude_each_other() -> None:

@@ -15,6 +15,8 @@ ONCE = ("--repeats", "1", "--set", "resources.threads=1")
 
 NF4 = {"use": "bitsandbytes", "quant_type": "nf4"}
 
+RAGGED = {"use": "synthetic", "sequence_length": 48, "lengths": {"median": 24, "sigma": 0.6}}
+
 
 def rows(folder: Path, *words: str) -> dict[str, dict]:
     """Run the program; return the rows of its document by stack."""
@@ -65,11 +67,7 @@ def test_three_plugins_on_a_quantized_base_learn_what_the_base_alone_learns(tmp_
         "name": "together",
         "model": {"id": "tiny-llama-cpu", "dtype": "bfloat16"},
         "adapter": {"use": "lora", "r": 4, "target_modules": "all-linear"},
-        "data": {
-            "use": "synthetic",
-            "sequence_length": 48,
-            "lengths": {"median": 24, "sigma": 0.6},
-        },
+        "data": RAGGED,
         "train": {"micro_batch_size": 2, "gradient_checkpointing": True},
         "resources": {"device": "cpu"},
         "stacks": {
@@ -105,11 +103,7 @@ def test_fused_kernels_go_with_padding_free_batches_and_with_grouped_experts(
                 "vocab_size": 2048,
             },
         },
-        "data": {
-            "use": "synthetic",
-            "sequence_length": 48,
-            "lengths": {"median": 24, "sigma": 0.6},
-        },
+        "data": RAGGED,
         "train": {"micro_batch_size": 2},
         "resources": {"device": "cpu"},
         "stacks": {
@@ -117,6 +111,26 @@ def test_fused_kernels_go_with_padding_free_batches_and_with_grouped_experts(
             "fused-padding-free": ["fused-kernels", "padding-free"],
             "fused-moe": ["moe", "fused-kernels"],
             "all": ["moe", "fused-kernels", "padding-free"],
+        },
+        "measure": {"warmup": 2, "steps": 6},
+    }
+    (tmp_path / "it.yaml").write_text(json.dumps(scenario))
+    learn_alike(rows(tmp_path, "it.yaml"), "baseline")
+
+
+@pytest.mark.skipif(not find_spec("accel_bench_padding_free"), reason="needs padding-free")
+def test_fused_kernels_go_with_padding_free_batches_and_with_the_compiler(tmp_path: Path) -> None:
+    compiled = {"use": "torch-compile", "backend": "aot_eager"}
+    scenario = {
+        "name": "together",
+        "model": {"id": "tiny-llama-cpu"},
+        "data": RAGGED,
+        "train": {"micro_batch_size": 4},
+        "resources": {"device": "cpu"},
+        "stacks": {
+            "baseline": [],
+            "fused-compiled": ["fused-kernels", compiled],
+            "all": ["fused-kernels", "padding-free", compiled],
         },
         "measure": {"warmup": 2, "steps": 6},
     }

@@ -168,8 +168,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         scenario = experiment.scenario
         if problem := model_problem(scenario, self.options):
             raise ScenarioError(f"{self.name}: {problem}")
-        wanted = scenario.resources.device
-        device = machine.device if wanted == "auto" else wanted
+        device = scenario.resources.device
         if self.options.backend == "triton" and device == "cpu":
             yield "backend triton needs a GPU; use backend: auto"
         elif device == "cuda" and self.options.backend != "torch" and find_spec("triton") is None:

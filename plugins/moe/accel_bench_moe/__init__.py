@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 GROUPED_CAPABILITY = (8, 0)
 """Oldest compute capability that transformers gives to torch's grouped product."""
 
-AUTOCAST = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
-"""Dtype in which products are computed, by `train.precision`."""
-
 
 class MixtureOfExpertsOptions(Options):
     """How experts multiply; the names are those of transformers."""
@@ -61,14 +58,13 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
         if self.options.experts != "grouped_mm":
             return
         scenario = experiment.scenario
-        stored, computed = scenario.model.dtype, AUTOCAST.get(scenario.train.precision)
+        stored, computed = scenario.model.dtype, scenario.train.autocast_dtype
         if computed not in (None, stored):
             yield (
                 f"torch's grouped_mm does not follow autocast: experts would be computed in "
                 f"{stored}; set model.dtype: {computed}, or experts: batched_mm"
             )
-        wanted = scenario.resources.device
-        if (machine.device if wanted == "auto" else wanted) == "cuda":
+        if scenario.resources.device == "cuda":
             yield from _too_old(machine, scenario.resources.devices)
 
     @hookimpl

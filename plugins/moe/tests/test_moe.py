@@ -18,6 +18,7 @@ from accel_bench.errors import PluginError
 from accel_bench.machine import GPU
 from accel_bench.worker.gradient_flow import FirstStepProbe
 from accel_bench.worker.kernels import read_experts
+from accel_bench.worker.settings import enable_gradient_checkpointing
 from accel_bench.worker.workload import read_workload
 
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm")
@@ -143,7 +144,7 @@ def test_adapters_train_as_they_do_beside_the_loop(
 def test_checkpointed_layers_compute_the_same(bench: Any, experts: str) -> None:
     plain, model = bench.model(), bench.model()
     plain.set_experts_implementation("eager")
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    enable_gradient_checkpointing(model)
     bench.switch(model, experts)
     assert bench.losses(model) == pytest.approx(bench.losses(plain), rel=1e-5)
 

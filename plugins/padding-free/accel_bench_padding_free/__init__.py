@@ -18,7 +18,7 @@ from accel_bench import (
 
 if TYPE_CHECKING:
     from accel_bench_padding_free.batches import Attention, FlatBatches
-    from accel_bench_padding_free.impl import SeparatedAttention
+    from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
 """Architectures of which transformers makes the mask without looking at positions: in it, sequences
@@ -116,14 +116,14 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Replace the attention function, and hold a row of two sequences against one alone."""
-        from accel_bench_padding_free import impl
+        from accel_bench_padding_free.impl import attention, isolation
 
-        self._attention, self._because = impl.choose_attention(run, self.options.attention)
+        self._attention, self._because = attention.choose_attention(run, self.options.attention)
         if self._attention in ("flash", "varlen"):
             longest = run.scenario.data.sequence_length
-            longest = max(longest, *impl.PROBE_LENGTHS)
-            self._replaced = impl.SeparatedAttention(run.scenario.model.attention, longest)
-        self._isolation = impl.prove_isolation(run, self._attention)
+            longest = max(longest, *isolation.PROBE_LENGTHS)
+            self._replaced = attention.SeparatedAttention(run.scenario.model.attention, longest)
+        self._isolation = isolation.prove_isolation(run, self._attention)
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:

@@ -2,21 +2,23 @@
 
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from accel_bench_padding_free import WITHOUT_BLOCKS, PaddingFree
-from accel_bench_padding_free.batches import FlatBatches
-from accel_bench_padding_free.impl import (
+from accel_bench_padding_free.batches import FlatBatches, flat_inputs
+from accel_bench_padding_free.impl.attention import (
     SeparatedAttention,
     by_flash_attention,
     choose_attention,
-    prove_isolation,
 )
+from accel_bench_padding_free.impl.isolation import prove_isolation
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
 from accel_bench.builtin.dataset_impl import batches_of
 from accel_bench.errors import InvalidRunError, PluginError
+from accel_bench.worker.settings import enable_gradient_checkpointing
 
 ONLY_EAGER = {"gemma2"}
 """Models whose attention scores are capped, which sdpa does not do."""
@@ -143,7 +145,7 @@ def test_the_compiler_follows_and_the_loss_stays(
     run, plain, model = make_run(**TRAIN), tiny_model(), tiny_model()
     expected, gradients = step(plain, flattened(run, "varlen"))
     if checkpointing:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
     for block in model.model.layers:
         block.compile(backend="aot_eager")
     try:
@@ -152,6 +154,27 @@ def test_the_compiler_follows_and_the_loss_stays(
         torch.compiler.reset()
     assert found == pytest.approx(expected, rel=1e-6)
     assert distance(found_gradients, gradients) < 5e-6
+
+
+def test_rows_of_other_sequences_need_no_further_graphs(tiny_model, separated):
+    model, compiled = tiny_model(), []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    for block in model.model.layers:
+        block.compile(backend=backend)
+    graphs = []
+    try:
+        for count in (2, 3, 4, 5, 6, 7, 8, 9, 10):
+            rows = [np.arange(1, 3 + count + number) for number in range(count)]
+            model(**flat_inputs(rows, "varlen")).loss.backward()
+            graphs.append(len(compiled))
+    finally:
+        torch.compiler.reset()
+    # Sizes are marked as dynamic in the second row, or in the third.
+    assert graphs[2:] == graphs[2:3] * 7
 
 
 def test_what_is_not_flattened_goes_the_old_way(tiny_model, separated):

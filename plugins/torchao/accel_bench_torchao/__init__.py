@@ -145,8 +145,7 @@ class TorchAO(Plugin[TorchAOOptions]):
                 "models in full precision; name the model that it was made from"
             )
         if self.options.base is None:
-            wanted = scenario.resources.device
-            device = machine.device if wanted == "auto" else wanted
+            device = scenario.resources.device
             if not self.options.emulate:
                 yield from _lacks_float8(device, machine, scenario.resources.devices)
                 if device == "cuda" and "rowwise" in self.options.float8_training:

@@ -18,9 +18,6 @@ from liger_kernel.ops import (
 )
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-LARGEST_ROW = 65536
-"""Most features that one block of a kernel holds."""
-
 NAMES = {
     "rms_norm": "LigerRMSNormFunction",
     "rope": "LigerRopeFunction",

@@ -14,9 +14,6 @@ class Replacements:
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
-    def __len__(self) -> int:
-        return len(self._before)
-
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute in the own dictionary of an instance, a class or a module."""
         self.note(owner, name, vars(owner).get(name, ABSENT))

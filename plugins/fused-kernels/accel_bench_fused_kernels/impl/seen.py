@@ -9,9 +9,6 @@ import torch
 FUSED = ("rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "element_mul")
 """Parts of the names of fused kernels, Liger's and torch's."""
 
-AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
-"""Dtype of products by `train.precision`."""
-
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
     """Count launches of fused kernels in one more micro-batch; a text says why there are none.
@@ -41,7 +38,6 @@ def _forward_backward(run: Any) -> None:
     """One micro-batch as an engine computes it."""
     batch = next(run.batches)
     inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
-    dtype = AUTOCAST.get(run.scenario.train.precision)
-    with torch.autocast(run.device.type, dtype, enabled=dtype is not None):
+    with run.autocast():
         output = run.unwrapped_model(**inputs, num_items_in_batch=batch.supervised_in_step)
     output.loss.backward()

@@ -1,13 +1,11 @@
-"""Attention that keeps the sequences of a row apart, and the proof that a model really does so."""
+"""Attention that keeps the sequences of a row apart."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention.varlen import varlen_attn
@@ -15,8 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from accel_bench import Run
-from accel_bench.errors import InvalidRunError, PluginError
-from accel_bench_padding_free.batches import Attention, flat_inputs
+from accel_bench.errors import PluginError
+from accel_bench_padding_free.batches import Attention
 
 Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
@@ -33,23 +31,11 @@ LARGEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)
 """Oldest CUDA compute capability that it runs on."""
 
-AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
-"""Dtype of products by `train.precision`, where it is not that of the weights."""
-
 UNKNOWN = ("position_bias", "s_aux", "softcap")
 """Arguments of attention functions that change what comes out, and that ours do not have."""
 
 ROUTER_LOSS = "the loss of the model's router reads the mask that padding would need"
 """Why a model that balances its experts by a loss cannot do without a mask."""
-
-PROBE_LENGTHS = (16, 32)
-"""Lengths of the two sequences of the probe: kernels of quantized layers want multiples of 16."""
-
-ALLOWED_DIFFERENCE = {torch.float32: 1e-2}
-"""Largest relative distance of the probe's logits, by the dtype of products."""
-
-ALLOWED_IN_HALF = 1e-1
-"""The same for 16 bits. A sequence that sees another one is farther away than its own size."""
 
 
 class SeparatedAttention:
@@ -104,7 +90,7 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
             count("varlen_attn")
             return _on_gpu(heads, cu_seq_lens_q, longest, others), None
         count("one by one")
-        return _one_by_one(heads, cu_seq_lens_q, others), None
+        return one_by_one(heads, cu_seq_lens_q, others), None
 
     return attend
 
@@ -175,11 +161,12 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
     return found.unsqueeze(0)
 
 
-def _one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
+@torch.compiler.disable
+def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
     """Each sequence on its own: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
     Nothing of tokens x tokens is made. It reads the places of the sequences, for which a CPU waits
-    for nothing.
+    for nothing, but which a compiler could not follow: it would compile each number anew.
     """
     sizes = starts.diff().tolist()
     grouped = heads[0].shape[1] != heads[1].shape[1]
@@ -198,10 +185,6 @@ def _one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor
         )
         found.append(one)
     return torch.cat(found, dim=2).transpose(1, 2).contiguous()
-
-
-one_by_one: Callable[[Heads, torch.Tensor, Any], torch.Tensor] = torch.compiler.disable(_one_by_one)
-"""The same, where the compiler does not look: it could not follow numbers read from a tensor."""
 
 
 def _band(length: int, window: int | None) -> torch.Tensor | None:
@@ -274,62 +257,6 @@ def _not_on_gpu(run: Run, config: Any) -> str | None:
 
 def product_dtype(run: Run) -> torch.dtype:
     """Dtype that the scenario computes in."""
-    stored: torch.dtype = getattr(torch, run.scenario.model.dtype)
-    return AUTOCAST.get(run.scenario.train.precision, stored)
-
-
-def prove_isolation(run: Run, attention: Attention) -> float | None:
-    """Ask the model itself whether a sequence in a row is what it is alone.
-
-    Returns the relative distance of the logits of a sequence that stands behind another one from
-    those of the sequence alone, computed by the model's own attention; None for a model without
-    weights yet. Raises InvalidRunError when they are not the same: sequences see one another, or
-    positions do not start again.
-    """
-    if any(parameter.is_meta for parameter in run.model.parameters()):
-        return None
-    device, dtype = torch.device(str(run.device)), product_dtype(run)
-    generator = np.random.default_rng(0)
-    vocabulary = run.model.config.get_text_config().vocab_size
-    rows = [generator.integers(vocabulary, size=length) for length in PROBE_LENGTHS]
-    inputs = {name: tensor.to(device) for name, tensor in flat_inputs(rows, attention).items()}
-    del inputs["labels"]
-    precision = run.scenario.train.precision
-    with torch.no_grad(), _still(run.model), _autocast(device, precision):
-        together = run.model(**inputs).logits[0, PROBE_LENGTHS[0] :].float()
-        alone = run.model(input_ids=inputs["input_ids"][:, PROBE_LENGTHS[0] :]).logits[0].float()
-    distance = float((together - alone).norm() / alone.norm())
-    allowed = ALLOWED_DIFFERENCE.get(dtype, ALLOWED_IN_HALF)
-    if not distance <= allowed:
-        raise InvalidRunError(
-            [
-                "padding-free: the model's answer to a sequence depends on the one before it in "
-                f"the row: its logits differ by {distance:.2g}, {allowed:g} allowed; its attention "
-                "or its positions do not go by position_ids, so that padding cannot be left out"
-            ]
-        )
-    return distance
-
-
-def _autocast(device: torch.device, precision: str) -> Any:
-    """The context in which the steps compute."""
-    if precision not in AUTOCAST:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, AUTOCAST[precision])
-
-
-@contextlib.contextmanager
-def _still(model: nn.Module) -> Iterator[None]:
-    """Turn dropout off for a moment.
-
-    Only modules without weights of their own are told: kernels of quantized layers may turn for
-    good into ones without a gradient when they are told that training is over.
-    """
-    told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
-    for module in told:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in told:
-            module.training = True
+    name = run.scenario.train.autocast_dtype or run.scenario.model.dtype
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -1,0 +1,1 @@
+"""What needs torch and transformers."""
