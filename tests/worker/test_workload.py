@@ -248,6 +248,24 @@ def test_an_mlp_that_says_so_computes_none_of_its_last_part_again(tmp_path: Path
     assert set(rest.values()) == {True}
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_a_compiled_layer_is_computed_again_whole_where_the_checkpoint_stands_around_it(
+    tmp_path: Path, around: bool
+) -> None:
+    """As transformers did it before 5.23."""
+    model = catalogue_model("llama-3-8b", ROTARY, checkpointing=True, device="cpu")
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+        if around:
+            call = {"__call__": lambda self, *args, **kwargs: None}
+            layer.__class__ = type("Around", (type(layer),), call)
+    found = read_workload(run_of(model, tmp_path))
+    assert found is not None
+    last = [m.recomputed for m in found.matmuls if "down_proj" in m.name]
+    assert last == [around] * len(last)
+    assert last
+
+
 def test_the_layer_that_is_looked_at_is_one_that_is_computed_again(tmp_path: Path) -> None:
     """Of every other layer, the last one may keep what it has computed."""
     lora = {"target_modules": ["q_proj"]}

@@ -120,7 +120,8 @@ class _Reader:
         self._gradient |= any(part.trains for _, part in parts)
         products, attention = _repeated(layer, parts) if self._gradient else (False, False)
         if products is not False:
-            last = len(self._matmuls) - _left_out([part for _, part in parts], self._repeats)
+            left = 0 if _is_whole(layer) else _left_out([part for _, part in parts], self._repeats)
+            last = len(self._matmuls) - left
             self._matmuls[first:last] = [
                 matmul.model_copy(update={"recomputed": products})
                 for matmul in self._matmuls[first:last]
@@ -283,7 +284,8 @@ def _repeated(
     if asked is None:
         return True, True
     products, attention = asked(sum(len(part.matrices) for _, part in parts))
-    return products, attention
+    # What a compiled call computes, a function around it does not see operation by operation.
+    return (products, attention) if products or not _is_whole(layer) else (None, None)
 
 
 def last_product(model: nn.Module) -> nn.Module | None:
@@ -300,6 +302,15 @@ def last_product(model: nn.Module) -> nn.Module | None:
         return None
     alone = parts and len(parts[-1].matrices) == 1 and not _expert_list(parts[-1])
     return parts[-1].module if alone else None
+
+
+def _is_whole(layer: nn.Module) -> bool:
+    """Whether a layer is one compiled call to what checkpoints it, so that nothing is left out.
+
+    So it was before transformers 5.23, which checkpoints within the call.
+    """
+    compiled = getattr(layer, "_compiled_call_impl", None) is not None
+    return compiled and type(layer).__call__ is not nn.Module.__call__
 
 
 def _left_out(parts: Sequence[Part], repeats: bool | None) -> int:
