@@ -28,8 +28,8 @@ LoRA stack once they are installed:
     claims              what these have shown, against the goals: a folder for each, to be published
 
 Their rounds and the claims' folders are kept in `gpu-results`: the same call again, on the same
-machine, adds the rounds that it had no time for. At the end everything is packed into one file
-beside the documents, `everything.tar.gz`, for machines that hand back no more than a few files.
+machine, adds the rounds that it had no time for. Everything that there is then is packed into one
+file beside the documents, `everything.tar.gz`, for machines that hand back no more than 8 files.
 `--only STACK` leaves out all stacks but that and the baseline. In the order of worth:
 
     python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-compiled
@@ -116,7 +116,8 @@ def main() -> int:
             left = deadline - sum(map(kept_free, chosen[number + 1 :]))
             outcomes.append(carry_out(section, asked.output, left))
             write_summary(asked, outcomes)
-            pack(asked.output)
+            if section.on_request:
+                pack(asked.output)
     print("\n".join(map(row, outcomes)))
     return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
 

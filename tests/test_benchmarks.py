@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,20 @@ def test_a_section_for_which_no_time_is_left_is_recorded_as_failed(tmp_path: Pat
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [section["line"] for section in summary["sections"]] == ["no time was left"] * 2
     assert "FAILED" in done.stdout
+
+
+def test_what_a_named_section_of_the_script_for_a_gpu_finds_is_packed_into_one_file(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--device", "cpu", "--small", "--output", str(tmp_path))
+    done = python("benchmarks.gpu", *arguments, "floor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(tmp_path / "everything.tar.gz") as archive:
+        floor, names = archive.extractfile("documents/floor.json"), archive.getnames()
+        assert floor is not None
+        assert floor.read() == (tmp_path / "floor.json").read_bytes()
+    assert "documents/summary.json" in names
+    assert not any("everything" in name or "cache" in name for name in names)
 
 
 @pytest.mark.slow
