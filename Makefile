@@ -12,8 +12,8 @@ LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Most tests start programs and wait for them; a file's tests share what it prepared. Each process
-# of tests holds a few GB.
+# Most tests start programs and wait for them; a file's tests share what it prepared. With
+# what it starts, each process of tests holds more than 1 GB.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test quick quantized lint bench clean

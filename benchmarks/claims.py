@@ -22,6 +22,7 @@ from accel_bench.analysis.document import ExperimentSummary, PlannedSummary, Sum
 from accel_bench.analysis.memory import SOURCES, largest
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.throughput import run_throughput
+from accel_bench.analysis.wording import label, percent
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.markdown import render_markdown
 from accel_bench.result import Result, Status
@@ -172,8 +173,9 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     reason = reason or _unjudged(goal, row, runs)
     met = None
     if value is not None and goal.goal is not None and not reason and row is not None:
-        met = _reaches(goal, value) and row.loss_verdict == "equivalent"
-        if _reaches(goal, value) and not met:
+        reached = _reaches(goal, value)
+        met = reached and row.loss_verdict == "equivalent"
+        if reached and not met:
             reason = f"reached, but the loss is {row.loss_verdict}: {row.loss_reason}"
     return Claim(
         work=" ".join([goal.work, *(f"{key}={value}" for key, value in goal.sweep.items())]),
@@ -225,14 +227,13 @@ def report_of(
 
 def repeat_line(runs: Sequence[Result]) -> str:
     """How far runs of one experiment are from its first: a verdict on loss is read beside it."""
-    of = runs[0].experiment
-    name = " ".join([f"`{of.stack.name}`", *(f"{key}={value}" for key, value in of.sweep.items())])
+    name = label(runs[0].experiment.stack.name, runs[0].experiment.sweep)
     found = [run for run in map(run_throughput, runs) if run is not None]
     curves = [finite(run.losses) for run in found]
     if len(curves) < 2 or len({len(curve) for curve in curves}) != 1 or not curves[0]:
-        return f"- {name}: no two runs whose losses can be compared"
+        return f"- `{name}`: no two runs whose losses can be compared"
     distance = max(largest_difference(curves[0], curve) for curve in curves[1:])
-    return f"- {name}: losses of its {len(curves)} runs differ by up to {100 * distance:.2g} %"
+    return f"- `{name}`: losses of its {len(curves)} runs differ by up to {percent(distance)}"
 
 
 def _concerns(goal: Goal, run: Result) -> bool:

@@ -90,7 +90,7 @@ def test_the_report_says_how_far_a_stack_s_own_runs_are_apart() -> None:
     first, *others = rounds("eager", [0.2] * 3, losses=[2.0, 2.0, 2.0])
     again = rounds("eager", [0.2], losses=[2.0, 2.2, 2.0])
     told = repeat_line([first, *others, *again])
-    assert told == "- `eager`: losses of its 4 runs differ by up to 3.3 %"
+    assert told == "- `eager`: losses of its 4 runs differ by up to 3.33 %"
     assert "no two runs" in repeat_line([first])
     assert "no two runs" in repeat_line(rounds("eager", [0.2] * 2, losses=[None, 1, 1]))
 

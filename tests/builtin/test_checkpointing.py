@@ -170,6 +170,7 @@ def test_one_block_of_two_is_checkpointed_and_afterwards_none() -> None:
     assert [hasattr(layer, "_gradient_checkpointing_func") for layer in layers] == [True] * 3
     checkpointing.undo()
     assert read_checkpointing(model) == {"checkpointed": 0, "blocks": 3, "policy": None}
+    assert not model.is_activation_checkpointing
 
 
 def test_counting_stops_with_the_warm_up_and_checkpointing_goes_on() -> None:

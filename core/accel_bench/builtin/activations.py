@@ -16,8 +16,33 @@ if TYPE_CHECKING:
     from accel_bench.builtin.offload_impl import Offloading
 
 
-KINDS = ("matmuls", "attention")
-"""Names that stand for all operations of a kind."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "matmuls": (
+        "aten.mm",
+        "aten.addmm",
+        "aten.bmm",
+        "aten.baddbmm",
+        "aten._grouped_mm",
+        "aten._scaled_mm",
+        "aten._scaled_grouped_mm",
+        "aten._int_mm",
+    ),
+    "attention": (
+        "aten._scaled_dot_product_flash_attention",
+        "aten._scaled_dot_product_efficient_attention",
+        "aten._scaled_dot_product_cudnn_attention",
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "aten._scaled_dot_product_fused_attention_overrideable",
+        "aten._flash_attention_forward",
+        "aten._efficient_attention_forward",
+        "aten._cudnn_attention_forward",
+        "higher_order.flex_attention",
+        "flash_attn._flash_attn_forward",
+        "flash_attn._flash_attn_varlen_forward",
+        "torch_attn._varlen_attn",
+    ),
+}
+"""Operations by kind; one that this torch, or what is installed, does not have is left out."""
 
 
 class CheckpointingOptions(Options):
@@ -30,7 +55,7 @@ class CheckpointingOptions(Options):
     every: int = Field(2, ge=2)
     """For `every`: of so many blocks the first is computed again."""
 
-    keep: tuple[str, ...] = KINDS
+    keep: tuple[str, ...] = tuple(GROUPS)
     """For `selective`: operations whose outputs are kept. `matmuls` and `attention` stand for all
     of their kind; others are named as torch does, such as `aten.silu`."""
 
@@ -43,10 +68,10 @@ class CheckpointingOptions(Options):
         if not self.keep:
             raise ValueError("keep names nothing; that is policy full")
         for name in self.keep:
-            if name not in KINDS and "." not in name:
+            if name not in GROUPS and "." not in name:
                 raise ValueError(
-                    f"keep: {name!r} is neither {' nor '.join(KINDS)} nor an operation with its "
-                    f"namespace, such as aten.silu{did_you_mean(name, KINDS)}"
+                    f"keep: {name!r} is neither {' nor '.join(GROUPS)} nor an operation with its "
+                    f"namespace, such as aten.silu{did_you_mean(name, GROUPS)}"
                 )
         return self
 

@@ -9,35 +9,8 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.flop_counter import flop_registry
 
+from accel_bench.builtin.activations import GROUPS
 from accel_bench.errors import PluginError, did_you_mean
-
-GROUPS: dict[str, tuple[str, ...]] = {
-    "matmuls": (
-        "aten.mm",
-        "aten.addmm",
-        "aten.bmm",
-        "aten.baddbmm",
-        "aten._grouped_mm",
-        "aten._scaled_mm",
-        "aten._scaled_grouped_mm",
-        "aten._int_mm",
-    ),
-    "attention": (
-        "aten._scaled_dot_product_flash_attention",
-        "aten._scaled_dot_product_efficient_attention",
-        "aten._scaled_dot_product_cudnn_attention",
-        "aten._scaled_dot_product_flash_attention_for_cpu",
-        "aten._scaled_dot_product_fused_attention_overrideable",
-        "aten._flash_attention_forward",
-        "aten._efficient_attention_forward",
-        "aten._cudnn_attention_forward",
-        "higher_order.flex_attention",
-        "flash_attn._flash_attn_forward",
-        "flash_attn._flash_attn_varlen_forward",
-        "torch_attn._varlen_attn",
-    ),
-}
-"""Operations by kind; one that this torch, or what is installed, does not have is left out."""
 
 
 class KeptOperations:

@@ -20,7 +20,7 @@ from accel_bench.worker.kernels import (
     read_linear_kernels,
 )
 from accel_bench.worker.recomputation import read_checkpointing
-from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
+from accel_bench.worker.settings import ALLOCATOR_ALIASES, CHECKPOINTING_WORDS, SAME_FOR_ALL
 from accel_bench.worker.wrapping import read_wrapping
 
 PACKED = frozenset({"uint8", "int8", "int32"})
@@ -161,9 +161,9 @@ def device_facts(run: Run) -> dict[str, Any]:
 
 
 def _recomputes(model: torch.nn.Module) -> bool:
-    """Whether activations are recomputed; transformers is renaming the property."""
-    for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):
-        value = getattr(model, name, None)
+    """Whether activations are recomputed."""
+    for word in CHECKPOINTING_WORDS:
+        value = getattr(model, f"is_{word}_checkpointing", None)
         if value is not None:
             return bool(value)
     return False

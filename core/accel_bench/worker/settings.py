@@ -23,6 +23,9 @@ would change every stack; what a scenario or the user sets comes first."""
 ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Older names that torch still reads, before `PYTORCH_ALLOC_CONF`: they are watched, not set."""
 
+CHECKPOINTING_WORDS = ("activation", "gradient")
+"""What a model's switch for checkpointing is named by: transformers renamed it in 5.23."""
+
 
 def set_environment() -> None:
     """Give every stack the same allocator and order of devices, whatever it imports later."""
@@ -73,8 +76,8 @@ def disable_gradient_checkpointing(model: Any) -> None:
 
 
 def _word_for_checkpointing(model: Any) -> str:
-    """What the model's own switch is called: transformers renamed it in 5.23."""
-    for word in ("activation", "gradient"):
+    """What the model's own switch is called."""
+    for word in CHECKPOINTING_WORDS:
         if hasattr(model, f"{word}_checkpointing_enable"):
             return word
     raise ScenarioError(f"train.gradient_checkpointing: {type(model).__name__} does not offer it")

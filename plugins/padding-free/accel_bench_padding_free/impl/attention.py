@@ -63,42 +63,14 @@ class SeparatedAttention:
             self.calls[kernel] = self.calls.get(kernel, 0) + 1
 
 
-def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return an attention function that needs neither padding nor a mask, nor flash-attn.
+def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, Any], Any]) -> Any:
+    """Return an attention function that calls `attend` for rows of several sequences.
 
-    It goes by `cu_seq_lens_q` among its arguments: on a GPU with torch's own kernel for sequences
-    of any length, on a CPU with one call for each sequence. Without it, it is `original`.
+    `attend(module, heads, starts, others)` gets the places where they begin, which transformers
+    hands on as `cu_seq_lens_q`, and no mask. Without those the function is `original`.
     """
 
-    def attend(  # noqa: PLR0913, PLR0917 - the signature is transformers'
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        cu_seq_lens_q: torch.Tensor | None = None,
-        **others: Any,
-    ) -> tuple[torch.Tensor, None]:
-        if cu_seq_lens_q is None:
-            answer: tuple[torch.Tensor, None] = original(
-                module, query, key, value, attention_mask, **others
-            )
-            return answer
-        refuse_unknown(others)
-        heads = (query, key, value)
-        if query.is_cuda:
-            count("varlen_attn")
-            return _on_gpu(heads, cu_seq_lens_q, longest, others), None
-        count("one by one")
-        return one_by_one(heads, cu_seq_lens_q, others), None
-
-    return attend
-
-
-def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return flash-attn's function, told where sequences begin, so that it need not find out."""
-
-    def attend(  # noqa: PLR0913, PLR0917 - the signature is transformers'
+    def choose(  # noqa: PLR0913, PLR0917 - the signature is transformers'
         module: nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -109,16 +81,45 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
     ) -> Any:
         if cu_seq_lens_q is None:
             return original(module, query, key, value, attention_mask, **others)
+        return attend(module, (query, key, value), cu_seq_lens_q, others)
+
+    return choose
+
+
+def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
+    """Return an attention function that needs neither padding nor a mask, nor flash-attn.
+
+    On a GPU it is torch's own kernel for sequences of any length, on a CPU one call for each
+    sequence.
+    """
+
+    def attend(
+        _: nn.Module, heads: Heads, starts: torch.Tensor, others: Any
+    ) -> tuple[torch.Tensor, None]:
+        refuse_unknown(others)
+        if heads[0].is_cuda:
+            count("varlen_attn")
+            return _on_gpu(heads, starts, longest, others), None
+        count("one by one")
+        return one_by_one(heads, starts, others), None
+
+    return for_rows(original, attend)
+
+
+def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
+    """Return flash-attn's function, told where sequences begin, so that it need not find out."""
+
+    def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
         told = {
-            "cu_seq_lens_q": cu_seq_lens_q,
-            "cu_seq_lens_k": cu_seq_lens_q,
+            "cu_seq_lens_q": starts,
+            "cu_seq_lens_k": starts,
             "max_length_q": longest,
             "max_length_k": longest,
         }
-        return original(module, query, key, value, None, **{**others, **told})
+        return original(module, *heads, None, **{**others, **told})
 
-    return attend
+    return for_rows(original, attend)
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
