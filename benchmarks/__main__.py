@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from accel_bench.provenance import git_state
+from accel_bench.machine.provenance import git_state
 from benchmarks import command_line, engine, harness, hf_trainer, identical
 from benchmarks.entry import QUICK, Counts, Document, Entry
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from accel_bench.engine import Engine
 from accel_bench.job import Job
-from accel_bench.machine import read_machine
-from accel_bench.plan import Wishes, make_plan
-from accel_bench.plugins import activate
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.plugins.manager import activate
 from accel_bench.run import Run
 from accel_bench.scenario.draft import read_draft
 from accel_bench.worker import measurement

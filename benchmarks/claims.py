@@ -17,18 +17,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from accel_bench.analysis.convergence import finite, largest_difference
-from accel_bench.analysis.document import ExperimentSummary, PlannedSummary, Summary
-from accel_bench.analysis.memory import SOURCES, largest
+from accel_bench.analysis.checks.convergence import finite, largest_difference
+from accel_bench.analysis.metrics.memory import SOURCES, largest
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.throughput import run_throughput
 from accel_bench.analysis.wording import label, percent
+from accel_bench.documents.base import Frozen
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.markdown import render_markdown
 from accel_bench.result import Result, Status
-from accel_bench.scenario.base import Frozen
-from accel_bench.scenario.load import load_file
-from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import open_store
 from benchmarks.entry import PRIVATE
 from benchmarks.floor import Rates, floor_line

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field, computed_field
 
-from accel_bench.analysis.comparison import Comparison
-from accel_bench.machine import read_machine
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.analysis.statistics.comparison import Comparison
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.machine.info import read_machine
 
 PRIVATE = {"host", "c_compiler"}
 """What a published file need not say about the machine."""

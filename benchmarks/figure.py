@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import computed_field
 
-from accel_bench.scenario.base import Frozen
+from accel_bench.documents.base import Frozen
 
 CLOCKS = (0.98, 1.02)
 """How far events and the wall clock may lie apart: a row is flagged beyond 2 %."""

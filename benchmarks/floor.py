@@ -10,8 +10,8 @@ from statistics import median
 
 import torch
 
-from accel_bench.analysis.document import ExperimentSummary
-from accel_bench.scenario.base import Frozen
+from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.documents.base import Frozen
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
 from benchmarks.gpu_product import LARGE, SMALL, multiply
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
 
 Metric: TypeAlias = Literal[
     "tokens_per_second", "peak_allocated_bytes", "speed_ratio", "peak_allocated_ratio"

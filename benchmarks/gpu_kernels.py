@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from accel_bench.installed import installed
+from accel_bench.plugins.registry import installed
 from accel_bench.testing import check_plugin
 
 BFLOAT16: dict[str, Any] = {"model": {"dtype": "bfloat16"}}

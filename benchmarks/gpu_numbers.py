@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from accel_bench.analysis.audit import audit
-from accel_bench.analysis.memory import SOURCES, largest
-from accel_bench.analysis.peak import peak_flops_of
-from accel_bench.analysis.utilization import utilization
+from accel_bench.analysis.checks.audit import audit
+from accel_bench.analysis.metrics.memory import SOURCES, largest
+from accel_bench.analysis.metrics.peak import peak_flops_of
+from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result
-from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.store.database import open_store
 from benchmarks.entry import this_machine
 from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure

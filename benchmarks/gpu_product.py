@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from accel_bench.builtin.nvml_metrics import energy_joules, mean_watts
-from accel_bench.builtin.nvml_sampler import Sampler, Track
-from accel_bench.hardware import peak_flops
-from accel_bench.nvml import NoReadingError, devices, find_device
+from accel_bench.builtin.metrics.nvml_metrics import energy_joules, mean_watts
+from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
+from accel_bench.catalog.hardware import peak_flops
+from accel_bench.machine.nvml import NoReadingError, devices, find_device
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
 from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure
 

@@ -75,5 +75,5 @@ def write_distribution(folder: Path, site: Path) -> None:
 
 def core_version() -> str:
     """The version of accel-bench, as its package says it."""
-    lines = (CHECKOUT / "core/accel_bench/__init__.py").read_text("utf8").splitlines()
+    lines = (CHECKOUT / "core/accel_bench/_version.py").read_text("utf8").splitlines()
     return next(line.split('"')[1] for line in lines if line.startswith("__version__"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accel_bench.analysis.statistics import log_interval, paired_log_ratio
+from accel_bench.analysis.statistics.estimators import log_interval, paired_log_ratio
 from benchmarks.built_run import BuiltRun, build_run
 from benchmarks.engine import LARGE, TINY
 from benchmarks.entry import Counts, Entry, interleave, this_machine

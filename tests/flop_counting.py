@@ -13,13 +13,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from accel_bench import Device, Experiment, Run, Scenario
-from accel_bench.builtin.huggingface_impl import build_config
-from accel_bench.builtin.lora import LoraOptions
-from accel_bench.builtin.lora_impl import add_adapter
-from accel_bench.builtin.weights_impl import random_model
+from accel_bench.builtin.models.lora import LoraOptions
+from accel_bench.builtin.models.lora_impl import add_adapter
+from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.modeling.loading import build_config
+from accel_bench.modeling.random_weights import random_model
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import ModelUse
-from accel_bench.worker.settings import enable_gradient_checkpointing
 
 
 def catalogue_model(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from accel_bench import Result, Status
-from accel_bench.analysis.throughput import run_throughput
+from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.store.database import open_store
 
 SCENARIO = """

@@ -19,6 +19,7 @@ PROMISED = {
     "Experiment",
     "Job",
     "Machine",
+    "Matmul",
     "Metric",
     "Observer",
     "Options",

@@ -14,12 +14,12 @@ import pytest
 from cli.program import start, write_nulls
 from fault_plugins.distribution import install
 
-from accel_bench.extras import extras
-from accel_bench.machine import read_machine
-from accel_bench.plan import Wishes, make_plan
+from accel_bench.documents.presets import find_samples
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.plugins.extras import extras
 from accel_bench.report.table import NUMBERS
 from accel_bench.scenario.draft import read_draft
-from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import open_store
 
 if sys.version_info >= (3, 11):

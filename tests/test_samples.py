@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from accel_bench.catalog.models import read_card
 from accel_bench.cli.request import find_drafts
-from accel_bench.extras import extras
-from accel_bench.machine import read_machine
-from accel_bench.plan import Wishes, make_plan
-from accel_bench.scenario.catalogue import read_card
+from accel_bench.documents.presets import SAMPLES_GROUP, find_samples, sample_roots, samples_root
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.plugins.extras import extras
 from accel_bench.scenario.draft import Draft, normalise_stacks, read_draft, read_stack
 from accel_bench.scenario.expand import check_file
-from accel_bench.scenario.samples import SAMPLES_GROUP, find_samples, sample_roots, samples_root
 
 if sys.version_info >= (3, 11):
     import tomllib

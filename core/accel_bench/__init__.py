@@ -10,22 +10,24 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from accel_bench._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from accel_bench.builtin.huggingface_impl import check_fit, load_base_model
-    from accel_bench.compilation import forget_compilation, read_compilation
+    from accel_bench.catalog.models import architecture_of, model_directory, read_config
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
+    from accel_bench.flops.workload import Matmul
     from accel_bench.job import Job
-    from accel_bench.machine import Machine
+    from accel_bench.launcher import Observer, RankProcess
+    from accel_bench.machine.info import Machine
+    from accel_bench.modeling.compilation import forget_compilation, read_compilation
+    from accel_bench.modeling.loading import check_fit, load_base_model
+    from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.quantization import describe_quantized, quantize_seconds
-    from accel_bench.ranks import Observer, RankProcess
     from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Device, Run
-    from accel_bench.scenario.catalogue import architecture_of, model_directory, read_config
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Batch",
@@ -34,6 +36,7 @@ __all__ = [
     "Experiment",
     "Job",
     "Machine",
+    "Matmul",
     "Metric",
     "Observer",
     "Options",
@@ -61,17 +64,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "accel_bench.builtin.huggingface_impl": ("check_fit", "load_base_model"),
-    "accel_bench.compilation": ("forget_compilation", "read_compilation"),
+    "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
+    "accel_bench.modeling.compilation": ("forget_compilation", "read_compilation"),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
+    "accel_bench.flops.workload": ("Matmul",),
     "accel_bench.job": ("Job",),
-    "accel_bench.machine": ("Machine",),
+    "accel_bench.machine.info": ("Machine",),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.quantization": ("describe_quantized", "quantize_seconds"),
-    "accel_bench.ranks": ("Observer", "RankProcess"),
+    "accel_bench.modeling.quantization": ("describe_quantized", "quantize_seconds"),
+    "accel_bench.launcher": ("Observer", "RankProcess"),
     "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),
-    "accel_bench.scenario.catalogue": ("architecture_of", "model_directory", "read_config"),
+    "accel_bench.catalog.models": ("architecture_of", "model_directory", "read_config"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
 }

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from accel_bench.plugin import hookspec
 
 if TYPE_CHECKING:
+    from accel_bench.documents.base import JsonValue
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
-    from accel_bench.machine import Machine
-    from accel_bench.ranks import Observer, RankProcess
+    from accel_bench.launcher import Observer, RankProcess
+    from accel_bench.machine.info import Machine
     from accel_bench.result import Metric, Window
     from accel_bench.run import Run
-    from accel_bench.scenario.base import JsonValue
     from accel_bench.scenario.experiment import Experiment
 
 ONE_ANSWER: dict[str, str | None] = {

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from accel_bench.scenario.base import Frozen, PositiveInt
+from accel_bench.documents.base import Frozen, PositiveInt
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
 PHASES = (

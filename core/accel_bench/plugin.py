@@ -6,7 +6,7 @@ from typing import ClassVar, Generic, TypeVar, get_args
 
 import pluggy
 
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.experiment import Experiment
 
 PROJECT = "accel_bench"

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench.machine_state import MachineState
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.flops.workload import Workload
+from accel_bench.machine.state import MachineState
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
-from accel_bench.workload import Workload
 
 
 class Status(str, Enum):

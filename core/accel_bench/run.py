@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.memory_reading import (
+from accel_bench.documents.base import JsonValue
+from accel_bench.flops.workload import Workload
+from accel_bench.machine.process_memory import (
     device_bytes,
     forget_peaks,
     peak_resident_bytes,
     resident_bytes,
 )
 from accel_bench.result import Stage
-from accel_bench.scenario.base import JsonValue
 from accel_bench.scenario.experiment import Experiment, digest
 from accel_bench.scenario.models import Scenario, Stack
 
@@ -131,6 +132,10 @@ class Run:
     last_product_repeats: bool | None = None
     """Whether checkpointing computes the last product of a decoder block again, as core saw in the
     first step; None where it could not look."""
+
+    workload: Workload | None = None
+    """Matmuls and attentions for a token, as core traced them in the model that trains; set before
+    `start_metrics`, None where they are not known."""
 
     optimizer: Any = None
     """What `build_optimizer` returned."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 from analysis_factory import make_experiment, make_result
 
-from accel_bench.analysis.cost import usd_per_million_tokens
-from accel_bench.analysis.utilization import utilization
-from accel_bench.hardware import peak_flops
+from accel_bench.analysis.metrics.cost import usd_per_million_tokens
+from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.catalog.hardware import peak_flops
+from accel_bench.catalog.models import read_card
+from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import RankResult, Sample, Status, Window
-from accel_bench.scenario.catalogue import read_card
-from accel_bench.workload import Matmul, Workload
 
 DEVICES = 8
 USD_PER_HOUR = 40.77

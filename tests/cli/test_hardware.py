@@ -6,7 +6,7 @@ import json
 
 from cli.program import call
 
-from accel_bench.hardware import list_hardware
+from accel_bench.catalog.hardware import list_hardware
 
 
 def test_the_list_has_a_row_for_every_device_with_numbers_for_programs() -> None:

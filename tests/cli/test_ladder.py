@@ -12,7 +12,7 @@ import pytest
 from cli.program import Done, call, write_nulls
 from fault_plugins.distribution import install
 
-from accel_bench.installed import installed
+from accel_bench.plugins.registry import installed
 
 SWITCHES = """\
 from accel_bench import Options, Plugin, hookimpl

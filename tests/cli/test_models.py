@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.cli.models import app
+from accel_bench.documents import presets as samples
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario import samples
-from accel_bench.scenario.catalogue import list_cards, read_card
 
 
 def test_the_list_has_a_row_for_every_model() -> None:

@@ -13,8 +13,8 @@ from cli.program import Done, call, start, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.cli.request import parse_overrides
-from accel_bench.machine import read_machine
-from accel_bench.plan import Wishes, make_plan
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Wishes, make_plan
 from accel_bench.scenario.draft import read_draft
 
 KEYS = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cli.program import call, write_nulls
 
-from accel_bench.scenario.load import load_file
-from accel_bench.scenario.samples import find_samples
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
 
 
 def schema() -> dict[str, Any]:

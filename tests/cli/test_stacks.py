@@ -9,7 +9,7 @@ import pytest
 import yaml
 from cli.program import call
 
-from accel_bench.scenario import samples
+from accel_bench.documents import presets as samples
 
 
 def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:

@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launch.job_factory import LineProcess, make_job
+from runner.job_factory import LineProcess, make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
-from accel_bench.builtin.nvml import NVML, NVMLOptions
-from accel_bench.launch.attempt import Attempt, carry_out
-from accel_bench.plugins import Active, Member
+from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
+from accel_bench.plugins.manager import Active, Member
+from accel_bench.runner.attempt import Attempt, carry_out
 
 RANK = Path(__file__).with_name("rank.py")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fault_plugins.distribution import install_faulty
 
-from accel_bench.installed import installed
+from accel_bench.plugins.registry import installed
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from faults.program import Finished, Program, null_scenario
 
-from accel_bench.plugins import hooks
+from accel_bench.plugins.manager import hooks
 from accel_bench.result import Status
 
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}

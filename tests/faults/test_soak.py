@@ -15,11 +15,11 @@ from fault_plugins.active import faulty_installed
 from faults.program import MARK, Program, null_scenario, write_scenario
 
 from accel_bench.cli.progress import QuietReporter
-from accel_bench.launch.watch import Beat
-from accel_bench.machine import read_machine
-from accel_bench.plan import Planned, Wishes, make_plan
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Planned, Wishes, make_plan
 from accel_bench.result import Result
-from accel_bench.rounds import Session
+from accel_bench.runner.session import Session
+from accel_bench.runner.supervise import Beat
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 

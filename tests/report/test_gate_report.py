@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from accel_bench.analysis.gate import GatePoint, GateReport, Outcome
-from accel_bench.analysis.statistics import Interval
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.gate_report import FORMATS, render_gate
 from accel_bench.result import Status

@@ -9,7 +9,7 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_rounds
 from analysis_factory import make_summary as summary_of
 
-from accel_bench.analysis.document import Summary
+from accel_bench.analysis.schema import Summary
 from accel_bench.report.json_report import render_json
 
 LORA = make_experiment("lora")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from accel_bench.documents import presets as samples
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario import samples
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
 from accel_bench.scenario.expand import check_file
 

@@ -12,8 +12,8 @@ from cli.program import write_nulls
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accel_bench.machine import Machine, read_machine
-from accel_bench.plan import Plan, Wishes, make_plan, scenario_of
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, Wishes, make_plan, scenario_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.experiment import canonical_json, digest
 

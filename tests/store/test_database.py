@@ -267,8 +267,8 @@ def test_a_secret_that_is_a_word_of_the_schema_is_named_and_stores_nothing(
 
 def test_importing_the_store_imports_nothing_heavy() -> None:
     script = (
-        "import sys, accel_bench.store.database, accel_bench.store.folders\n"
-        "import accel_bench.store.listing, accel_bench.cli.results\n"
+        "import sys, accel_bench.store.database, accel_bench.runner.folders\n"
+        "import accel_bench.analysis.listing, accel_bench.cli.results\n"
         "print(sorted({'torch', 'transformers', 'numpy', 'scipy', 'pandas'} & set(sys.modules)))"
     )
     printed = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fault_plugins.distribution import install
 
-from accel_bench.installed import installed
+from accel_bench.plugins.registry import installed
 
 RANGE = ("accel-bench>=0.1,<0.2",)
 """What a distribution of the tests depends on, where that is not the fault."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accel_bench.plugins import load_class
-from accel_bench.scenario.catalogue import list_cards
+from accel_bench.catalog.models import list_cards
+from accel_bench.plugins.manager import load_class
 from accel_bench.testing.tiny import merged, model_of, plan_trial, shrunk, slots_of, usual_dtype
 
 SLOTS = {

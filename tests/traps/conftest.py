@@ -43,8 +43,8 @@ def llama_run(tmp_path: Path) -> Callable[..., Run]:
     def build(**settings: Any) -> Run:
         import torch
 
-        from accel_bench.builtin.huggingface_impl import build_config
-        from accel_bench.builtin.weights_impl import random_model
+        from accel_bench.modeling.loading import build_config
+        from accel_bench.modeling.random_weights import random_model
 
         scenario = Scenario.model_validate_json(
             json.dumps(

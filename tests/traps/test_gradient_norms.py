@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from accel_bench import Run
-from accel_bench.analysis.gradients import different_norms
-from accel_bench.worker.gradient_flow import FirstStepProbe
+from accel_bench.analysis.checks.gradients import different_norms
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from accel_bench import Run
-from accel_bench.worker.gradient_flow import FirstStepProbe
-from accel_bench.worker.realised import differences, read_realised
+from accel_bench.worker.verify.effective import differences, read_realised
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 LENGTHS = (7, 12, 5)
 

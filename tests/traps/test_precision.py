@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from accel_bench import Run
-from accel_bench.builtin.torch_engine_impl import TorchEngine
+from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import InvalidRunError, ScenarioError
-from accel_bench.worker.gradient_flow import FirstStepProbe
-from accel_bench.worker.realised import differences, read_realised
+from accel_bench.worker.verify.effective import differences, read_realised
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 TOKENS = torch.arange(16)[None]
 

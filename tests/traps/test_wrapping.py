@@ -12,9 +12,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from accel_bench import Run
-from accel_bench.builtin.ddp import DDP, DDPOptions
-from accel_bench.builtin.ddp_impl import wrap
-from accel_bench.worker.realised import differences, read_realised
+from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
+from accel_bench.builtin.parallel.ddp_impl import wrap
+from accel_bench.worker.verify.effective import differences, read_realised
 
 # A group of one rank: gloo says that it is of little use, and DDP that nothing is to be reduced.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -26,8 +26,8 @@ class Gptq(Plugin[Options]):
         import torch
         from transformers import AutoModelForCausalLM
 
-        from accel_bench.builtin.huggingface_impl import build_config
-        from accel_bench.builtin.weights_impl import random_model
+        from accel_bench.modeling.loading import build_config
+        from accel_bench.modeling.random_weights import random_model
 
         config = build_config(run.scenario.model)
         plain, _ = random_model(config, torch.bfloat16, "cpu", run.scenario.train.seed)

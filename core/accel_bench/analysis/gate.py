@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
-from accel_bench.analysis.convergence import LossVerdict, LossWord, compare_losses
-from accel_bench.analysis.document import PlannedSummary
-from accel_bench.analysis.measured import Measured, beside_baseline, measure
-from accel_bench.analysis.sequential import Judgement, judge_pairs
-from accel_bench.analysis.statistics import Interval, log_interval
+from accel_bench.analysis.aggregate import Measured, beside_baseline, measure
+from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.sequential import Judgement, judge_pairs
 from accel_bench.analysis.wording import interval_text, label, percent, ratio
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status
-from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]

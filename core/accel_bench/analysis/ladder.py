@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.comparison import PairKey, logs_of_pairs
-from accel_bench.analysis.convergence import compare_losses
+from accel_bench.analysis.aggregate import PEAK_MEMORY, Measured, peak_memory
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.ladder_document import LadderFigure, LadderStep, MemoryChange
-from accel_bench.analysis.measured import PEAK_MEMORY, Measured, peak_memory
-from accel_bench.analysis.memory import largest
-from accel_bench.analysis.statistics import Interval, log_interval, standard_error, t_quantile
+from accel_bench.analysis.metrics.memory import largest
+from accel_bench.analysis.statistics.comparison import PairKey, logs_of_pairs
+from accel_bench.analysis.statistics.estimators import (
+    Interval,
+    log_interval,
+    standard_error,
+    t_quantile,
+)
 from accel_bench.result import Result, Status
 
 Held = tuple[int, ...]

@@ -3,9 +3,9 @@ for."""
 
 from __future__ import annotations
 
-from accel_bench.analysis.convergence import LossWord
-from accel_bench.analysis.statistics import Interval
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.analysis.checks.convergence import LossWord
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.documents.base import Frozen, JsonValue
 
 
 class MemoryChange(Frozen):

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.comparison import PairKey
-from accel_bench.analysis.document import PlannedSummary, Summary
+from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.result import Result, Status
 
 

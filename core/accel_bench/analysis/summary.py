@@ -7,17 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from accel_bench.analysis.breakdown import phases, start_up
-from accel_bench.analysis.comparison import Comparison, compare, logs_of_pairs
-from accel_bench.analysis.convergence import LossVerdict, compare_losses
-from accel_bench.analysis.devices import devices_used
-from accel_bench.analysis.document import (
-    ExperimentSummary,
-    PlannedSummary,
-    Summary,
-)
-from accel_bench.analysis.ladder import ladder_steps
-from accel_bench.analysis.measured import (
+from accel_bench.analysis.aggregate import (
     Measured,
     beside_baseline,
     loss_ends,
@@ -26,15 +16,25 @@ from accel_bench.analysis.measured import (
     shared_steps,
     step_seconds,
 )
-from accel_bench.analysis.memory import memory_figures
-from accel_bench.analysis.noise import load_notes
-from accel_bench.analysis.peak import peak_flops_of
-from accel_bench.analysis.seeds import compare_over_seeds
-from accel_bench.analysis.sentence import sentence
-from accel_bench.analysis.statistics import Interval
+from accel_bench.analysis.checks.convergence import LossVerdict, compare_losses
+from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.conclusion import sentence
+from accel_bench.analysis.ladder import ladder_steps
+from accel_bench.analysis.metrics.breakdown import phases, start_up
+from accel_bench.analysis.metrics.devices import devices_used
+from accel_bench.analysis.metrics.memory import memory_figures
+from accel_bench.analysis.metrics.peak import peak_flops_of
+from accel_bench.analysis.metrics.tokens import token_summary
+from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.analysis.schema import (
+    ExperimentSummary,
+    PlannedSummary,
+    Summary,
+)
+from accel_bench.analysis.statistics.comparison import Comparison, compare, logs_of_pairs
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
-from accel_bench.analysis.tokens import token_summary
-from accel_bench.analysis.utilization import utilization
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from accel_bench.analysis.statistics import Interval
-from accel_bench.scenario.base import JsonValue
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.documents.base import JsonValue
 
 
 def percent(share: float) -> str:

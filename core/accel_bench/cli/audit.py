@@ -26,8 +26,8 @@ def audit(
     wall clock, phases against steps, kinds of memory against one another, devices against those
     asked, and every row's checksum. Exits with 1 when anything is broken.
     """
+    from accel_bench.analysis.store_audit import audit_store
     from accel_bench.cli.output import print_json, print_table
-    from accel_bench.store.auditing import audit_store
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:

@@ -32,7 +32,7 @@ def compare(
 
     A bare stack's name means the newest run of the program that measured both.
     """
-    from accel_bench.analysis.stored import compare_stored
+    from accel_bench.analysis.compare import compare_stored
     from accel_bench.report.compare_report import render_comparison
     from accel_bench.store.database import open_store
     from accel_bench.store.selection import select_pairs

@@ -11,8 +11,8 @@ import typer
 from accel_bench.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.cost_document import CostDocument, ExperimentCost, Tariff
-    from accel_bench.analysis.statistics import Interval
+    from accel_bench.analysis.metrics.cost_schema import CostDocument, ExperimentCost, Tariff
+    from accel_bench.analysis.statistics.estimators import Interval
     from accel_bench.result import Result
 
 
@@ -55,7 +55,7 @@ def cost(  # noqa: PLR0913, PLR0917
     The measured throughput counts real tokens, without padding; starting up, loading, compiling and
     writing checkpoints are not in the cost. Prices older than 90 days are marked as stale.
     """
-    from accel_bench.analysis.cost import cost_of_results
+    from accel_bench.analysis.metrics.cost import cost_of_results
 
     tariff = _tariff(price, instance, provider, region, spot)
     if for_tokens is not None:
@@ -64,7 +64,7 @@ def cost(  # noqa: PLR0913, PLR0917
     if output == "json":
         print_json(document.model_dump(mode="json"))
     elif output == "csv":
-        from accel_bench.store.listing import csv_text
+        from accel_bench.analysis.listing import csv_text
 
         typer.echo(csv_text([_flat(row, document) for row in document.experiments]), nl=False)
     else:
@@ -87,10 +87,10 @@ def _tariff(
     """The price that the options mean."""
     from datetime import date
 
-    from accel_bench.analysis.cost import table_tariff
-    from accel_bench.analysis.cost_document import Tariff
+    from accel_bench.analysis.metrics.cost import table_tariff
+    from accel_bench.analysis.metrics.cost_schema import Tariff
+    from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
-    from accel_bench.prices import find_price, read_prices
 
     if (price is None) == (instance is None):
         raise PriceError("a cost needs --price or --instance, and not both")
@@ -147,7 +147,7 @@ def _flat(row: ExperimentCost, document: CostDocument) -> dict[str, Any]:
 
 def _flat_sensitivity(row: ExperimentCost) -> dict[str, float | None]:
     """Two columns for each factor."""
-    from accel_bench.analysis.cost import FACTORS
+    from accel_bench.analysis.metrics.cost import FACTORS
 
     by_factor = {one.factor: one for one in row.sensitivity}
     return {

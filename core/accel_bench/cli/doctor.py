@@ -11,10 +11,10 @@ from accel_bench.cli import options
 from accel_bench.cli.output import Format
 
 if TYPE_CHECKING:
-    from accel_bench.doctor import Device, Examination
-    from accel_bench.incompatibility import Finding
-    from accel_bench.machine import Machine
-    from accel_bench.noise_floor import NoiseFloor
+    from accel_bench.doctor.checks import Device, Examination
+    from accel_bench.doctor.conflicts import Finding
+    from accel_bench.doctor.noise_floor import NoiseFloor
+    from accel_bench.machine.info import Machine
 
 
 def doctor(
@@ -31,9 +31,9 @@ def doctor(
     import os
 
     from accel_bench.cli.output import print_json
-    from accel_bench.doctor import examine
-    from accel_bench.machine import read_machine
-    from accel_bench.redaction import Redactor
+    from accel_bench.doctor.checks import examine
+    from accel_bench.documents.redaction import Redactor
+    from accel_bench.machine.info import read_machine
 
     machine = read_machine()
     redactor = Redactor.from_environment(os.environ)
@@ -56,8 +56,8 @@ def _measure(machine: Machine) -> NoiseFloor:
     from contextlib import redirect_stdout
 
     from accel_bench.cli.progress import make_reporter
+    from accel_bench.doctor.noise_floor import DURATION, measure_noise_floor, not_measured
     from accel_bench.errors import AccelBenchError
-    from accel_bench.noise_floor import DURATION, measure_noise_floor, not_measured
 
     typer.echo(f"Measuring the noise of this machine: {DURATION}; --no-noise omits it.", err=True)
     reporter = make_reporter(quiet=False)

@@ -10,14 +10,14 @@ from typing import Any
 
 import typer
 
+from accel_bench.analysis.listing import csv_text, markdown_text
 from accel_bench.analysis.summary import differs
 from accel_bench.cli.output import cell, print_json, print_table
 from accel_bench.cli.progress import duration
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
-from accel_bench.plan import Plan, Planned
-from accel_bench.redaction import Redactor
+from accel_bench.planning.plan import Plan, Planned
 from accel_bench.store.database import open_store
-from accel_bench.store.listing import csv_text, markdown_text
 
 START_SECONDS = 10.0
 """What a process needs at least before its first step, nearly all of it imports."""

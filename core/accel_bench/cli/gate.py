@@ -60,7 +60,7 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
     """
     from accel_bench.cli.gate_request import GateRequest, parse_share
     from accel_bench.cli.request import parse_overrides
-    from accel_bench.plan import Wishes
+    from accel_bench.planning.plan import Wishes
 
     short = {
         "baseline": against,

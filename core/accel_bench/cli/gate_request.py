@@ -11,22 +11,22 @@ from pathlib import Path
 
 import typer
 
-from accel_bench.analysis.comparison import MINIMUM_PAIRS
 from accel_bench.analysis.gate import GateReport, judge_gate
-from accel_bench.analysis.sequential import look_sizes
+from accel_bench.analysis.statistics.comparison import MINIMUM_PAIRS
+from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import QuietReporter, make_reporter
 from accel_bench.cli.request import find_drafts, print_failures
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
-from accel_bench.machine import Machine, read_machine
-from accel_bench.plan import Plan, Wishes, make_plan
-from accel_bench.redaction import Redactor
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, Wishes, make_plan
 from accel_bench.report.gate_report import render_gate
 from accel_bench.result import Result
-from accel_bench.rounds import Session, new_id
+from accel_bench.runner.folders import write_atomically
+from accel_bench.runner.session import Session, new_id
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store, open_store
-from accel_bench.store.folders import write_atomically
 
 
 @dataclass(frozen=True)

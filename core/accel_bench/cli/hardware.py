@@ -19,7 +19,7 @@ COLUMNS = ("name", *PEAKS, "memory_bytes", "memory_bandwidth_bytes_per_second", 
 @app.command("list")
 def list_devices(output: Format = "table") -> None:
     """List the devices whose peaks are known: dense FLOP/s by dtype."""
-    from accel_bench.hardware import list_hardware
+    from accel_bench.catalog.hardware import list_hardware
 
     rows = [
         {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
@@ -37,7 +37,7 @@ def show_device(
     output: Format = "table",
 ) -> None:
     """Show which device a name means and what is known of it; exits with 2 when it is none."""
-    from accel_bench.hardware import named_hardware
+    from accel_bench.catalog.hardware import named_hardware
 
     name, hardware = named_hardware(device_name)
     row = hardware.model_dump(mode="json")

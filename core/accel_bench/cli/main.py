@@ -52,7 +52,7 @@ app.add_typer(results.app, name="results")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from accel_bench import __version__
+        from accel_bench._version import __version__
 
         typer.echo(f"accel-bench {__version__}")
         raise typer.Exit

@@ -10,7 +10,7 @@ import typer
 from accel_bench.cli.output import Format, print_json, print_table
 
 if TYPE_CHECKING:
-    from accel_bench.scenario.catalogue import ModelCard
+    from accel_bench.catalog.models import ModelCard
 
 app = typer.Typer(
     no_args_is_help=True, help="Models of the catalogue, with their published figures."
@@ -20,7 +20,7 @@ app = typer.Typer(
 @app.command("list")
 def list_models(output: Format = "table") -> None:
     """List the models that `model.id` can name without a download."""
-    from accel_bench.scenario.catalogue import list_cards
+    from accel_bench.catalog.models import list_cards
 
     columns = ("architecture", "parameters", "description")
     rows = [
@@ -49,7 +49,7 @@ def show_model(
     output: Format = "table",
 ) -> None:
     """Show all published figures of one model, and what follows from them when all of it trains."""
-    from accel_bench.scenario.catalogue import read_card
+    from accel_bench.catalog.models import read_card
 
     card = read_card(name)
     shown = {"name": name, **card.model_dump(mode="json"), **_worked_out(card, sequence_length)}
@@ -61,9 +61,9 @@ def show_model(
 
 def _worked_out(card: ModelCard, length: int | None) -> dict[str, Any]:
     """Figures that follow from a card; null where its architecture is not known here."""
-    from accel_bench.architecture import read_architecture
+    from accel_bench.catalog.architecture import read_architecture
     from accel_bench.errors import ScenarioError
-    from accel_bench.flops import model_flops
+    from accel_bench.flops.formulas import model_flops
 
     found = read_architecture(card)
     if found and found.positions and length and length > found.positions:

@@ -35,7 +35,7 @@ def plugin(
 
     Without --hook it accelerates nothing yet: it counts modules in accelerate_model.
     """
-    from accel_bench.templates.new_plugin import write_plugin
+    from accel_bench.plugins.template.new_plugin import write_plugin
 
     written, chosen = write_plugin(name, hooks or (), folder)
     typer.echo(f"written: {written} with the hooks {', '.join(chosen)}")

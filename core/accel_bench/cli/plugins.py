@@ -29,7 +29,7 @@ def list_plugins(context: typer.Context, output: Format = "table") -> None:
 def print_installed(output: str) -> None:
     """Print what metadata say of the installed plugins."""
     from accel_bench.cli.output import print_rows
-    from accel_bench.installed import duplicates, installed
+    from accel_bench.plugins.registry import duplicates, installed
 
     doubled = duplicates()
     rows = [
@@ -56,7 +56,7 @@ def list_again(output: Format = "table") -> None:
 def show(name: Name, output: Format = "table") -> None:
     """Show a plugin's hooks, options and constraints. Imports it, under an alarm."""
     from accel_bench.cli.output import print_json, print_table
-    from accel_bench.plugin_description import describe
+    from accel_bench.plugins.describe import describe
 
     described = describe(name)
     if output == "json":
@@ -101,7 +101,7 @@ def check(
 def _check_one(name: str, output: str) -> None:
     """Check the plugin that was asked for; exit 2 with the reason when it cannot be used."""
     from accel_bench.cli.output import print_json
-    from accel_bench.plugin_description import check as check_plugin
+    from accel_bench.plugins.describe import check as check_plugin
 
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         found = check_plugin(name)
@@ -116,7 +116,7 @@ def _check_one(name: str, output: str) -> None:
 def _check_all(output: str) -> None:
     """Check every installed plugin; nobody has asked for one that cannot be used."""
     from accel_bench.cli.output import print_rows
-    from accel_bench.plugin_description import check_all
+    from accel_bench.plugins.describe import check_all
 
     with redirect_stdout(sys.stderr):
         rows = check_all()

@@ -10,7 +10,7 @@ import typer
 from accel_bench.cli.output import Format, print_rows
 
 if TYPE_CHECKING:
-    from accel_bench.prices import Price
+    from accel_bench.catalog.prices import Price
 
 app = typer.Typer(
     no_args_is_help=True, help="Prices of machines by the hour, each with its date and source."
@@ -37,7 +37,7 @@ def list_prices(output: Format = "table") -> None:
     """List all prices: those that ship, replaced by your own where you have them."""
     from datetime import date
 
-    from accel_bench.prices import read_prices
+    from accel_bench.catalog.prices import read_prices
 
     today = date.today()
     rows = [
@@ -78,8 +78,8 @@ def import_prices(  # noqa: PLR0913, PLR0917
     configuration folder. Rows for the same provider, instance and region are replaced, others stay;
     the version before is kept beside it as prices.yaml.bak.
     """
-    from accel_bench.price_catalogue import Origin, read_catalogue
-    from accel_bench.prices import user_table_path
+    from accel_bench.catalog.price_import import Origin, read_catalogue
+    from accel_bench.catalog.prices import user_table_path
 
     origin = Origin(
         provider or _provider(file),
@@ -125,15 +125,15 @@ def _day(date: str | None, file: Path) -> str:
 
 def _write(path: Path, prices: list[Price], file: Path) -> Path:
     """Put the prices into the table's file, which is the old one or the new one at any moment."""
-    from accel_bench.errors import PriceError
-    from accel_bench.prices import (
+    from accel_bench.catalog.prices import (
         leading_comments,
         merge,
         read_table_text,
         table_text,
         user_prices,
     )
-    from accel_bench.store.folders import write_atomically
+    from accel_bench.errors import PriceError
+    from accel_bench.runner.folders import write_atomically
 
     if not prices:
         raise PriceError(f"{file} holds no price of a machine with accelerators that was asked for")

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from accel_bench.analysis.throughput import run_throughput
-from accel_bench.launch.watch import Beat
-from accel_bench.plan import Plan, Planned
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
+from accel_bench.runner.supervise import Beat
 
 
 class QuietReporter:

@@ -12,21 +12,21 @@ from typing import Any
 
 import typer
 
-from accel_bench.analysis.document import Summary
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
 from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
+from accel_bench.documents.load import parse_value
+from accel_bench.documents.presets import find_samples
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
-from accel_bench.machine import Machine, read_machine
-from accel_bench.plan import Plan, Wishes, make_plan
-from accel_bench.redaction import Redactor
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, Wishes, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-from accel_bench.rounds import Session, new_id
+from accel_bench.runner.session import Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
-from accel_bench.scenario.load import parse_value
-from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import Store, open_store
 
 LOG_LINES = 15

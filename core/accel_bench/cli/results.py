@@ -33,8 +33,8 @@ def list_results(
     ] = "table",
 ) -> None:
     """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`."""
+    from accel_bench.analysis.listing import LIST_COLUMNS, csv_text, list_runs, markdown_text, shown
     from accel_bench.store.database import open_store
-    from accel_bench.store.listing import LIST_COLUMNS, csv_text, list_runs, markdown_text, shown
 
     with open_store(results, write=False) as store:
         rows = list_runs(store)
@@ -93,9 +93,9 @@ def export_results(
     """Write all runs to a file or to the terminal."""
     import json
 
+    from accel_bench.analysis.listing import csv_text, flat_run
+    from accel_bench.runner.folders import write_atomically
     from accel_bench.store.database import open_store
-    from accel_bench.store.folders import write_atomically
-    from accel_bench.store.listing import csv_text, flat_run
 
     with open_store(results, write=False) as store:
         found = store.results()
@@ -119,8 +119,8 @@ def explain_difference(
     """Print what makes two experiments different ones."""
     import json
 
+    from accel_bench.analysis.listing import differences
     from accel_bench.store.database import open_store
-    from accel_bench.store.listing import differences
 
     with open_store(results, write=False) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]
@@ -168,7 +168,7 @@ def _print_run(result: Result, folder: Path) -> None:
     """How one attempt ended and what it measured."""
     import shlex
 
-    from accel_bench.analysis.throughput import run_throughput
+    from accel_bench.analysis.metrics.throughput import run_throughput
 
     speed = run_throughput(result)
     own = {"run_id", "sitting", "round", "position", "attempt", "status", "reasons", "phase"}
@@ -196,7 +196,7 @@ def _ranks(result: Result) -> int:
 
 def _rank_facts(rank: RankResult) -> dict[str, Any]:
     """What a rank reports beside its samples, and what each stage did to its memory."""
-    from accel_bench.analysis.memory import stages_of
+    from accel_bench.analysis.metrics.memory import stages_of
 
     document = rank.model_dump(mode="json")
     kept = ("rank", "status", "reasons", "error", "device", "metrics", "realised", "evidence")

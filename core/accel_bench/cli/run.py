@@ -49,7 +49,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
     --no-baseline.
     """
     from accel_bench.cli.request import Request, parse_overrides
-    from accel_bench.plan import Wishes
+    from accel_bench.planning.plan import Wishes
 
     short = {
         "measure.repeats": repeats,

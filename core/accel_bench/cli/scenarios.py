@@ -17,9 +17,9 @@ COLUMNS = ("name", "slow", "stacks", "description")
 def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
+    from accel_bench.documents.presets import find_samples
     from accel_bench.scenario.draft import read_draft
     from accel_bench.scenario.expand import check_file
-    from accel_bench.scenario.samples import find_samples
 
     rows = []
     for name, path in sorted(find_samples("scenarios").items()):
@@ -38,7 +38,7 @@ def list_scenarios(output: Format = "table") -> None:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` prints.")]) -> None:
     """Print the file of a shipped scenario, ready to be copied and changed."""
-    from accel_bench.scenario.samples import sample_path
+    from accel_bench.documents.presets import sample_path
 
     typer.echo(sample_path("scenarios", name).read_text(encoding="utf8").rstrip())
 
@@ -51,8 +51,8 @@ def validate(
     wrong."""
     from accel_bench.cli.request import find_drafts
     from accel_bench.errors import AccelBenchError
-    from accel_bench.machine import read_machine
-    from accel_bench.plan import Wishes, make_plan
+    from accel_bench.machine.info import read_machine
+    from accel_bench.planning.plan import Wishes, make_plan
 
     machine, wrong = read_machine(), 0
     for name in files:

@@ -11,10 +11,10 @@ import typer
 
 from accel_bench.cli.output import print_json, print_table
 from accel_bench.cli.request import find_drafts
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError
-from accel_bench.machine import read_machine
-from accel_bench.plan import Plan, Planned, Wishes, make_plan
-from accel_bench.redaction import Redactor
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Plan, Planned, Wishes, make_plan
 
 COLUMNS = ("stack", "sweep", "here", "reasons")
 

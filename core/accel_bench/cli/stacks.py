@@ -17,8 +17,8 @@ COLUMNS = ("name", "plugins", "set", "description")
 def list_stacks(output: Format = "table") -> None:
     """List the named stacks, with the plugins that each needs and the settings that it changes."""
     from accel_bench.cli.output import print_rows
+    from accel_bench.documents.presets import find_samples
     from accel_bench.scenario.draft import read_stack
-    from accel_bench.scenario.samples import find_samples
 
     rows = []
     for name, path in sorted(find_samples("stacks").items()):
@@ -37,6 +37,6 @@ def list_stacks(output: Format = "table") -> None:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `stacks list` prints.")]) -> None:
     """Print the file of a named stack."""
-    from accel_bench.scenario.samples import sample_path
+    from accel_bench.documents.presets import sample_path
 
     typer.echo(sample_path("stacks", name).read_text(encoding="utf8").rstrip())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from accel_bench.analysis.document import ExperimentSummary, Summary
-from accel_bench.analysis.statistics import Interval
+from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import percent, plain_value, rate, ratio
 
 EMPTY = "-"

@@ -8,8 +8,8 @@ from io import StringIO
 
 from pydantic import TypeAdapter
 
-from accel_bench.analysis.comparable import Difference
-from accel_bench.analysis.stored import Side, StoredComparison
+from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.compare import Side, StoredComparison
 from accel_bench.analysis.wording import (
     interval_text,
     label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from accel_bench.analysis.document import Summary
+from accel_bench.analysis.schema import Summary
 from accel_bench.errors import AccelBenchError, did_you_mean
 from accel_bench.report.csv_report import render_csv
 from accel_bench.report.json_report import render_json

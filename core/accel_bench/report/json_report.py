@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from accel_bench.analysis.document import Summary
+from accel_bench.analysis.schema import Summary
 
 
 def render_json(summaries: Sequence[Summary]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.document import ExperimentSummary, SeedEquivalence, Summary
+from accel_bench.analysis.schema import ExperimentSummary, SeedEquivalence, Summary
 from accel_bench.analysis.wording import flops, label, listing
 from accel_bench.report.cells import plain
 

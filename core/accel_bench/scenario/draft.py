@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accel_bench.documents.document import MAXIMUM_DEPTH
+from accel_bench.documents.load import Document, Location, load_file
+from accel_bench.documents.presets import find_samples
+from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.document import MAXIMUM_DEPTH
-from accel_bench.scenario.load import Document, Location, load_file
 from accel_bench.scenario.models import LadderPlace, StackEntry, Work
-from accel_bench.scenario.samples import find_samples
-from accel_bench.scenario.validate import validate
 
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""

@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.load import Location
+from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.base import Frozen, JsonValue
 from accel_bench.scenario.draft import Draft, check_depth, set_path
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import with_ladder
-from accel_bench.scenario.load import Location
 from accel_bench.scenario.models import (
     Exclusion,
     Scenario,
@@ -22,7 +23,6 @@ from accel_bench.scenario.models import (
     StackEntry,
     Work,
 )
-from accel_bench.scenario.validate import known_keys, validate
 
 OF_THE_COMPARISON = frozenset(
     {

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.models import Scenario, Stack
 
 SCHEMA_VERSION = 1
@@ -58,7 +58,7 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """Collect what can change a result.
 
     Names, repeats, timeouts and folders are left out: they do not change what a process does.
-    `environment` holds versions, devices and fingerprints (see `accel_bench.plan`).
+    `environment` holds versions, devices and fingerprints (see `accel_bench.planning.plan`).
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import canonical_json
 from accel_bench.scenario.ladder_items import Item, read_items
 from accel_bench.scenario.models import LadderPlace, StackEntry
 from accel_bench.scenario.uses import Use
-from accel_bench.scenario.validate import validate
 
 BASELINE = "baseline"
 """The stack on which a ladder stands, where the file names no other one."""

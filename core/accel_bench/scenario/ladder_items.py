@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accel_bench.documents.document import kind
+from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.document import kind
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import canonical_json
 from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import Use
-from accel_bench.scenario.validate import validate
 
 MAXIMUM_ITEMS = 32
 """Items of one ladder: it makes nearly twice as many stacks."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from accel_bench.scenario.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.settings import Measure, Resources, Train, complete_batch
 from accel_bench.scenario.uses import (
     AdapterUse,

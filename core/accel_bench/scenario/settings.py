@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench.scenario.base import Frozen, PositiveInt
+from accel_bench.documents.base import Frozen, PositiveInt
 
 
 class Train(Frozen):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
 
-from accel_bench.scenario.base import Frozen, JsonValue, PositiveInt
+from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 
 DType = Literal["float32", "bfloat16", "float16"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_, select
 from typing_extensions import Self
 
-from accel_bench import __version__
+from accel_bench._version import __version__
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError, did_you_mean
-from accel_bench.redaction import Redactor
 from accel_bench.result import Result
 from accel_bench.store import sqlite
 from accel_bench.store.records import (

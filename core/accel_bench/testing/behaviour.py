@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from accel_bench.analysis.convergence import compare_losses
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
 from accel_bench.testing.in_process import Carried

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.installed import Installed, find
 from accel_bench.plugin import Plugin
-from accel_bench.plugin_import import import_plugin
+from accel_bench.plugins.loading import import_plugin
+from accel_bench.plugins.registry import Installed, find
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import behaviour
 from accel_bench.testing.report import Clause, Report, proven, violated

@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 from packaging.requirements import Requirement
 from pydantic import BeforeValidator, PlainValidator, WrapValidator
 
-from accel_bench.contract import OWN_DISTRIBUTION, is_on_contract
+from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, PluginError
-from accel_bench.installed import Installed
-from accel_bench.misfits import misfits, wrong_declarations
 from accel_bench.plugin import CONTRACT, Options, Plugin
-from accel_bench.plugin_description import implemented, options_of
-from accel_bench.scenario.validate import validate
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION, is_on_contract
+from accel_bench.plugins.describe import implemented, options_of
+from accel_bench.plugins.registry import Installed
+from accel_bench.plugins.validation import misfits, wrong_declarations
 from accel_bench.testing.report import Clause, proven, unproven, violated
 
 HEAVY = (
@@ -47,7 +47,7 @@ STRANGE = "an_option_that_nobody_has"
 
 PROGRAM = """\
 import contextlib, json, os, sys
-import accel_bench.plugins
+import accel_bench.plugins.manager
 from accel_bench.errors import AccelBenchError
 from accel_bench.testing.tiny import plan_trial, this_machine
 
@@ -62,7 +62,7 @@ def plan(*trial):
     with contextlib.suppress(AccelBenchError):  # Told where the plugin is to be run.
         plan_trial(*trial)
 
-imported = seen(accel_bench.plugins.load_class, sys.argv[1], allow_torch=True)
+imported = seen(accel_bench.plugins.manager.load_class, sys.argv[1], allow_torch=True)
 this_machine()
 print("\\n", repr((imported, seen(plan, *json.loads(sys.argv[2])))), sep="")
 """

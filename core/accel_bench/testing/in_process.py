@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from accel_bench.errors import WorkerError
 from accel_bench.job import Job
-from accel_bench.launch.attempt import Attempt, carry_out
-from accel_bench.plan import Planned
+from accel_bench.launcher import RankProcess
+from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
-from accel_bench.plugins import Active, Member, activate
-from accel_bench.ranks import RankProcess
+from accel_bench.plugins.manager import Active, Member, activate
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
+from accel_bench.runner.attempt import Attempt, carry_out
 from accel_bench.testing.tiny import this_machine
 from accel_bench.testing.traces import Traces, changes, preserved, read_traces
 from accel_bench.worker import settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from accel_bench.scenario.base import Frozen
+from accel_bench.documents.base import Frozen
 
 Outcome = Literal["proven", "violated", "unproven"]
 """What may be said about a clause."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import PluginError
-from accel_bench.plan import Planned
+from accel_bench.planning.plan import Planned
 from accel_bench.result import Result, Status
 from accel_bench.testing.in_process import SITTING, Carried, carry_out_here
 from accel_bench.testing.tiny import plan_trial

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from accel_bench.additions import ADAPTER_WHEN_NEEDED
+from accel_bench.catalog.models import list_cards
 from accel_bench.errors import ScenarioError
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.installed import find
-from accel_bench.machine import Machine, read_machine
-from accel_bench.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.defaults import ADAPTER_WHEN_NEEDED
+from accel_bench.planning.plan import Plan, Planned, Wishes, make_plan
 from accel_bench.plugin import Plugin
-from accel_bench.plugin_description import implemented
-from accel_bench.plugins import load_class
-from accel_bench.scenario.catalogue import list_cards
+from accel_bench.plugins.describe import implemented
+from accel_bench.plugins.manager import load_class
+from accel_bench.plugins.registry import find
 from accel_bench.scenario.draft import Draft, normalise_stacks
 
 MODEL = "tiny-llama-cpu"

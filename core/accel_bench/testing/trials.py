@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.plan import Planned
+from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Plugin
 from accel_bench.result import RankResult, Result
 from accel_bench.testing.in_process import Carried, fail_here

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accel_bench.errors import AccelBenchError, WorkerError
 from accel_bench.job import Job
-from accel_bench.plugins import activate
+from accel_bench.plugins.manager import activate
 from accel_bench.result import RankResult, Status
 from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accel_bench.errors import HookError, InvalidRunError
-from accel_bench.plugins import Active, wrong_answer
+from accel_bench.flops.workload import Workload
+from accel_bench.plugins.manager import Active, wrong_answer
 from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker import failure
-from accel_bench.workload import Workload
 
 
 @dataclass

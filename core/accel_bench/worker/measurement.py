@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from accel_bench.constraints import refuse_architecture
 from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
-from accel_bench.plugins import Active, Member, wrong_answer
+from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.plugins.constraints import refuse_architecture
+from accel_bench.plugins.manager import Active, Member, wrong_answer
 from accel_bench.result import RankResult
 from accel_bench.run import Device, Run
 from accel_bench.worker import settings
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
-from accel_bench.worker.disturbance import Disturbances
 from accel_bench.worker.findings import (
     Findings,
     check_window,
@@ -27,8 +27,9 @@ from accel_bench.worker.findings import (
     rank_result,
 )
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.outliers import Disturbances
 from accel_bench.worker.stopwatch import MOST_DISCARDED, WindowStopwatch
-from accel_bench.worker.synchronizations import SynchronizationCounter
+from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -167,7 +168,7 @@ def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
     if active.answers("add_adapter"):
         run.model = answer(active, "add_adapter", run)
     if run.scenario.train.gradient_checkpointing:
-        settings.enable_gradient_checkpointing(run.model)
+        enable_gradient_checkpointing(run.model)
     heartbeat.phase = "accelerate_model"
     for _, changed in active.call_all("accelerate_model", run=run):
         run.model = run.model if changed is None else changed
@@ -221,7 +222,7 @@ def first_step_probe(run: Run, findings: Findings) -> Any:
     """
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
-    from accel_bench.worker.gradient_flow import FirstStepProbe
+    from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
     probe = FirstStepProbe(run)
     findings.realised["gradient_flow"] = probe.findings
@@ -239,16 +240,16 @@ def check_first_step(run: Run, probe: Any, findings: Findings, strategy: str | N
     if probe is None:
         findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}
         return
-    from accel_bench.worker.realised import (
+    from accel_bench.worker.flops.trace import read_workload
+    from accel_bench.worker.verify.effective import (
         device_facts,
         differences,
         environment_changes,
         read_realised,
     )
-    from accel_bench.worker.workload import read_workload
 
     probe.remove()
-    findings.workload = read_workload(run)
+    run.workload = findings.workload = read_workload(run)
     findings.device = device_facts(run)
     findings.realised |= {
         **read_realised(run),

@@ -1,5 +1,4 @@
-"""What core sets in the worker for every stack alike: threads, seeds, the process group,
-checkpointing."""
+"""What core sets in the worker for every stack alike: threads, seeds, the process group."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ import random
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-from accel_bench.errors import InvalidRunError, ScenarioError
+from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
 
 SAME_FOR_ALL = {
@@ -22,9 +20,6 @@ would change every stack; what a scenario or the user sets comes first."""
 
 ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Older names that torch still reads, before `PYTORCH_ALLOC_CONF`: they are watched, not set."""
-
-CHECKPOINTING_WORDS = ("activation", "gradient")
-"""What a model's switch for checkpointing is named by: transformers renamed it in 5.23."""
 
 
 def set_environment() -> None:
@@ -61,26 +56,6 @@ def leave_process_group() -> None:
     """Destroy the process group, so that no rank dies of it at exit."""
     if _has_process_group():
         sys.modules["torch"].distributed.destroy_process_group()
-
-
-def enable_gradient_checkpointing(model: Any) -> None:
-    """Have the model recompute its activations. Raises ScenarioError when it cannot."""
-    word = _word_for_checkpointing(model)
-    enable = getattr(model, f"{word}_checkpointing_enable")
-    enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
-
-
-def disable_gradient_checkpointing(model: Any) -> None:
-    """Have the model keep its activations. Raises ScenarioError when it cannot."""
-    getattr(model, f"{_word_for_checkpointing(model)}_checkpointing_disable")()
-
-
-def _word_for_checkpointing(model: Any) -> str:
-    """What the model's own switch is called."""
-    for word in CHECKPOINTING_WORDS:
-        if hasattr(model, f"{word}_checkpointing_enable"):
-            return word
-    raise ScenarioError(f"train.gradient_checkpointing: {type(model).__name__} does not offer it")
 
 
 def _check_world_size(run: Run) -> None:

@@ -14,14 +14,14 @@ import torch
 from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_arguments
 
 from accel_bench import Device, Experiment, Machine, Run, Scenario, load_base_model
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.plugins import activate
-from accel_bench.scenario.load import load_file
+from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.plugins.manager import activate
 from accel_bench.scenario.models import Stack, StackEntry
-from accel_bench.scenario.samples import find_samples
 from accel_bench.scenario.uses import Use
 from accel_bench.testing import check_plugin, run_plugin
-from accel_bench.worker.settings import enable_gradient_checkpointing
 
 MIXTRAL = {
     "id": "mixtral-8x7b",

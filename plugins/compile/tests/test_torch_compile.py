@@ -11,12 +11,12 @@ from accel_bench_compile.impl import repeated_blocks
 from pydantic import ValidationError
 from torch import nn
 
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
 from accel_bench.errors import PluginError
-from accel_bench.scenario.load import load_file
+from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.scenario.models import StackEntry
-from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin
-from accel_bench.worker.settings import enable_gradient_checkpointing
 
 LAYERS = 3
 

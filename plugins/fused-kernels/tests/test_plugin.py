@@ -11,11 +11,11 @@ from accel_bench_fused_kernels.plugin import PARTS, library_of
 from pydantic import ValidationError
 
 from accel_bench import Experiment, Scenario, Status
-from accel_bench.machine import read_machine
+from accel_bench.documents.presets import find_samples
+from accel_bench.machine.info import read_machine
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.expand import check_file
 from accel_bench.scenario.models import Stack
-from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin, run_plugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")

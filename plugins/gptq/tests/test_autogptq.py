@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from accel_bench import load_base_model
-from accel_bench.builtin.lora import Lora
-from accel_bench.builtin.synthetic import SyntheticOptions
-from accel_bench.builtin.synthetic_impl import make_up
+from accel_bench.builtin.data.synthetic import SyntheticOptions
+from accel_bench.builtin.data.synthetic_impl import make_up
+from accel_bench.builtin.models.lora import Lora
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.result import Status
 from accel_bench.testing import check_plugin, run_plugin

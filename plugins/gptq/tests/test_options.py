@@ -7,9 +7,9 @@ import sys
 import pytest
 from accel_bench_gptq import AutoGPTQ
 
-from accel_bench.constraints import unmet_constraints
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.plugins import activate
+from accel_bench.plugins.constraints import unmet_constraints
+from accel_bench.plugins.manager import activate
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
 

@@ -15,11 +15,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from accel_bench import Machine
 from accel_bench.errors import PluginError
-from accel_bench.machine import GPU
-from accel_bench.worker.gradient_flow import FirstStepProbe
-from accel_bench.worker.kernels import read_experts
-from accel_bench.worker.settings import enable_gradient_checkpointing
-from accel_bench.worker.workload import read_workload
+from accel_bench.machine.info import GPU
+from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.worker.flops.trace import read_workload
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.kernels import read_experts
 
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from accel_bench.installed import installed
+from accel_bench.documents.presets import find_samples
+from accel_bench.plugins.registry import installed
 from accel_bench.result import Result, Status
-from accel_bench.scenario.samples import find_samples
 from accel_bench.store.database import open_store
 from accel_bench.testing import check_plugin, run_plugin
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from accel_bench import Device, Experiment, Run, Scenario
-from accel_bench.builtin.dataset_impl import TokenDataset
+from accel_bench.builtin.data.dataset_impl import TokenDataset
 from accel_bench.scenario.models import Stack
 
 LENGTHS = (9, 3, 14, 2, 7, 11, 5, 16)

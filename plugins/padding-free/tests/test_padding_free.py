@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from accel_bench import Machine
-from accel_bench.analysis.audit import audit
-from accel_bench.scenario.load import load_file
+from accel_bench.analysis.checks.audit import audit
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
 from accel_bench.scenario.models import StackEntry
-from accel_bench.scenario.samples import find_samples
 from accel_bench.testing import check_plugin, run_plugin
 
 # What the libraries say of themselves is not ours to mend.

@@ -12,8 +12,8 @@ import torch
 from accel_bench_torchao import TorchAO, TorchAOOptions
 
 from accel_bench import Device, Experiment, Run, Scenario, load_base_model
-from accel_bench.builtin.lora import LoraOptions
-from accel_bench.builtin.lora_impl import add_adapter
+from accel_bench.builtin.models.lora import LoraOptions
+from accel_bench.builtin.models.lora_impl import add_adapter
 from accel_bench.scenario.models import Stack
 
 LAYERS = 2

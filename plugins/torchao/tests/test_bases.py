@@ -12,11 +12,11 @@ import torch
 from accel_bench_torchao import TorchAO
 
 from accel_bench import load_base_model
-from accel_bench.builtin.ddp import DDPOptions
-from accel_bench.builtin.ddp_impl import wrap
+from accel_bench.builtin.parallel.ddp import DDPOptions
+from accel_bench.builtin.parallel.ddp_impl import wrap
 from accel_bench.errors import PluginError
 from accel_bench.testing import run_plugin
-from accel_bench.worker.workload import read_workload
+from accel_bench.worker.flops.trace import read_workload
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accel_bench import Machine
-from accel_bench.machine import GPU
+from accel_bench.machine.info import GPU
 from accel_bench.testing import run_plugin
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.

@@ -11,7 +11,7 @@ from accel_bench_torchao import TorchAOOptions
 from pydantic import ValidationError
 
 from accel_bench.errors import PluginError
-from accel_bench.machine import read_machine
+from accel_bench.machine.info import read_machine
 from accel_bench.testing import run_plugin
 
 FLOAT8 = {"float8_training": "tensorwise", "emulate": True}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accel_bench import Status
-from accel_bench.scenario.samples import find_samples
+from accel_bench.documents.presets import find_samples
 from accel_bench.testing import check_plugin, run_plugin
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.

@@ -1,0 +1,246 @@
+"""Self-audit: figures of one row that must agree with one another, whatever was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from accel_bench.analysis.metrics.devices import devices_used
+from accel_bench.analysis.metrics.peak import peak_flops_of
+from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.documents.base import Frozen
+from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
+
+CLOCK_TOLERANCE = 0.02
+"""Relative disagreement allowed between the steps of a window and the wall clock around it."""
+
+CLOCK_SLACK_SECONDS = 0.05
+"""What is allowed beside that: the scheduler may step in between two readings of the clock."""
+
+PHASE_TOLERANCE = 0.05
+"""Relative disagreement allowed between the sum of a step's phases and the step."""
+
+PHASE_SLACK_SECONDS = 0.002
+"""What is allowed beside that: an engine may do something of its own between two phases."""
+
+
+class Broken(Frozen):
+    """An invariant that a row breaks."""
+
+    invariant: str
+    """Its name: a key of `INVARIANTS`."""
+
+    figures: str
+    """The figures that disagree."""
+
+
+def audit(result: Result) -> list[Broken]:
+    """Hold a completed run's figures against one another; a run that did not complete has none."""
+    if not result.status.completed:
+        return []
+    return [
+        Broken(invariant=name, figures=figures)
+        for name, check in INVARIANTS.items()
+        for figures in check(result)
+    ]
+
+
+def marked(result: Result) -> Result:
+    """The same row; `degraded`, with every broken invariant as a reason, where there are any."""
+    broken = audit(result)
+    if not broken:
+        return result
+    reasons = (f"self-audit, {one.invariant}: {one.figures}" for one in broken)
+    changes = {"status": Status.DEGRADED, "reasons": (*result.reasons, *reasons)}
+    return result.model_copy(update=changes)
+
+
+def sequence_length(result: Result) -> Iterator[str]:
+    """Processed tokens per second x devices / samples per second = sequence length.
+
+    That holds where all samples have one length, as the data's plugin says in its evidence
+    (`constant_length`); elsewhere it is their upper limit. The
+    seconds and the devices stand on both sides of the division: tokens and samples are what is
+    left, and they are held against what was asked.
+    """
+    asked = result.experiment.scenario.data.sequence_length
+    steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
+    lengths = {step.processed_tokens / step.samples for step in steps if step.samples}
+    if not lengths:
+        return
+    longest = max(lengths)
+    constant = any(_says_constant(rank) for rank in result.ranks)
+    if longest > asked or (constant and lengths != {asked}):
+        yield (
+            f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
+            f"{sum(step.samples for step in steps):,} samples, up to {longest:,.6g} in one; "
+            f"the sequence length is {asked:,}"
+        )
+
+
+def _says_constant(rank: RankResult) -> bool:
+    """Whether a plugin says that all samples are as long as asked."""
+    shown = (found for found in rank.evidence.values() if isinstance(found, dict))
+    return any(found.get("constant_length") is True for found in shown)
+
+
+def global_batch(result: Result) -> Iterator[str]:
+    """Steps of the window x global batch size = samples of all ranks."""
+    windows = list(_windows(result).values())
+    if len(windows) < result.experiment.scenario.world_size:
+        return
+    size = result.experiment.scenario.train.global_batch_size
+    counts = {len(window.samples) for window in windows}
+    samples = sum(sample.samples for window in windows for sample in window.samples)
+    if len(counts) > 1:
+        yield f"ranks measured different numbers of steps: {sorted(counts)}"
+    elif samples != counts.pop() * size:
+        steps = len(windows[0].samples)
+        yield f"{steps:,} steps x global batch {size:,} = {steps * size:,}, but {samples:,} samples"
+
+
+def token_counts(result: Result) -> Iterator[str]:
+    """Processed >= real >= supervised tokens, in every step."""
+    for name, window in _windows(result).items():
+        for step in _all_steps(window):
+            counts = (step.processed_tokens, step.real_tokens, step.supervised_tokens)
+            if not counts[0] >= counts[1] >= counts[2] >= 0:
+                shown = "{:,} processed, {:,} real, {:,} supervised tokens".format(*counts)
+                yield f"{name}step {step.step}: {shown}"
+                break
+
+
+def rate_times_time(result: Result) -> Iterator[str]:
+    """Tokens per second, by the wall clock of the window, x seconds of its steps = its tokens."""
+    for name, window in _windows(result).items():
+        if window.samples and window.samples[0].device_seconds is None:
+            yield from _clock_figures(name, window, "steps", [s.seconds for s in window.samples])
+
+
+def device_clock(result: Result) -> Iterator[str]:
+    """Seconds between device events = wall clock of the window."""
+    for name, window in _windows(result).items():
+        seconds = [s.device_seconds for s in window.samples if s.device_seconds is not None]
+        if seconds and len(seconds) == len(window.samples):
+            yield from _clock_figures(name, window, "device events", seconds)
+
+
+def order_statistics(result: Result) -> Iterator[str]:
+    """0 < minimum <= median <= maximum of the step times."""
+    for name, window in _windows(result).items():
+        seconds = [sample.seconds for sample in window.samples]
+        if seconds and not 0 < min(seconds) <= median(seconds) <= max(seconds) < math.inf:
+            shown = " / ".join(f"{f(seconds):.6g}" for f in (min, median, max))
+            yield f"{name}step seconds, minimum / median / maximum: {shown}"
+
+
+def memory_order(result: Result) -> Iterator[str]:
+    """Process memory by NVML >= reserved >= allocated, for every rank that knows two of them."""
+    for name, rank in _named_ranks(result):
+        seen = [*rank.metrics, *(one for one in result.metrics if one.rank in (None, rank.rank))]
+        peaks = [(what, _largest(seen, *metric)) for what, metric in MEMORY.items()]
+        known = [(what, peak) for what, peak in peaks if peak is not None]
+        for (more, larger), (less, smaller) in pairwise(known):
+            if larger < smaller:
+                yield f"{name}{larger:,.0f} bytes {more}, but {smaller:,.0f} bytes {less}"
+
+
+def devices(result: Result) -> Iterator[str]:
+    """Devices used = devices asked, and of the kind that was asked."""
+    scenario = result.experiment.scenario
+    used = devices_used(result)
+    if used is not None and used != scenario.world_size:
+        yield f"{used} devices used, {scenario.world_size} asked"
+    asked = scenario.resources.device
+    kinds = {str(rank.device["type"]) for rank in result.ranks if rank.device.get("type")}
+    if asked != "auto" and kinds - {asked}:
+        yield f"used {', '.join(sorted(kinds))}, asked {asked}"
+
+
+def phases(result: Result) -> Iterator[str]:
+    """The phases of a step add up to the step."""
+    for name, rank in _named_ranks(result):
+        split = rank.phases
+        if split is None:
+            continue
+        total = sum(split.seconds.values())
+        allowed = max(PHASE_TOLERANCE * split.step_seconds, PHASE_SLACK_SECONDS)
+        if abs(total - split.step_seconds) > allowed:
+            parts = " + ".join(f"{phase} {value:.4g}" for phase, value in split.seconds.items())
+            yield f"{name}{parts} = {total:.4g} s, but the step took {split.step_seconds:.4g} s"
+
+
+def model_utilization(result: Result) -> Iterator[str]:
+    """0 < MFU <= 1, in the causal convention, where the peak of the realised dtype is known."""
+    peak = peak_flops_of(result)
+    found = utilization(result, peak) if peak is not None else None
+    if found is not None and found.mfu is not None:
+        yield from utilization_figures(found.mfu.causal)
+
+
+def utilization_figures(mfu: float) -> Iterator[str]:
+    """What is wrong with an MFU: it must be above 0 and at most 1."""
+    if not 0 < mfu <= 1:
+        yield f"an MFU of {mfu:.4g} is not above 0 and at most 1"
+
+
+INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
+    "sequence_length": sequence_length,
+    "global_batch": global_batch,
+    "token_counts": token_counts,
+    "rate_times_time": rate_times_time,
+    "device_clock": device_clock,
+    "order_statistics": order_statistics,
+    "memory_order": memory_order,
+    "model_utilization": model_utilization,
+    "devices": devices,
+    "phases": phases,
+}
+"""Checks by name; each yields the figures of what is broken."""
+
+MEMORY: Mapping[str, tuple[str, str]] = {
+    "by NVML": ("nvml_peak_memory_bytes", ""),
+    "reserved": ("peak_reserved_bytes", ""),
+    "allocated": ("peak_memory_bytes", "allocated"),
+}
+"""Metrics from the largest to the smallest: name, and kind where only one kind belongs here."""
+
+
+def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
+    """Ranks with their name in a sentence, which is empty where there is only one."""
+    several = len(result.ranks) > 1
+    return [(f"rank {rank.rank}: " if several else "", rank) for rank in result.ranks]
+
+
+def _windows(result: Result) -> dict[str, Window]:
+    """Windows of the ranks that have one, by the rank's name."""
+    return {name: rank.window for name, rank in _named_ranks(result) if rank.window is not None}
+
+
+def _all_steps(window: Window) -> tuple[Sample, ...]:
+    return (*window.warmup, *window.discarded, *window.samples)
+
+
+def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
+    """Hold the sum of the steps against the wall clock of the window."""
+    wall, total = window.ended - window.started, sum(seconds)
+    if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
+        return
+    tokens = sum(sample.real_tokens for sample in window.samples)
+    by_rate = f"{tokens / wall * total:,.6g}" if wall > 0 else "no number of"
+    yield (
+        f"{name}{what} take {total:.6g} s, the wall clock says {wall:.6g} s: rate x time is "
+        f"{by_rate} tokens, and {tokens:,} were counted"
+    )
+
+
+def _largest(metrics: Sequence[Metric], name: str, kind: str) -> float | None:
+    """Largest value of a metric over the ways of measuring it; None where nobody knows it."""
+    values = [
+        one.value
+        for one in metrics
+        if one.name == name and one.value is not None and kind in ("", one.kind)
+    ]
+    return max(values, default=None)

@@ -1,0 +1,150 @@
+"""What disturbed a run from outside: its devices' states, and other work on the host's CPUs.
+
+Reasons that concern a device are absolute and degrade a run. What depends on load is relative to
+the sitting's own median, and is said once for a table: on a shared machine a flag on every row says
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.analysis.wording import label, listing, percent
+from accel_bench.machine.state import (
+    GPUState,
+    MachineState,
+    foreign_reason,
+    throttled,
+    used_by,
+)
+from accel_bench.result import RankResult, Result
+
+THROTTLED_SHARE = 0.01
+"""Share of an attempt's time in which heat may hold the clocks down."""
+
+MINIMUM_RUNS = 3
+"""Runs of a sitting that a median means something for."""
+
+LOAD_MARGINS = {"stolen": 0.02, "others": 0.10}
+"""How much more of the CPUs' time than in the sitting's middle run is worth a word."""
+
+
+def device_reasons(
+    before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
+) -> tuple[str, ...]:
+    """Why a run on these devices is degraded; empty for ranks that used no GPU."""
+    uuids = dict.fromkeys(
+        str(rank.device.get("uuid", "")) for rank in ranks if rank.device.get("type") == "cuda"
+    )
+    reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
+    return tuple(dict.fromkeys(reasons))
+
+
+class Load(NamedTuple):
+    """Shares of the CPUs' time during one run, null where a counter is missing."""
+
+    stolen: float | None
+    """Share that the hypervisor gave to others (steal)."""
+
+    others: float | None
+    """Share in which work that is not ours kept cores busy."""
+
+
+def load_of(result: Result) -> Load | None:
+    """How busy the host was with other work during a run; None when that was not read."""
+    if result.state_before is None or result.state_after is None:
+        return None
+    before, after = result.state_before.cpu, result.state_after.cpu
+    if before.total_seconds is None or after.total_seconds is None:
+        return None
+    passed = after.total_seconds - before.total_seconds
+    if passed <= 0:
+        return None
+    stolen = others = None
+    if before.stolen_seconds is not None and after.stolen_seconds is not None:
+        stolen = max(0.0, after.stolen_seconds - before.stolen_seconds) / passed
+    if before.busy_seconds is not None and after.busy_seconds is not None:
+        own = after.own_seconds - before.own_seconds
+        others = max(0.0, after.busy_seconds - before.busy_seconds - own) / passed
+    return Load(stolen, others)
+
+
+def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
+    """Runs that other work on the host disturbed more than the others of their sitting.
+
+    One sentence for each kind of load and sitting. The load average is stored too, but not judged:
+    half of it is the run before.
+    """
+    sittings: dict[str, dict[str, tuple[Result, Load]]] = {}
+    for result in results:
+        load = load_of(result)
+        if load is not None and result.status.completed:
+            sittings.setdefault(result.sitting, {})[result.run_id] = (result, load)
+    notes = []
+    for runs in sittings.values():
+        notes += _notes(runs, "stolen", "the hypervisor took", lambda load: load.stolen)
+        notes += _notes(runs, "others", "other work took", lambda load: load.others)
+    return tuple(notes)
+
+
+def _notes(
+    runs: Mapping[str, tuple[Result, Load]],
+    kind: str,
+    words: str,
+    pick: Callable[[Load], float | None],
+) -> list[str]:
+    """`other work took up to 45 % of the CPUs during a (round 2), 5 % in this sitting's median`."""
+    shares = {key: share for key, (_, load) in runs.items() if (share := pick(load)) is not None}
+    if len(shares) < MINIMUM_RUNS:
+        return []
+    middle = median(shares.values())
+    high = {key: share for key, share in shares.items() if share > middle + LOAD_MARGINS[kind]}
+    if not high:
+        return []
+    names = listing([_name(runs[key][0]) for key in high])
+    most = percent(round(max(high.values()), 3))
+    usual = percent(round(middle, 3))
+    return [f"{words} up to {most} of the CPUs during {names}; the sitting's median is {usual}"]
+
+
+def _name(result: Result) -> str:
+    return (
+        f"{label(result.experiment.stack.name, result.experiment.sweep)} (round {result.round + 1})"
+    )
+
+
+def _device_reasons(
+    before: MachineState | None, after: MachineState | None, uuid: str
+) -> Iterable[str]:
+    """Reasons of one device."""
+    pair: list[GPUState] = []
+    for state in filter(None, (before, after)):
+        seen = used_by(state, [uuid])
+        pair += seen
+        yield from (f"nvml: {problem}" for one in seen for problem in one.problems)
+        if not seen:
+            why = "; ".join(state.problems) or "NVML does not list it"
+            yield f"nvml: the state of device {uuid or 'without uuid'} is not known: {why}"
+    for one in pair:
+        yield from (foreign_reason(p.pid, p.name, one.uuid) for p in one.foreign)
+        yield from (
+            f"throttled: {limit} on {one.uuid}" for limit in throttled(one.clock_limits or ())
+        )
+        if one.remap_pending:
+            yield f"ecc: bad rows of the memory of {one.uuid} are not replaced yet"
+    if before and after and len(pair) == 2:
+        yield from _rises(pair[0], pair[1], after.monotonic_seconds - before.monotonic_seconds)
+
+
+def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterable[str]:
+    """What counters of a device say of the time between two readings."""
+    if before.ecc_uncorrected is not None and after.ecc_uncorrected is not None:
+        errors = after.ecc_uncorrected - before.ecc_uncorrected
+        if errors > 0:
+            yield f"ecc: {errors} memory errors of {after.uuid} could not be corrected"
+    if before.thermal_limited_seconds is not None and after.thermal_limited_seconds is not None:
+        hot = after.thermal_limited_seconds - before.thermal_limited_seconds
+        if hot > THROTTLED_SHARE * seconds:
+            yield f"throttled: heat held the clocks of {after.uuid} down for {hot:.1f} s"

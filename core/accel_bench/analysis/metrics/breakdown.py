@@ -1,0 +1,142 @@
+"""Where a run's time went: before the window once, and within a step every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from accel_bench.documents.base import Frozen
+from accel_bench.result import RankResult, Result
+
+STAGES = {
+    "imports": "imports_seconds",
+    "load_data": "load_data_seconds",
+    "load_model": "load_model_seconds",
+    "accelerate_model": "accelerate_seconds",
+    "build": "build_seconds",
+    "warm-up": "warmup_seconds",
+}
+"""Stages of a worker, in the order in which they end, and the figure that each becomes."""
+
+
+class StartUp(Frozen):
+    """What a run pays once, in seconds of its slowest rank; null where a stage was not reached."""
+
+    imports_seconds: float | None = None
+    """From the start of the process until all is imported that hooks asked for, and ranks have met.
+    """
+
+    load_data_seconds: float | None = None
+    """Loading the data, from a cache where `prepare_experiment` filled one."""
+
+    load_model_seconds: float | None = None
+    """Making or loading the model."""
+
+    accelerate_seconds: float | None = None
+    """Adding the adapter and accelerating the model."""
+
+    build_seconds: float | None = None
+    """Compiling lazily, wrapping, and building optimizer and batches."""
+
+    warmup_seconds: float | None = None
+    """Building the engine, and all steps before the window."""
+
+    first_step_seconds: float | None = None
+    """The first step alone, with what it compiles and allocates."""
+
+    compile_seconds: float | None = None
+    """Time in the compiler, as it says itself; null where nothing was compiled."""
+
+
+class Phases(Frozen):
+    """Seconds of a step by phase: medians over runs of the slowest rank's."""
+
+    step_seconds: float
+    """The whole step that was split, one after the window."""
+
+    to_window: float | None = None
+    """Its time over the window's median step: the split is flagged where it is 5 % away from 1."""
+
+    data: float | None = None
+    """Getting batches, and copying them to the device."""
+
+    forward: float | None = None
+    """Forward passes."""
+
+    backward: float | None = None
+    """Backward passes, with what joins gradients over ranks."""
+
+    optimizer: float | None = None
+    """Clipping, the update, and letting gradients go."""
+
+
+def start_up(runs: Iterable[Result]) -> StartUp | None:
+    """Each figure's median over runs; None without a run."""
+    found = [_start_up(run) for run in runs]
+    if not found:
+        return None
+    middle = {name: _median([each.get(name) for each in found]) for name in StartUp.model_fields}
+    return StartUp(**middle)
+
+
+def phases(runs: Sequence[Result]) -> Phases | None:
+    """Each phase's median over runs; None where no engine marked any."""
+    ranks = [rank for run in runs if (rank := _slowest(run)) is not None]
+    splits = [rank.phases for rank in ranks if rank.phases is not None]
+    if not splits:
+        return None
+    names = dict.fromkeys(name for split in splits for name in split.seconds)
+    middle = {name: _median([split.seconds.get(name) for split in splits]) for name in names}
+    return Phases(
+        step_seconds=median(split.step_seconds for split in splits),
+        to_window=_median([_to_window(rank) for rank in ranks]),
+        **middle,
+    )
+
+
+def _start_up(run: Result) -> dict[str, float]:
+    """One run's figures, each of the rank that took longest."""
+    found: dict[str, float] = {}
+    for rank in run.ranks:
+        for name, seconds in _of_rank(rank).items():
+            found[name] = max(seconds, found.get(name, 0.0))
+    return found
+
+
+def _of_rank(rank: RankResult) -> dict[str, float]:
+    """Seconds between the ends of consecutive stages, and of the first step."""
+    found: dict[str, float] = {}
+    before = 0.0
+    for stage in rank.stages:
+        if stage.name in STAGES:
+            found[STAGES[stage.name]] = stage.seconds - before
+        before = stage.seconds
+    if rank.window is not None and rank.window.warmup:
+        found["first_step_seconds"] = rank.window.warmup[0].seconds
+    compiled = rank.realised.get("compilation")
+    seconds = compiled.get("compile_seconds") if isinstance(compiled, dict) else None
+    if isinstance(seconds, int | float) and seconds > 0:
+        found["compile_seconds"] = float(seconds)
+    return found
+
+
+def _slowest(run: Result) -> RankResult | None:
+    """The rank whose split step took longest; None when any rank has none."""
+    found = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
+    if not found or len(found) < len(run.ranks):
+        return None
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def _to_window(rank: RankResult) -> float | None:
+    """How long the split step took for a usual one of the rank's window."""
+    if rank.phases is None or rank.window is None:
+        return None
+    usual = median(sample.seconds for sample in rank.window.samples)
+    return rank.phases.step_seconds / usual if usual else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

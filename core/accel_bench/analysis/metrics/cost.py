@@ -1,0 +1,192 @@
+"""What training costs: measured throughput times the price of the machines. Pure arithmetic.
+
+Cost per million tokens = dollars per hour x instances / (tokens per second x 3600 / 1e6), for the
+measured window alone: starting up, compiling, loading and writing checkpoints come on top. Tokens
+are real ones, without padding, of all devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date as Date
+
+from accel_bench.analysis.aggregate import Measured, measure
+from accel_bench.analysis.metrics.cost_schema import (
+    CostDocument,
+    ExperimentCost,
+    Sensitivity,
+    Tariff,
+)
+from accel_bench.analysis.metrics.devices import devices_used
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.catalog.hardware import find_hardware, list_hardware
+from accel_bench.catalog.prices import Price
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Result
+
+FACTORS = (0.5, 1.0, 2.0)
+"""How far throughput or price might be off in a sensitivity."""
+
+
+def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
+    """Dollars for a million tokens; all arguments are positive, tokens are those of all devices."""
+    return usd_per_hour * instances / (tokens_per_second * 3600 / 1e6)
+
+
+def usd_for_tokens(usd_per_million: float, tokens: float) -> float:
+    """Dollars for that many tokens, such as one epoch of a data set."""
+    return usd_per_million * tokens / 1e6
+
+
+def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
+    """The cost with throughput or price halved, as they are, and doubled."""
+    return tuple(
+        Sensitivity(factor=f, throughput=usd_per_million / f, price=usd_per_million * f)
+        for f in FACTORS
+    )
+
+
+def table_tariff(price: Price, today: Date, spot: bool = False) -> Tariff | None:
+    """A row of the price table as a tariff; None where it has no spot price and one is wanted."""
+    usd = price.spot_usd_per_hour if spot else price.usd_per_hour
+    if usd is None:
+        return None
+    same = price.model_dump(exclude={"usd_per_hour", "spot_usd_per_hour"})
+    return Tariff(
+        **same,
+        usd_per_hour=usd,
+        kind="spot" if spot else "on demand",
+        age_days=price.age_days(today),
+        stale=price.is_stale(today),
+    )
+
+
+def cost_of_results(
+    results: Sequence[Result],
+    tariff: Tariff,
+    for_tokens: float | None = None,
+    instances: int | None = None,
+) -> CostDocument:
+    """Work out the cost of every experiment among the results.
+
+    `instances` is how many machines were used, where that is known better than from the devices.
+    """
+    plans: dict[tuple[str, str], PlannedSummary] = {}
+    for result in results:
+        key = (result.experiment.id, result.experiment.stack.name)
+        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
+    measured = [measure(plan, results, repeats=1) for plan in plans.values()]
+    rows = tuple(_row(row, tariff, for_tokens, instances) for row in measured)
+    return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
+
+
+def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:
+    """Whole machines that hold so many devices: a machine is paid for also where part of it idles.
+
+    Without devices per machine it is one for each node.
+    """
+    if devices_per_instance is None:
+        return nodes
+    return max(nodes, math.ceil(devices / devices_per_instance))
+
+
+def same_device(device_name: str, priced: str) -> bool | None:
+    """Whether a device as it names itself is the one that a price is for; None when unknown.
+
+    Prices name a device by the table's short name or, in other catalogues, by a name that several
+    devices share.
+    """
+    found = find_hardware(device_name)
+    known = {name: {name, *row.also_called} for name, row in list_hardware().items()}
+    if found is None or not any(priced in names for names in known.values()):
+        return None
+    return priced in known[found.name]
+
+
+def _row(
+    measured: Measured, tariff: Tariff, for_tokens: float | None, instances: int | None
+) -> ExperimentCost:
+    """One experiment's cost."""
+    experiment, last = measured.planned.experiment, measured.last
+    resources = experiment.scenario.resources
+    used = devices_used(last)
+    device = _device(last)
+    devices = used or experiment.scenario.world_size
+    machines = instances or instances_needed(devices, resources.nodes, tariff.devices)
+    speed = measured.tokens_per_second
+    cost = _cost_interval(speed, tariff.usd_per_hour, machines) if speed else None
+    return ExperimentCost(
+        experiment_id=experiment.id,
+        scenario=experiment.scenario.name,
+        stack=experiment.stack.name,
+        sweep=experiment.sweep,
+        status=measured.ending.status,
+        runs=len(measured.speeds),
+        device=device.get("name") or None,
+        devices_used=used,
+        instances=machines,
+        usd_per_hour=tariff.usd_per_hour * machines,
+        tokens_per_second=speed,
+        usd_per_million_tokens=cost,
+        usd_for_tokens=_scaled(cost, for_tokens) if cost and for_tokens else None,
+        sensitivity=sensitivity(cost.median) if cost else (),
+        notes=_notes(measured, tariff, device, devices, machines),
+    )
+
+
+def _cost_interval(speed: Interval, usd_per_hour: float, instances: int) -> Interval:
+    """The cost at both ends of the throughput's interval: the fast end is the cheap one."""
+    low, median, high = (
+        usd_per_million_tokens(usd_per_hour, instances, rate) if rate else None
+        for rate in (speed.high, speed.median, speed.low)
+    )
+    assert median is not None
+    return Interval(median=median, low=low, high=high)
+
+
+def _scaled(cost: Interval, tokens: float) -> Interval:
+    """A cost per million tokens as the cost of that many."""
+    low, median, high = (
+        None if usd is None else usd_for_tokens(usd, tokens)
+        for usd in (cost.low, cost.median, cost.high)
+    )
+    assert median is not None
+    return Interval(median=median, low=low, high=high)
+
+
+def _notes(
+    measured: Measured,
+    tariff: Tariff,
+    device: Mapping[str, JsonValue],
+    devices: int,
+    instances: int,
+) -> tuple[str, ...]:
+    """What makes a cost less than it seems."""
+    notes = []
+    if measured.tokens_per_second is None:
+        why = "; ".join(measured.ending.reasons) or measured.ending.status.value
+        notes.append(f"no cost, since no run completed: {why}")
+    if tariff.device and device and (doubt := _doubt(device, tariff.device)):
+        notes.append(
+            f"the runs used {device.get('name')!r}, the price is for machines with "
+            f"{tariff.device}, {doubt}"
+        )
+    paid = instances * (tariff.devices or 0)
+    if paid > devices:
+        notes.append(f"{paid} devices are paid for and {devices} used")
+    return tuple(notes)
+
+
+def _device(run: Result | None) -> Mapping[str, JsonValue]:
+    """What the first rank used; nothing where that is not known."""
+    return run.ranks[0].device if run and run.ranks else {}
+
+
+def _doubt(device: Mapping[str, JsonValue], priced: str) -> str:
+    """Why a price may not be for this device; empty where it is."""
+    if device.get("type") == "cpu":
+        return "which it did not use"
+    same = same_device(str(device.get("name") or ""), priced)
+    return {True: "", False: "which is another device", None: "which may be another"}[same]

@@ -1,0 +1,217 @@
+"""Memory of a row: which rank needed most, and at which stage of its life."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.documents.base import Frozen
+from accel_bench.result import RankResult, Result, Stage
+
+STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"), ("train", ""))
+"""Stages as people name them, and the mark that ends each; the last one has no end."""
+
+
+class StageMemory(Frozen):
+    """What one stage of a rank's life did to its memory."""
+
+    name: str
+    """`before`, `load`, `prepare` or `train`; the first delta is what there was before."""
+
+    kind: str
+    """`allocated` by tensors on a GPU, or `rss`: resident memory of a process on a CPU."""
+
+    delta_bytes: int
+    """Bytes at its end less those at its beginning."""
+
+    peaked_delta_bytes: int | None
+    """Bytes that it used and freed again, above what it left; null where no peak is known."""
+
+
+class MemoryFigure(Frozen):
+    """Bytes of the rank that needed most: medians over runs."""
+
+    bytes: int | None
+    """Peak of the window; null where one rank's is not known, since it may be the largest."""
+
+    rank: int | None
+    """The rank that had it, in most runs."""
+
+    kind: str
+    """How it was measured, in the words of the metric."""
+
+    run_bytes: int | None = None
+    """Peak of the whole run, before and after the window included."""
+
+    run_rank: int | None = None
+    """The rank that had that."""
+
+
+class MemoryFigures(Frozen):
+    """Memory of an experiment; null for what nobody measured."""
+
+    allocated: MemoryFigure | None = None
+    """Held by tensors on a GPU."""
+
+    reserved: MemoryFigure | None = None
+    """Held by torch's allocator there; at least what tensors hold."""
+
+    nvml: MemoryFigure | None = None
+    """Held by the process as the driver sees it; at least what the allocator holds."""
+
+    rss: MemoryFigure | None = None
+    """Resident memory on the host."""
+
+    fragmentation: MemoryFigure | None = None
+    """Reserved less allocated, both at their peaks."""
+
+    saved_for_backward: MemoryFigure | None = None
+    """What autograd keeps of one micro-batch's forward pass."""
+
+    stages: tuple[StageMemory, ...] = ()
+    """Stages of the rank that peaked highest, in the last run."""
+
+
+class Source(NamedTuple):
+    """Which metrics a figure comes from."""
+
+    window: str
+    """Name of the metric of the window."""
+
+    run: str
+    """Name of that of the whole run; empty where there is none."""
+
+    kinds: tuple[str, ...]
+    """Ways of measuring it, the best first."""
+
+
+SOURCES = {
+    "allocated": Source("peak_memory_bytes", "run_peak_memory_bytes", ("allocated",)),
+    "reserved": Source("peak_reserved_bytes", "run_peak_reserved_bytes", ("reserved",)),
+    "nvml": Source(
+        "nvml_window_peak_memory_bytes", "nvml_peak_memory_bytes", ("process", "device_above_start")
+    ),
+    "rss": Source("peak_rss_bytes", "run_peak_rss_bytes", ("rss",)),
+    "fragmentation": Source("fragmentation_bytes", "", ("peak_reserved_minus_peak_allocated",)),
+    "saved_for_backward": Source("saved_for_backward_bytes", "", ("one_forward_of_a_micro_batch",)),
+}
+"""Metrics by the name of the figure that they give."""
+
+
+def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
+    """Bytes allocated, and their peak, of stages given as (delta, peaked delta) in their order.
+
+    The sums run over the stages. Allocated is the largest of them, the peak the largest of what a
+    stage used for a while above its sum; null where a stage does not know that. At least one stage.
+    """
+    known = list(stages)
+    sums = list(accumulate(delta for delta, _ in known))
+    peaked = [delta for _, delta in known if delta is not None]
+    if len(peaked) < len(known):
+        return max(sums), None
+    return max(sums), max(total + delta for total, delta in zip(sums, peaked, strict=True))
+
+
+def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
+    """Group the marks of a rank's life into stages; none where a reading is missing.
+
+    Marks in between, of whatever name, belong to the stage whose end comes next.
+    """
+    on_gpu = any(stage.device_allocated_bytes is not None for stage in rank.stages)
+    found: list[StageMemory] = []
+    before = 0
+    for name, marks in _grouped(rank.stages):
+        readings = [_reading(mark, on_gpu) for mark in marks]
+        after = readings[-1][0]
+        if after is None:
+            return ()
+        peaks = [peak for _, peak in readings if peak is not None]
+        known = len(peaks) == len(readings)
+        found.append(
+            StageMemory(
+                name=name,
+                kind="allocated" if on_gpu else "rss",
+                delta_bytes=after - before,
+                peaked_delta_bytes=max(0, max(peaks) - after) if known else None,
+            )
+        )
+        before = after
+    return tuple(found)
+
+
+def largest(result: Result, name: str, kind: str) -> tuple[int, int] | None:
+    """The largest value of a metric over the ranks, and the rank that had it.
+
+    None without any, and as soon as one is not known: that may have been the largest.
+    """
+    seen = [(metric, rank.rank) for rank in result.ranks for metric in rank.metrics]
+    seen += [(metric, metric.rank) for metric in result.metrics if metric.rank is not None]
+    own = [
+        (metric.value, rank) for metric, rank in seen if (metric.name, metric.kind) == (name, kind)
+    ]
+    known = [(int(value), rank) for value, rank in own if value is not None]
+    if not known or len(known) < len(own):
+        return None
+    return max(known, key=lambda one: (one[0], -one[1]))
+
+
+def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
+    """All figures over the completed runs of an experiment; None without any run."""
+    if not runs:
+        return None
+    figures = {name: _figure(runs, source) for name, source in SOURCES.items()}
+    return MemoryFigures(**figures, stages=_highest_stages(runs[-1]))
+
+
+def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
+    """One figure, by the best way of measuring that gives any."""
+    for kind in source.kinds:
+        bytes_used, rank = _median(runs, source.window, kind)
+        run_bytes, run_rank = _median(runs, source.run, kind)
+        if bytes_used is not None or run_bytes is not None:
+            return MemoryFigure(
+                bytes=bytes_used, rank=rank, kind=kind, run_bytes=run_bytes, run_rank=run_rank
+            )
+    return None
+
+
+def _median(runs: Sequence[Result], name: str, kind: str) -> tuple[int | None, int | None]:
+    """Median over runs of the largest, and the rank that had it most often."""
+    found = [one for run in runs if (one := largest(run, name, kind)) is not None]
+    if not found:
+        return None, None
+    rank = Counter(rank for _, rank in found).most_common(1)[0][0]
+    return round(median(size for size, _ in found)), rank
+
+
+def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
+    """Stages of the rank with the highest peak."""
+    ranks = [found for rank in run.ranks if (found := stages_of(rank))]
+    return max(ranks, key=_peak_of, default=())
+
+
+def _peak_of(stages: Sequence[StageMemory]) -> int:
+    """Their peak; what is allocated where that is not known."""
+    pairs = ((stage.delta_bytes, stage.peaked_delta_bytes) for stage in stages)
+    allocated, peak = stage_peaks(pairs)
+    return allocated if peak is None else peak
+
+
+def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
+    """Marks of each stage that was reached."""
+    left = list(marks)
+    for name, last in STAGE_ENDS:
+        end = next((i for i, mark in enumerate(left, start=1) if mark.name == last), len(left))
+        if part := left[:end]:
+            yield name, part
+        left = left[end:]
+
+
+def _reading(mark: Stage, on_gpu: bool) -> tuple[int | None, int | None]:
+    """Bytes at a mark, and their peak before it. Before torch has started a GPU it holds none."""
+    if not on_gpu:
+        return mark.host_bytes, mark.host_peak_bytes
+    return mark.device_allocated_bytes or 0, mark.device_peak_allocated_bytes or 0

@@ -1,0 +1,131 @@
+"""How much of a device a run used: model FLOP/s, MFU, HFU and the share of what is achievable."""
+
+from __future__ import annotations
+
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.documents.base import Frozen
+from accel_bench.flops.formulas import ByConvention, hardware_flops, model_flops
+from accel_bench.flops.workload import Workload
+from accel_bench.result import RankResult, Result, Sample, Window
+
+MATMUL_SECONDS = "matmul_seconds"
+"""Name of the metric that says how long the matmuls of a step take when nothing else runs."""
+
+
+class Utilization(Frozen):
+    """One run's use of its devices; all rates are per device.
+
+    Seconds are those of the slowest rank's window. Attention's length is, for each step, the mean
+    over its tokens of the length of their sequence, pairs / tokens: without padding for model
+    FLOPs, with it for hardware FLOPs. Where the batches did not count pairs it is processed tokens
+    / samples, which is the same where all sequences have one length.
+    """
+
+    sequence_length: float
+    """Mean length by which attention was counted, over the window."""
+
+    flops_per_token: ByConvention
+    """Model FLOPs for a real token, mean over the window."""
+
+    model_flops_per_second: ByConvention
+    """Model FLOPs of real tokens per second: padding, although computed, is no use to the model."""
+
+    hardware_flops_per_second: ByConvention | None
+    """Model FLOPs and recomputation of all processed tokens, padding too, per second; null where it
+    is not known what is computed again."""
+
+    mfu: ByConvention | None
+    """`model_flops_per_second` / peak; null where the peak is not known. `causal` is the primary
+    figure, `non_causal` is for comparison with older tables."""
+
+    hfu: ByConvention | None
+    """`hardware_flops_per_second` / peak; null where either is not known."""
+
+    share_of_achievable: float | None
+    """Seconds of the step's matmuls back to back / seconds of a step; null where not measured.
+
+    The matmuls of the model only, without attention and without recomputation.
+    """
+
+
+def utilization(result: Result, peak_flops_per_second: float | None) -> Utilization | None:
+    """Return how a run used its devices, or None where it has no numbers or no workload is known.
+
+    `peak_flops_per_second` is one device's dense peak in the dtype of the model's products; None
+    gives null and never a guess.
+    """
+    speed = run_throughput(result)
+    found = [(rank.window, rank.workload) for rank in result.ranks]
+    ranks = [(window, workload) for window, workload in found if window and workload]
+    if speed is None or len(ranks) < len(found):
+        return None
+    steps = [(sample, load) for window, load in ranks for sample in window.samples]
+    if not all(sample.samples for sample, _ in steps):
+        return None
+    seconds = max(window.ended - window.started for window, _ in ranks)
+    model, hardware = _model_work(steps), _hardware_work(steps)
+    model_rate = model.times(1 / seconds / len(ranks))
+    hardware_rate = hardware.times(1 / seconds / len(ranks)) if hardware else None
+    peak = peak_flops_per_second
+    return Utilization(
+        sequence_length=_mean_length([sample for sample, _ in steps]),
+        flops_per_token=model.times(1 / speed.real_tokens),
+        model_flops_per_second=model_rate,
+        hardware_flops_per_second=hardware_rate,
+        mfu=model_rate.times(1 / peak) if peak else None,
+        hfu=hardware_rate.times(1 / peak) if peak and hardware_rate else None,
+        share_of_achievable=_share_of_achievable(result, seconds, ranks[0][0]),
+    )
+
+
+def _mean_length(samples: list[Sample]) -> float:
+    """The length of attention over the whole window: pairs / tokens where they were counted."""
+    pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]
+    if len(pairs) == len(samples):
+        return sum(pairs) / sum(sample.real_tokens for sample in samples)
+    return sum(s.processed_tokens for s in samples) / sum(s.samples for s in samples)
+
+
+def _model_work(steps: list[tuple[Sample, Workload]]) -> ByConvention:
+    """Model FLOPs of the real tokens of all ranks."""
+    total = ByConvention(causal=0, non_causal=0)
+    for sample, workload in steps:
+        length = _length(sample, sample.real_pairs, sample.real_tokens)
+        total = total.plus(model_flops(workload, length).times(sample.real_tokens))
+    return total
+
+
+def _hardware_work(steps: list[tuple[Sample, Workload]]) -> ByConvention | None:
+    """FLOPs of the processed tokens of all ranks, those that are computed again included."""
+    total = ByConvention(causal=0, non_causal=0)
+    for sample, workload in steps:
+        length = _length(sample, sample.processed_pairs, sample.processed_tokens)
+        flops = hardware_flops(workload, length)
+        if flops is None:
+            return None
+        total = total.plus(flops.times(sample.processed_tokens))
+    return total
+
+
+def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
+    """Length by which a token's attention is counted, mean over the step's tokens.
+
+    With a sliding window shorter than sequences of unequal lengths it is an upper bound.
+    """
+    if pairs is None or tokens == 0:
+        return sample.processed_tokens / sample.samples
+    return pairs / tokens
+
+
+def _share_of_achievable(result: Result, seconds: float, window: Window) -> float | None:
+    """The slowest rank's matmuls of a step against a mean step of the window."""
+    measured = [_matmul_seconds(rank) for rank in result.ranks]
+    known = [value for value in measured if value is not None]
+    if not known or len(known) < len(measured):
+        return None
+    return max(known) / (seconds / len(window.samples))
+
+
+def _matmul_seconds(rank: RankResult) -> float | None:
+    """The metric of one rank."""
+    return next((m.value for m in rank.metrics if m.name == MATMUL_SECONDS), None)

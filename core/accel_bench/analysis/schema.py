@@ -1,0 +1,230 @@
+"""The document that `run --format json` prints: one `Summary` for each scenario."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from accel_bench.analysis.checks.convergence import LossWord
+from accel_bench.analysis.ladder_document import LadderStep
+from accel_bench.analysis.metrics.breakdown import Phases, StartUp
+from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.metrics.tokens import TokenSummary
+from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.statistics.comparison import Verdict
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.result import PluginVersion, Status
+from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+
+SeedVerdict: TypeAlias = Literal["equivalent", "different", "inconclusive", "not tested"]
+"""What may be said about the loss at the end."""
+
+
+class PlannedSummary(Frozen):
+    """An experiment of the plan, and why it is not run, where it is not."""
+
+    experiment: Experiment
+    """What was planned."""
+
+    skipped: tuple[str, ...] = ()
+    """Reasons for leaving it out; empty when it is run."""
+
+
+class StepSeconds(Frozen):
+    """Seconds of one optimizer step, the slowest rank's: medians over runs."""
+
+    p50: float
+    """Median over runs of each run's median."""
+
+    p90: float
+    """Median over runs of each run's 90th percentile."""
+
+    p95: float
+    """Median over runs of each run's 95th percentile."""
+
+    p99: float
+    """Median over runs of each run's 99th percentile; of few steps nearly their maximum."""
+
+    spread: float | None
+    """Spread across processes: standard deviation of the runs' medians over their mean.
+
+    0.01 is 1 %; null with one run.
+    """
+
+
+class LossEnds(Frozen):
+    """Both ends of the loss curve, in the first completed run; all runs share their seeds.
+
+    The last step is one that all stacks of the sweep point took, so that losses that stand below
+    one another are of the same step, also where warm-ups had different lengths.
+    """
+
+    last_step: int
+    """Number of the step of `last`, from 0, warm-up included."""
+
+    first: float | None
+    """Loss of step 0; null when it was not finite."""
+
+    last: float | None
+    """Loss of that step; null when it was not finite."""
+
+
+class ExperimentSummary(Frozen):
+    """One row: an experiment over all its rounds. Null where there is no completed run, never 0."""
+
+    experiment_id: str
+    """Identity of the experiment."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    status: Status
+    """How the experiment ended."""
+
+    reasons: tuple[str, ...]
+    """Why the status is not `ok`."""
+
+    runs: int
+    """Completed runs: those that the numbers come from."""
+
+    tokens_per_second: Interval | None
+    """Real tokens per second, global, with a 95 % interval over runs."""
+
+    ratio: Interval | None
+    """Speed-up over the baseline of the same sweep point, with a 95 % interval over pairs."""
+
+    step_seconds: StepSeconds | None
+    """Seconds of one optimizer step."""
+
+    peak_memory_bytes: int | None
+    """Largest of all ranks, per device; median over runs."""
+
+    loss: LossEnds | None
+    """Loss at both ends of the run."""
+
+    loss_verdict: LossWord
+    """Whether the loss curve is the baseline's."""
+
+    verdict: Verdict
+    """Whether the stack is faster than the baseline."""
+
+    tokens_per_second_per_device: float | None
+    """Real tokens per second, per device."""
+
+    peak_memory_kind: str | None
+    """How the peak was measured, in the words of the metric."""
+
+    memory: MemoryFigures | None = None
+    """Every way in which memory was measured, with the rank that needed most, and its stages."""
+
+    differs: str
+    """What the stack changes, in one line."""
+
+    devices_used: int | None
+    """Distinct devices that ranks really used; on a CPU the number of ranks."""
+
+    plugins: tuple[PluginVersion, ...]
+    """Plugins that were active, in order."""
+
+    evidence: dict[str, JsonValue]
+    """What each plugin shows for having acted: rank 0 of the last completed run."""
+
+    realised: dict[str, JsonValue]
+    """What really held when the clock started: rank 0 of the last completed run."""
+
+    tokens: TokenSummary | None = None
+    """Tokens of the window, counted in three ways: of the last completed run."""
+
+    start_up: StartUp | None = None
+    """What a run pays once, in seconds: medians over runs."""
+
+    phases: Phases | None = None
+    """Where a step's time goes; null where the engine marks no phases."""
+
+    utilization: Utilization | None = None
+    """How much of its devices it used: the run of median speed."""
+
+    ratio_reason: str = ""
+    """Why there is no ratio, where there is none."""
+
+    verdict_reason: str = ""
+    """Why the speed was not tested, where it was not."""
+
+    pairs: int = 0
+    """Rounds in which the stack and its baseline both completed."""
+
+    smallest_visible_effect: float | None = None
+    """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
+
+    pairs_needed: int | None = None
+    """Pairs in all that would settle an open verdict; null when none is open, or it is hopeless."""
+
+    loss_difference: float | None = None
+    """Largest relative difference from the baseline's smoothed loss curve; 0.01 is 1 %."""
+
+    loss_tolerance: float | None = None
+    """What was allowed."""
+
+    loss_reason: str = ""
+    """Why the loss verdict is not `equivalent`, where it is not."""
+
+
+class SeedEquivalence(Frozen):
+    """One stack's loss at the end against the baseline's, over seeds."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the other swept keys."""
+
+    seeds: int
+    """Seeds with which both completed."""
+
+    lost: int = 0
+    """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
+
+    verdict: SeedVerdict
+    """What may be said."""
+
+    difference: float | None = None
+    """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
+
+    low: float | None = None
+    """Lower end of its 90 % interval."""
+
+    high: float | None = None
+    """Upper end of its 90 % interval."""
+
+    tolerance: float | None = None
+    """Relative difference that is allowed; null where nothing was compared."""
+
+
+class Summary(Frozen):
+    """One scenario: every planned experiment, in the order of the plan."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this document's form."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    baseline: str
+    """Stack that the others are compared with."""
+
+    experiments: tuple[ExperimentSummary, ...] = Field(default=())
+    """Rows."""
+
+    ladder: tuple[LadderStep, ...] = ()
+    """What each item of the scenario's ladder adds, and what leaving it out costs."""
+
+    seeds: tuple[SeedEquivalence, ...] = ()
+    """The loss at the end over several seeds; empty when no seed is swept."""
+
+    noise: tuple[str, ...] = ()
+    """Load of the host that disturbed some runs more than the others of their sitting."""

@@ -1,0 +1,1 @@
+"""Estimate, compare and test: the statistics behind every verdict."""

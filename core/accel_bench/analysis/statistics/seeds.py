@@ -1,0 +1,125 @@
+"""Does a stack train as well over several seeds? An equivalence test on the loss at the end.
+
+One seed says whether the curves are the same; several say whether the outcome is, although the
+curves are not. The difference of the losses at the end, relative to the baseline's, is taken for
+each seed; they are equivalent when the 90 % t interval of its mean lies within the tolerance: two
+one-sided tests of 5 % each (Schuirmann 1987, "A comparison of the two one-sided tests procedure").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from accel_bench.analysis.aggregate import Measured, shared_steps
+from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, loss_tolerance
+from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
+from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Status
+from accel_bench.scenario.experiment import canonical_json
+
+SEED_KEYS = ("train.seed", "data.seed")
+"""Swept keys that make repetitions of the same experiment, not others."""
+
+MINIMUM_SEEDS = 3
+"""Fewer seeds get no verdict."""
+
+
+def compare_over_seeds(rows: Sequence[Measured], baseline: str) -> tuple[SeedEquivalence, ...]:
+    """Compare every stack with the baseline; empty when no seed is swept."""
+    if not any(key in row.planned.experiment.sweep for row in rows for key in SEED_KEYS):
+        return ()
+    groups: dict[tuple[str, str], dict[str, Measured]] = {}
+    for row in rows:
+        experiment = row.planned.experiment
+        key = (canonical_json(_others(experiment.sweep)), experiment.stack.name)
+        groups.setdefault(key, {})[canonical_json(_seeds(experiment.sweep))] = row
+    return tuple(
+        _compare(name, groups.get((point, baseline), {}), by_seed)
+        for (point, name), by_seed in groups.items()
+        if name != baseline
+    )
+
+
+def loss_at_end(row: Measured, steps: int) -> float | None:
+    """Mean of the last five losses of `steps` steps of the first completed run; None where one is
+    missing.
+
+    The runs of one seed share it, so that the first stands for all.
+    """
+    first = next(iter(row.speeds.values()), None)
+    last = first.losses[:steps][-SMOOTHING_STEPS:] if first else ()
+    known = [loss for loss in last if loss is not None]
+    return fmean(known) if known and len(known) == len(last) else None
+
+
+def judge_differences(differences: Sequence[float], tolerance: float) -> SeedVerdict:
+    """Equivalent within the tolerance, different beyond it, both surely, else inconclusive."""
+    if len(differences) < MINIMUM_SEEDS:
+        return "not tested"
+    low, high = interval_90(differences)
+    if -tolerance <= low and high <= tolerance:
+        return "equivalent"
+    return "different" if low > tolerance or high < -tolerance else "inconclusive"
+
+
+def interval_90(values: Sequence[float]) -> tuple[float, float]:
+    """Two-sided 90 % t interval of the mean of at least two values."""
+    half = t_quantile(len(values) - 1, 0.95) * standard_error(values)
+    return fmean(values) - half, fmean(values) + half
+
+
+def _compare(
+    name: str, baseline: Mapping[str, Measured], stack: Mapping[str, Measured]
+) -> SeedEquivalence:
+    """One stack at one point of the other axes."""
+    pairs = [(baseline[seed], row) for seed, row in stack.items() if seed in baseline]
+    ends = [_ends(before, after) for before, after in pairs]
+    differences = [after / before - 1 for before, after in ends if before and after is not None]
+    lost = sum(_is_lost(before, after) for before, after in pairs)
+    sweep = _others(next(iter(stack.values())).planned.experiment.sweep)
+    if not differences:
+        verdict: SeedVerdict = "different" if lost else "not tested"
+        return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
+    before, after = pairs[0]
+    tolerance = loss_tolerance(
+        [run.loss_tolerance for run in after.completed.values()],
+        before.planned.experiment.scenario,
+        after.planned.experiment.scenario,
+    )
+    low, high = interval_90(differences) if len(differences) > 1 else (None, None)
+    return SeedEquivalence(
+        stack=name,
+        sweep=sweep,
+        seeds=len(differences),
+        lost=lost,
+        verdict="different" if lost else judge_differences(differences, tolerance),
+        difference=fmean(differences),
+        low=low,
+        high=high,
+        tolerance=tolerance,
+    )
+
+
+def _ends(before: Measured, after: Measured) -> tuple[float | None, float | None]:
+    """Both losses at the end of the steps that both took: a disturbed window makes more of them."""
+    steps = shared_steps([before, after])
+    return loss_at_end(before, steps), loss_at_end(after, steps)
+
+
+def _is_lost(before: Measured, after: Measured) -> bool:
+    """Whether the baseline trained with a seed, and the stack did not, or to no finite loss."""
+    base, end = _ends(before, after)
+    diverged = after.ending.status is Status.INVALID or (bool(after.speeds) and end is None)
+    return diverged and (base is not None or bool(before.speeds))
+
+
+def _others(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The point without its seeds."""
+    return {key: value for key, value in sweep.items() if key not in SEED_KEYS}
+
+
+def _seeds(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The seeds of a point."""
+    return {key: value for key, value in sweep.items() if key in SEED_KEYS}

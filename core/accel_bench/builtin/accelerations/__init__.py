@@ -1,0 +1,1 @@
+"""Acceleration plugins in the box."""

@@ -1,0 +1,124 @@
+"""The stack plugin `attention`: which kernels `scaled_dot_product_attention` may use, in order.
+
+The implementation stays what `model.attention` says, which any stack can set and core holds against
+what was realised. What is left to choose is sdpa's: its kernels, called backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, field_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.accelerations.attention_impl import Backends
+
+Backend: TypeAlias = Literal["flash", "cudnn", "efficient", "math"]
+
+HALF = frozenset({"float16", "bfloat16"})
+"""Dtypes that flash and cudnn compute in on a GPU."""
+
+OLDEST: dict[str, tuple[int, int]] = {"flash": (8, 0), "cudnn": (8, 0), "efficient": (5, 0)}
+"""Compute capability from which a GPU has a kernel; those not named here are everywhere."""
+
+
+class AttentionOptions(Options):
+    """What sdpa may choose from."""
+
+    backends: tuple[Backend, ...] = Field(min_length=1)
+    """Kernels in order of priority: the first that can take the inputs, such as their mask, is
+    used; those not named are off, and where none can, the run fails. A CPU has `flash` and `math`.
+    """
+
+    @field_validator("backends")
+    @classmethod
+    def _each_once(cls, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        """Refuse a kernel that is named twice."""
+        if len(set(backends)) < len(backends):
+            raise ValueError("a backend is named twice")
+        return backends
+
+
+def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
+    """Kernels that a CPU does not have, and an order that it does not take."""
+    for backend in backends:
+        if backend not in ("flash", "math"):
+            yield f"backend {backend} is a kernel of GPUs; a CPU has flash and math"
+    if backends[:2] == ("math", "flash"):
+        yield "on a CPU torch tries flash before math, whatever the order; name one of them"
+
+
+def _missing_on_gpu(
+    backends: tuple[Backend, ...], scenario: Scenario, machine: Machine
+) -> Iterator[str]:
+    """Kernels that do not compute in this dtype, or that a GPU is too old for."""
+    dtype = scenario.train.autocast_dtype or scenario.model.dtype
+    for backend in backends:
+        if backend in ("flash", "cudnn") and dtype not in HALF:
+            yield (
+                f"backend {backend} computes in float16 and bfloat16, and attention is in {dtype}; "
+                "set model.dtype, or use efficient or math"
+            )
+        oldest = OLDEST.get(backend, (0, 0))
+        for gpu in machine.gpus[: scenario.resources.devices]:
+            if gpu.compute_capability < oldest:
+                yield (
+                    f"backend {backend} needs compute capability {oldest[0]}.{oldest[1]}, "
+                    f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
+                )
+
+
+class AttentionBackends(Plugin[AttentionOptions]):
+    """The kernels of scaled_dot_product_attention, by priority, for the whole process."""
+
+    Options = AttentionOptions
+    devices = frozenset({"cpu", "cuda"})
+
+    # Another kernel adds up in another order. Over 30 steps of the small llama on a CPU, losses of
+    # flash and math differed by 1e-7 in float32 and 4.5e-4 in bfloat16: a factor of ten is left.
+    loss_tolerance: ClassVar[float | None] = 5e-3
+
+    def __init__(self, options: AttentionOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._backends: Backends | None = None
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say which of the kernels this device, or this dtype, does not have."""
+        scenario = experiment.scenario
+        if scenario.model.attention != "sdpa":
+            yield (
+                f"orders the kernels of sdpa, and model.attention is {scenario.model.attention}; "
+                "set model.attention to sdpa"
+            )
+        if scenario.resources.device == "cpu":
+            yield from _missing_on_cpu(self.options.backends)
+        else:
+            yield from _missing_on_gpu(self.options.backends, scenario, machine)
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        """Set them for the process: torch has no setting for one model."""
+        from accel_bench.builtin.accelerations.attention_impl import Backends
+
+        self._backends = Backends(self.options.backends)
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """The kernels in their order, and that which one call like the model's really uses.
+
+        What the model itself used is in core's `realised`, where nothing is compiled.
+        """
+        if self._backends is None:
+            return {}
+        return self._backends.evidence(run)
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Give torch back what was enabled, in its order."""
+        if self._backends is not None:
+            self._backends.undo()
+            self._backends = None

@@ -1,0 +1,124 @@
+"""Activation checkpointing block by block, and what it kept and computed again, as it was seen."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from accel_bench.builtin.accelerations.selective_policy_impl import KeptOperations
+from accel_bench.errors import PluginError
+from accel_bench.modeling.checkpointing import (
+    disable_gradient_checkpointing,
+    enable_gradient_checkpointing,
+)
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.accelerations.activations import CheckpointingOptions
+
+
+class Checkpoint:
+    """What a block calls to be computed again: torch's checkpoint, counted until the window.
+
+    Core reads `policy`, by which a block says that it was asked for, and asks `repeats`.
+    """
+
+    def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
+        self.policy = policy
+        self.operations = KeptOperations(keep) if keep else None
+        self.passes = 0
+        self.computed = 0
+        self._arguments: dict[str, Any] = {"use_reentrant": False}
+        if self.operations is not None:
+            self._arguments["context_fn"] = functools.partial(
+                create_selective_checkpoint_contexts, self.operations
+            )
+
+    def __call__(self, function: Any, *args: Any) -> Any:
+        """Call a block's forward. Compilers see torch's checkpoint alone."""
+        if torch.compiler.is_compiling():
+            return checkpoint(function, *args, **self._arguments)
+        self.passes += 1
+        return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
+
+    def plain(self) -> Any:
+        """The same without counting, from now on."""
+        if self.operations is not None:
+            self.operations.counting = False
+        return functools.partial(checkpoint, **self._arguments)
+
+    def repeats(self, products: int) -> tuple[bool | None, bool | None]:
+        """Whether a block computes its products again, and its attention; None: that is not known.
+
+        `products` is how many matrices the block has.
+        """
+        if self.operations is None:
+            return True, True
+        return self.operations.repeats(products, self.passes)
+
+    def _count(self, function: Any, *args: Any) -> Any:
+        self.computed += 1
+        return function(*args)
+
+
+class Checkpointing:
+    """One model's blocks, from the moment they are set up until that is undone."""
+
+    def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
+        """Raises PluginError for a model whose blocks cannot be computed again one by one."""
+        self._model: Any = model
+        self._options = options
+        self._blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+        if not self._blocks:
+            raise PluginError(
+                f"activation-checkpointing: {type(model).__name__} has no block that transformers "
+                "can compute again by itself; take the plugin out of the stack"
+            )
+        every = options.every if options.policy == "every" else 1
+        self._chosen = self._blocks[::every]
+        keep = options.keep if options.policy == "selective" else ()
+        word = f"every {every}" if every > 1 else options.policy
+        self._checkpoint = Checkpoint(word, keep)
+        # The model's own switch does what else there is to do, such as for adapters.
+        enable_gradient_checkpointing(model)
+        for block in self._blocks:
+            block.gradient_checkpointing = False
+        for block in self._chosen:
+            block.gradient_checkpointing = True
+            block._gradient_checkpointing_func = self._checkpoint
+
+    def stop_counting(self) -> None:
+        """Let blocks call torch's checkpoint directly.
+
+        Compiled ones do so already, and would be compiled again for another function.
+        """
+        if self._checkpoint.passes:
+            plain = self._checkpoint.plain()
+            for block in self._chosen:
+                block._gradient_checkpointing_func = plain
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what was set up, and of what was counted in the warm-up.
+
+        Counts are null for blocks that a compiler has taken in.
+        """
+        counted, seen = self._checkpoint, bool(self._checkpoint.passes)
+        operations = counted.operations
+        return {
+            "policy": self._options.policy,
+            "blocks": len(self._blocks),
+            "checkpointed_blocks": len(self._chosen),
+            "forwards": counted.passes if seen else None,
+            "recomputations": counted.computed - counted.passes if seen else None,
+            **({} if operations is None else operations.evidence(counted.passes)),
+        }
+
+    def undo(self) -> None:
+        """Switch checkpointing off."""
+        disable_gradient_checkpointing(self._model)
+        for block in self._chosen:
+            vars(block).pop("_gradient_checkpointing_func", None)

@@ -1,0 +1,128 @@
+"""Operations whose outputs selective checkpointing keeps, and what it has seen of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.flop_counter import flop_registry
+
+from accel_bench.builtin.accelerations.activations import GROUPS
+from accel_bench.errors import PluginError, did_you_mean
+
+
+class KeptOperations:
+    """The policy that torch asks about each operation of a block's forward, with its counts."""
+
+    def __init__(self, keep: tuple[str, ...]) -> None:
+        """`keep` are names of groups and of operations. Raises PluginError for an unknown one."""
+        groups = {name: _group(name) for name in GROUPS}
+        self._attention = groups["attention"]
+        self._products = groups["matmuls"] | set(flop_registry) - self._attention
+        self._kept = {one for n in keep for one in (groups[n] if n in groups else {_operation(n)})}
+        self.counting = True
+        self.kept: Counter[Any] = Counter()
+        self.again: Counter[Any] = Counter()
+        self.kept_bytes = 0
+        self.shows_outputs = True
+
+    def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        """Say what becomes of the output of an operation.
+
+        One that draws random numbers is computed again: if it were not, those after it would draw
+        others than in the forward pass.
+        """
+        name = _packet(operation)
+        keeps = name in self._kept and not _draws(operation, args, kwargs)
+        # Before torch 2.13 the second computation asks as well, and outputs are not shown.
+        if self.counting and not context.is_recompute:
+            (self.kept if keeps else self.again)[name] += 1
+            self.shows_outputs = hasattr(context, "op_output")
+            self.kept_bytes += _bytes(context.op_output) if keeps and self.shows_outputs else 0
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def repeats(self, products: int, passes: int) -> tuple[bool | None, bool | None]:
+        """Whether `products` matrices, and attention, are computed again; None: not known.
+
+        Products that no operation of torch computes are not seen, so that all must be accounted
+        for. Where attention is no operation of its own, two products more are its.
+        """
+        if not passes:
+            return None, None
+        kept, again = (_among(found, self._attention) for found in (self.kept, self.again))
+        of_its_own = bool(kept or again)
+        wanted = (products + (0 if of_its_own else 2)) * passes
+        matrices = _verdict(
+            _among(self.kept, self._products), _among(self.again, self._products), wanted
+        )
+        return matrices, _verdict(kept, again, passes) if of_its_own else matrices
+
+    def evidence(self, passes: int) -> dict[str, Any]:
+        """What of a block's forward is kept, by operation, and how much is computed again.
+
+        Without passes that were counted: of what compilers have seen, the names alone.
+        """
+        if not passes:
+            return {"kept": sorted(map(str, self.kept)), "recomputed": None, "kept_bytes": None}
+        return {
+            "kept": {str(one): count / passes for one, count in self.kept.items()},
+            "recomputed": sum(self.again.values()) / passes,
+            "kept_bytes": self.kept_bytes // passes if self.shows_outputs else None,
+        }
+
+
+def _verdict(kept: int, again: int, wanted: int) -> bool | None:
+    """True when all are computed again, False when none is, None when it is neither."""
+    if again == 0 and kept >= wanted:
+        return False
+    return True if kept == 0 and again >= wanted else None
+
+
+def _among(counts: Counter[Any], operations: set[Any]) -> int:
+    return sum(count for operation, count in counts.items() if operation in operations)
+
+
+def _group(name: str) -> set[Any]:
+    """The operations of a group that there are."""
+    return {found for one in GROUPS[name] if (found := _find(one)) is not None}
+
+
+def _operation(name: str) -> Any:
+    """The operation of that name. Raises PluginError when there is none."""
+    if (found := _find(name)) is None:
+        near = did_you_mean(name, [*GROUPS, *(one for group in GROUPS.values() for one in group)])
+        raise PluginError(f"activation-checkpointing: keep: torch has no operation {name!r}{near}")
+    return found
+
+
+def _find(name: str) -> Any:
+    """`torch.ops.NAMESPACE.OPERATION`, or None."""
+    namespace, _, operation = name.partition(".")
+    try:
+        return getattr(getattr(torch.ops, namespace), operation) if operation else None
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _packet(operation: Any) -> Any:
+    """An operation without its overload."""
+    return getattr(operation, "overloadpacket", operation)
+
+
+def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers: by its dropout, where it has one, else by its tag."""
+    schema = getattr(operation, "_schema", None)
+    places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
+    if "dropout_p" in places:
+        place = places["dropout_p"]
+        given = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)
+        return bool(given)
+    return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
+
+
+def _bytes(output: Any) -> int:
+    """Bytes of the tensors in an output; none for what a compiler traces with."""
+    parts = output if isinstance(output, (tuple, list)) else (output,)
+    return sum(p.numel() * p.element_size() for p in parts if type(p) is torch.Tensor)

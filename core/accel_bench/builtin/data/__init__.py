@@ -1,0 +1,1 @@
+"""Data plugins in the box."""

@@ -1,0 +1,122 @@
+"""The data plugin `synthetic`: made-up token ids that cost nothing to get and can be learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Options, Plugin, Run, hookimpl
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.dataset_impl import TokenDataset
+
+
+class Lengths(Options):
+    """A log-normal distribution of lengths in tokens, such as instructions and answers have."""
+
+    median: int = Field(300, ge=1)
+    """Half of the samples are shorter than this."""
+
+    sigma: float = Field(0.8, ge=0, allow_inf_nan=False)
+    """Standard deviation of the natural logarithm of the length."""
+
+    minimum: int = Field(16, ge=2)
+    """No sample is shorter than this, and none longer than `data.sequence_length`."""
+
+
+class SyntheticOptions(Options):
+    """What the made-up tokens look like."""
+
+    vocab_size: int = Field(2048, ge=2)
+    """Token ids are below this; at most the vocabulary of the model."""
+
+    samples: int = Field(512, ge=1)
+    """Samples of an epoch."""
+
+    lengths: Lengths | None = None
+    """Draw a length for each sample from `data.seed`, as in `{median: 300, sigma: 0.8, minimum:
+    16}`; null: each has `data.sequence_length` tokens."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """With `lengths`: pad to `data.sequence_length`, or to the longest of the micro-batch."""
+
+    pattern: Literal["markov", "uniform"] = "markov"
+    """`markov`: few tokens can follow each token, so that a model learns; `uniform`: pure noise."""
+
+    successors: int = Field(4, ge=1)
+    """Tokens that can follow each token in the pattern `markov`."""
+
+    maximum_token: int | None = Field(None, ge=2)
+    """Only ids below this occur, such as 100 for random tokens of a narrow range; null: all."""
+
+    @model_validator(mode="after")
+    def _within_vocabulary(self) -> SyntheticOptions:
+        """Refuse ids that the vocabulary does not have."""
+        if self.maximum_token is not None and self.maximum_token > self.vocab_size:
+            raise ValueError(
+                f"maximum_token {self.maximum_token} is larger than vocab_size {self.vocab_size}"
+            )
+        return self
+
+    @property
+    def distinct_tokens(self) -> int:
+        """How many token ids can occur."""
+        return self.maximum_token or self.vocab_size
+
+
+class Synthetic(Plugin[SyntheticOptions]):
+    """Seeded made-up tokens, of one length or of log-normal ones; nothing is read or downloaded."""
+
+    Options = SyntheticOptions
+
+    def __init__(self, options: SyntheticOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._made: TokenDataset | None = None
+
+    @hookimpl
+    def load_data(self, run: Run) -> TokenDataset:
+        """Make up the samples from `data.seed`."""
+        from accel_bench.builtin.data import synthetic_impl
+
+        data = run.scenario.data
+        self._made = synthetic_impl.make_up(self.options, data.sequence_length, data.seed)
+        return self._made
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Samples of one length need no padding; others are padded as the options say."""
+        from accel_bench.builtin.data import dataset_impl
+
+        padding = "none" if self.options.lengths is None else self.options.padding
+        return dataset_impl.batches_of(run, padding)
+
+    @hookimpl
+    def report_evidence(self) -> dict[str, Any]:
+        """What was trained on; nothing where another plugin brought the data."""
+        made = self._made
+        if made is None:
+            return {}
+        return {
+            "samples": len(made),
+            "tokens": int(made.lengths.sum()),
+            "vocab_size": made.vocab_size,
+            "distinct_tokens": self.options.distinct_tokens,
+            "pattern": self.options.pattern,
+            "fingerprint": made.fingerprint,
+            "constant_length": self.options.lengths is None,
+            **self._length_evidence(made),
+        }
+
+    def _length_evidence(self, made: TokenDataset) -> dict[str, Any]:
+        """What lengths were drawn; nothing where there is only one."""
+        if self.options.lengths is None:
+            return {}
+        lengths = made.lengths
+        return {
+            "shortest": int(lengths.min()),
+            "mean_length": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "share_cut": float((lengths == made.sequence_length).mean()),
+        }

@@ -1,0 +1,79 @@
+"""Make up token ids, a random first-order Markov chain or noise, and lengths of samples."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens
+from accel_bench.builtin.data.synthetic import Lengths, SyntheticOptions
+from accel_bench.errors import ScenarioError
+
+LENGTHS_STREAM = 1
+"""Added to the seed for lengths, so that drawing them leaves the tokens as they are."""
+
+
+def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> TokenDataset:
+    """Make a dataset that options, length and seed alone decide.
+
+    With lengths each sample is the beginning of what it is without them. Raises ScenarioError when
+    no length is possible.
+    """
+    generator = np.random.default_rng(seed)
+    shape = (options.samples, sequence_length)
+    if options.pattern == "uniform":
+        drawn = generator.integers(options.distinct_tokens, size=shape, dtype=np.uint32)
+    else:
+        drawn = _walk(generator, options.distinct_tokens, options.successors, shape)
+    made = TokenDataset.of_rows(
+        drawn,
+        vocab_size=options.vocab_size,
+        fingerprint=hashlib.sha256(drawn.tobytes()).hexdigest()[:24],
+        more_samples="raise data.samples",
+    )
+    return made if options.lengths is None else _shortened(made, options.lengths, seed)
+
+
+def draw_lengths(wanted: Lengths, samples: int, longest: int, seed: int) -> Integers:
+    """Draw log-normal lengths between `wanted.minimum` and `longest`, shape (samples,).
+
+    What would be longer is cut to `longest`, as text is. Raises ScenarioError when the minimum is
+    above that.
+    """
+    if wanted.minimum > longest:
+        raise ScenarioError(
+            f"data.lengths.minimum is {wanted.minimum}, but data.sequence_length is {longest}: "
+            "make the minimum smaller, or the sequence length larger"
+        )
+    generator = np.random.default_rng((seed, LENGTHS_STREAM))
+    drawn = np.exp(np.log(wanted.median) + wanted.sigma * generator.standard_normal(samples))
+    return np.clip(np.rint(np.minimum(drawn, longest)), wanted.minimum, longest).astype(np.int64)
+
+
+def _shortened(made: TokenDataset, wanted: Lengths, seed: int) -> TokenDataset:
+    """The beginning of each sample, as long as was drawn for it."""
+    lengths = draw_lengths(wanted, len(made), made.sequence_length, seed)
+    digest = hashlib.sha256(made.fingerprint.encode() + lengths.tobytes())
+    return replace(made, lengths=lengths, fingerprint=digest.hexdigest()[:24])
+
+
+def _walk(
+    generator: np.random.Generator, tokens: int, successors: int, shape: tuple[int, int]
+) -> Tokens:
+    """Walk a random Markov chain, all samples in parallel.
+
+    Each token has `successors` equally likely followers, so that no model can get below a loss of
+    about log(successors) nats. Followers are drawn by Zipf's law, as the words of a language are: a
+    model that knows the frequencies alone beats chance, so the loss falls from the first steps on.
+    """
+    frequency = 1.0 / np.arange(1, tokens + 1)
+    frequency /= frequency.sum()
+    followers = generator.choice(tokens, size=(tokens, successors), p=frequency).astype(np.uint32)
+    choices = generator.integers(successors, size=shape)
+    walked = np.empty(shape, dtype=np.uint32)
+    walked[:, 0] = generator.choice(tokens, size=shape[0], p=frequency)
+    for position in range(1, shape[1]):
+        walked[:, position] = followers[walked[:, position - 1], choices[:, position]]
+    return walked

@@ -1,0 +1,140 @@
+"""The data plugin `text`: real documents, tokenized once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
+from accel_bench.builtin.data import text_sources
+from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.dataset_impl import TokenDataset
+
+
+class TextOptions(Options):
+    """Which text, how it is tokenized and how it becomes samples."""
+
+    source: Literal["stdlib", "path"] = "stdlib"
+    """`stdlib`: sources of Python's standard library, always there; `path`: what `path` names."""
+
+    path: str | None = None
+    """A .txt, .md, .py, .jsonl or .parquet file, or a folder of them, for the source `path`."""
+
+    field: str = Field("text", min_length=1)
+    """Key of a .jsonl line, or column of a .parquet file, that holds the text."""
+
+    packing: bool = True
+    """Join documents and cut them into full samples; else each document is a sample of its own."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """Without packing: pad to `data.sequence_length`, or to the longest of the micro-batch."""
+
+    tokenizer: str = Field("train", min_length=1)
+    """`train`: a byte-level BPE of this text; else the path of a tokenizer.json."""
+
+    vocab_size: int = Field(2048, ge=258)
+    """Largest vocabulary of a trained tokenizer; at most the vocabulary of the model."""
+
+    tokenizer_files: int = Field(120, ge=1)
+    """Documents that a tokenizer is trained on, evenly spread over all."""
+
+    end_of_text: str = Field("<|endoftext|>", min_length=1)
+    """Token behind each document; a tokenizer.json must know it."""
+
+    maximum_documents: int | None = Field(None, ge=1)
+    """Read no more documents than this; null reads up to `limit_bytes`."""
+
+    limit_bytes: int = Field(4_000_000, ge=1)
+    """Read no more bytes of text than this."""
+
+    @model_validator(mode="after")
+    def _path_where_it_is_read(self) -> TextOptions:
+        """Refuse a source without its path, and a path that would not be read."""
+        if self.source == "path" and self.path is None:
+            raise ValueError("source: path needs `path`, a file or a folder")
+        if self.source != "path" and self.path is not None:
+            raise ValueError("`path` is only read with `source: path`")
+        return self
+
+    def files(self) -> list[text_sources.TextFile]:
+        """The selected files, by name; empty when there is nothing to read."""
+        if self.path is None:
+            return text_sources.stdlib_files(self.limit_bytes)
+        return text_sources.path_files(Path(self.path).expanduser(), self.limit_bytes)
+
+    def tokenizer_path(self) -> Path | None:
+        """The file of a finished tokenizer; None when one is to be trained."""
+        return None if self.tokenizer == "train" else Path(self.tokenizer).expanduser()
+
+
+class Text(Plugin[TextOptions]):
+    """Real text: the standard library's sources, or files of yours; packed or padded."""
+
+    Options = TextOptions
+
+    def __init__(self, options: TextOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._evidence: dict[str, Any] = {}
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Digest of the selected text, and of a finished tokenizer; None when it cannot be read."""
+        return None if list(self.check_scenario()) else content_fingerprint(self.options)
+
+    @hookimpl
+    def check_scenario(self) -> Iterable[str]:
+        """Whether there is text here. Raises ScenarioError for a file that the user must mend."""
+        path = self.options.path
+        if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
+            raise ScenarioError(problem)
+        tokenizer = self.options.tokenizer_path()
+        if tokenizer is not None and not tokenizer.is_file():
+            raise ScenarioError(
+                f"data.tokenizer {str(tokenizer)!r} is no file; name a tokenizer.json, or `train`"
+            )
+        if path is None and not self.options.files():
+            return ["Python's standard library is not here as source; use `source: path`"]
+        return []
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Tokenize in a process that is not measured."""
+        from accel_bench.builtin.data import text_impl
+
+        text_impl.tokenized(run, self.options)
+
+    @hookimpl
+    def load_data(self, run: Run) -> TokenDataset:
+        """Map the tokens into memory; they are made now where nobody prepared them."""
+        from accel_bench.builtin.data import text_impl
+
+        folder = text_impl.tokenized(run, self.options)
+        dataset = text_impl.load(folder, self.options, run.scenario.data.sequence_length)
+        self._evidence = text_impl.evidence(folder, dataset, self.options)
+        return dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Packed samples need no padding; others are padded as the options say."""
+        from accel_bench.builtin.data import dataset_impl
+
+        padding = "none" if self.options.packing else self.options.padding
+        return dataset_impl.batches_of(run, padding)
+
+    @hookimpl
+    def report_evidence(self) -> dict[str, Any]:
+        """What was trained on; nothing when another plugin loaded the data."""
+        return self._evidence
+
+
+def content_fingerprint(options: TextOptions) -> str:
+    """Digest of the selected text and, where it is a file, of the tokenizer, in hexadecimal."""
+    digest = text_sources.content_digest(options.files())
+    tokenizer = options.tokenizer_path()
+    if tokenizer is None:
+        return digest
+    return digest + text_sources.content_digest([text_sources.whole_file(tokenizer)])

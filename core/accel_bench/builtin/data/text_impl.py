@@ -1,0 +1,225 @@
+"""Train or load a tokenizer, tokenize documents into the cache, and load them as samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from accel_bench import Run
+from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens
+from accel_bench.builtin.data.text import TextOptions, content_fingerprint
+from accel_bench.builtin.data.text_sources import read_documents
+from accel_bench.errors import ScenarioError
+
+CACHE_FORM = 1
+"""Version of what a cached folder holds; another one is another key."""
+
+PAD = "<|pad|>"
+"""Padding token of a trained tokenizer."""
+
+PAD_NAMES = (PAD, "<pad>", "[PAD]")
+"""Padding tokens that a given tokenizer may have; else its end-of-text token serves."""
+
+DOCUMENTS_AT_ONCE = 256
+"""Documents that are tokenized in parallel."""
+
+
+@dataclass(frozen=True)
+class TokenizedFacts:
+    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+
+    documents: int
+    """Documents that were read."""
+
+    characters: int
+    """Characters in them."""
+
+    tokens: int
+    """Tokens that they became, without those that end a document."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+    """Token to pad with."""
+
+
+def tokenized(run: Run, options: TextOptions) -> Path:
+    """Return the folder with tokenizer.json, tokens.npy, ends.npy and facts.json; fill it when new.
+
+    What comes after (sequence length, packing, padding) is not part of the key, so that a sweep
+    over it tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
+    """
+    chosen = options.model_dump(mode="json", exclude={"path", "packing", "padding", "tokenizer"})
+    key = {
+        "form": CACHE_FORM,
+        "options": chosen,
+        "content": content_fingerprint(options),
+        "tokenizers": tokenizers.__version__,
+    }
+    return run.cache("text", key, lambda folder: fill(folder, options))
+
+
+def fill(folder: Path, options: TextOptions) -> None:
+    """Read, tokenize and write everything into an empty folder."""
+    documents = _read(options)
+    path = options.tokenizer_path()
+    tokenizer = _train(documents, options) if path is None else _load_tokenizer(path)
+    end = _end_of_text(tokenizer, options)
+    tokens, ends = _encode(tokenizer, documents, end)
+    if len(tokens) == len(documents):
+        raise ScenarioError(f"data.tokenizer {options.tokenizer}: makes no token of this text")
+    facts = TokenizedFacts(
+        documents=len(documents),
+        characters=sum(map(len, documents)),
+        tokens=len(tokens) - len(documents),
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
+        pad_token_id=_pad_token(tokenizer, end),
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    np.save(folder / "tokens.npy", tokens, allow_pickle=False)
+    np.save(folder / "ends.npy", ends, allow_pickle=False)
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+
+
+def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDataset:
+    """Map cached tokens into memory as samples of at most `sequence_length` tokens."""
+    tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts, lengths = (
+        _pack(len(tokens), sequence_length) if options.packing else _separate(ends, sequence_length)
+    )
+    facts = _facts(folder)
+    return TokenDataset(
+        tokens=tokens,
+        starts=starts,
+        lengths=lengths,
+        sequence_length=sequence_length,
+        vocab_size=facts.vocab_size,
+        pad_token_id=facts.pad_token_id,
+        fingerprint=folder.name,
+        more_samples=_more_samples(options),
+        tokenizer_path=folder / "tokenizer.json",
+    )
+
+
+def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
+    """What the text became, as numbers."""
+    facts = _facts(folder)
+    return {
+        **asdict(facts),
+        "samples": len(dataset),
+        "characters_per_token": facts.characters / facts.tokens,
+        "fingerprint": dataset.fingerprint,
+        "constant_length": options.packing or options.padding == "max_length",
+    }
+
+
+def _facts(folder: Path) -> TokenizedFacts:
+    return TokenizedFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+
+
+def _read(options: TextOptions) -> list[str]:
+    """The documents, up to both limits."""
+    found = read_documents(
+        options.files(),
+        field=options.field,
+        limit_bytes=options.limit_bytes,
+        skip_undecodable=options.source == "stdlib",
+    )
+    documents = list(islice(found, options.maximum_documents))
+    if not documents:
+        raise ScenarioError(
+            f"data: no text in the first {options.limit_bytes} bytes of "
+            f"{options.path or 'the standard library'}: name other files in data.path, or raise "
+            "data.limit_bytes"
+        )
+    return documents
+
+
+def _train(documents: list[str], options: TextOptions) -> Tokenizer:
+    """Train a byte-level BPE on documents that are evenly spread over all."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        special_tokens=[options.end_of_text, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    count = min(len(documents), options.tokenizer_files)
+    chosen = (documents[index * len(documents) // count] for index in range(count))
+    tokenizer.train_from_iterator(chosen, trainer)
+    return tokenizer
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer.json, without what it would add, cut or pad by itself."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower.
+        raise ScenarioError(f"data.tokenizer {path}: not a tokenizer.json: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _end_of_text(tokenizer: Tokenizer, options: TextOptions) -> int:
+    """The id of the token behind each document."""
+    found = tokenizer.token_to_id(options.end_of_text)
+    if found is None:
+        special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
+        raise ScenarioError(
+            f"data.end_of_text {options.end_of_text!r} is not a token of {options.tokenizer}; "
+            f"its special tokens are {', '.join(islice(special, 20)) or 'none'}"
+        )
+    return int(found)
+
+
+def _pad_token(tokenizer: Tokenizer, end: int) -> int:
+    """The id of the first padding token that the tokenizer knows, else the end of text."""
+    known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
+    return next((int(found) for found in known if found is not None), end)
+
+
+def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:
+    """All tokens in a row, each document ended by `end`; and where each document ends in it."""
+    # The name of a special token inside a document is text like any other.
+    tokenizer.encode_special_tokens = True
+    pieces: list[Tokens] = []
+    for first in range(0, len(documents), DOCUMENTS_AT_ONCE):
+        some = documents[first : first + DOCUMENTS_AT_ONCE]
+        pieces += _arrays(tokenizer.encode_batch_fast(some, add_special_tokens=False), end)
+    return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+
+
+def _arrays(encodings: Iterable[Any], end: int) -> list[Tokens]:
+    return [np.array([*encoding.ids, end], dtype=np.uint32) for encoding in encodings]
+
+
+def _pack(tokens: int, sequence_length: int) -> tuple[Integers, Integers]:
+    """Starts and lengths of full samples; the rest that fills none is left out."""
+    starts = np.arange(tokens // sequence_length, dtype=np.int64) * sequence_length
+    return starts, np.full(len(starts), sequence_length, dtype=np.int64)
+
+
+def _separate(ends: Integers, sequence_length: int) -> tuple[Integers, Integers]:
+    """Starts and lengths of documents; what is too long loses its end."""
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    return starts, np.minimum(ends - starts, sequence_length)
+
+
+def _more_samples(options: TextOptions) -> str:
+    """What to change for more samples."""
+    if options.packing:
+        return "raise data.limit_bytes, bring more text, or shorten data.sequence_length"
+    return "raise data.limit_bytes, bring more documents, or set data.packing: true"

@@ -1,0 +1,1 @@
+"""Engine plugins in the box."""

@@ -1,0 +1,1 @@
+"""Launcher plugins in the box."""

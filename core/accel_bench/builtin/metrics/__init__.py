@@ -1,0 +1,1 @@
+"""Metric plugins in the box."""

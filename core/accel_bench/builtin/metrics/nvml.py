@@ -1,0 +1,109 @@
+"""`nvml`: memory, energy, power and throttling of the devices that the ranks use, from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, hookimpl
+from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, metrics_of
+from accel_bench.builtin.metrics.nvml_sampler import Sampler
+from accel_bench.machine.nvml import (
+    Devices,
+    NoReadingError,
+    NVMLDevice,
+    devices,
+    find_device,
+    visible_devices,
+)
+
+DEVICE_ORDER = "CUDA_DEVICE_ORDER"
+
+
+class NVMLOptions(Options):
+    """Options of `nvml`."""
+
+    interval_seconds: float = Field(0.1, ge=0.05, le=1.0)
+    """Seconds between two readings."""
+
+    memory: Annotated[tuple[Literal["process", "device"], ...], Field(strict=False)] = (
+        "process",
+        "device",
+    )
+    """Memory of the ranks' own processes, and that of the whole device above its first reading."""
+
+
+class Watcher:
+    """Samples the devices of one attempt, and turns the readings into metrics."""
+
+    def __init__(self, job: Job, ranks: Sequence[RankProcess], options: NVMLOptions) -> None:
+        self._options = options
+        self._ranks = range(job.world_size)
+        self._listed = Devices()
+        self._problem = ""
+        try:
+            self._listed = devices()
+        except NoReadingError as error:
+            self._problem = str(error)
+        environment = {**os.environ, **job.experiment.scenario.environment}
+        # The order that core gives to all ranks, unless the user has chosen one.
+        environment.setdefault(DEVICE_ORDER, "PCI_BUS_ID")
+        shown = visible_devices(self._listed, environment)
+        self._expected = shown[: job.world_size] if shown is not None else None
+        # A launcher's handle may be older than `pid`; a rank elsewhere has none.
+        pids = {rank.rank: getattr(rank, "pid", None) for rank in ranks}
+        watched = self._listed.found if self._expected is None else self._expected
+        self._sampler = Sampler(watched, pids, job.run_id, options.interval_seconds)
+        self._sampler.start()
+
+    def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
+        """Stop, and return the metrics of every rank that used a GPU."""
+        self._sampler.stop()
+        if self._sampler.error is not None:
+            raise self._sampler.error
+        for rank in self._ranks:
+            yield from metrics_of(self._of_rank(rank, results.get(rank)), self._options.memory)
+
+    def _of_rank(self, rank: int, result: RankResult | None) -> DeviceRank:
+        """A rank with the readings of the device that it used, or why there are none."""
+        window = result.window if result else None
+        device, problem = self._device(rank, result)
+        if device is None:
+            return DeviceRank(rank, window, None, problem)
+        track = self._sampler.tracks.get(device.uuid)
+        if track is None:
+            return DeviceRank(rank, window, None, f"{device.uuid} was not expected to be used")
+        return DeviceRank(rank, window, track)
+
+    def _device(self, rank: int, result: RankResult | None) -> tuple[NVMLDevice | None, str]:
+        """The device that a rank says it used; where it could not say, the one that it was given.
+
+        Returns None and why it is not known; an empty reason for a rank that uses no GPU.
+        """
+        facts = result.device if result else {}
+        if facts.get("type", "cuda") != "cuda":
+            return None, ""
+        if self._problem:
+            return None, self._problem
+        uuid = str(facts.get("uuid", ""))
+        if uuid:
+            found = find_device(self._listed.found, uuid)
+            why = "; ".join(self._listed.problems) or "NVML does not list it"
+            return found, "" if found else f"device {uuid}: {why}"
+        if self._expected is not None and rank < len(self._expected):
+            return self._expected[rank], ""
+        return None, "; ".join(self._listed.problems) or "NVML cannot tell which device it used"
+
+
+class NVML(Plugin[NVMLOptions]):
+    """Watches the devices from the parent, where it disturbs no step."""
+
+    Options = NVMLOptions
+
+    @hookimpl
+    def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> Watcher | None:
+        """Start to sample; filling caches is not watched."""
+        return Watcher(job, ranks, self.options) if job.purpose == "measure" else None

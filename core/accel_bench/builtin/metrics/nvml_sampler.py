@@ -1,0 +1,209 @@
+"""Sample devices through NVML in a thread of the parent, and keep what changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, Literal, TypeVar, get_args
+
+from accel_bench.builtin.launchers.local import MARK
+from accel_bench.machine.nvml import NoReadingError, NVMLDevice
+from accel_bench.machine.probe import clock_limit_mask, compute_processes
+from accel_bench.machine.state import GPUProcess
+
+STOP_SECONDS = 5.0
+"""How long the last reading may take."""
+
+Subject = Literal["energy", "power", "clocks", "memory", "processes"]
+"""What a device is asked about."""
+
+ValueT = TypeVar("ValueT")
+
+
+class Changes(Generic[ValueT]):
+    """A value over time, of which only the changes are kept."""
+
+    def __init__(self) -> None:
+        self._times = array("d")
+        self._values: list[ValueT] = []
+
+    def add(self, at: float, value: ValueT) -> None:
+        """What was read at that time."""
+        if not self._values or self._values[-1] != value:
+            self._times.append(at)
+            self._values.append(value)
+
+    def within(self, started: float, ended: float) -> Sequence[ValueT]:
+        """Values that held at some time from `started` to `ended`."""
+        first = max(0, bisect_right(self._times, started) - 1)
+        return self._values[first : bisect_right(self._times, ended)]
+
+    def all(self) -> Sequence[ValueT]:
+        """Every value in order."""
+        return self._values
+
+
+class Track:
+    """Readings of one device, with time.monotonic() in seconds."""
+
+    def __init__(self, device: NVMLDevice) -> None:
+        self.device = device
+        self.problems: dict[Subject, str] = {}
+        """Why it does not answer any more, by what was asked."""
+
+        self.memory_bytes: Changes[int] = Changes()
+        """Memory in use on the whole device."""
+
+        self.rank_bytes: dict[int, Changes[int]] = {}
+        """Memory of each rank's processes, where NVML says it."""
+
+        self.energy_times = array("d")
+        self.energy_millijoules = array("d")
+        """What the board has used since the driver was loaded."""
+
+        self.power_times = array("d")
+        self.power_watts = array("d")
+        """What it draws."""
+
+        self.limit_times = array("d")
+        self.limit_masks = array("Q")
+        """What holds its clocks down, as NVML's bits."""
+
+        self.foreign: dict[int, GPUProcess] = {}
+        """Processes that are not ours, by pid."""
+
+    def read(self, family: Family) -> None:
+        """Take one reading; what was refused once is not asked again."""
+        readers: dict[Subject, Callable[[], None]] = {
+            "energy": self._read_energy,
+            "power": self._read_power,
+            "clocks": self._read_limits,
+            "memory": self._read_memory,
+            "processes": lambda: self._read_processes(family),
+        }
+        for subject, reader in readers.items():
+            if subject not in self.problems:
+                try:
+                    reader()
+                except NoReadingError as error:
+                    self.problems[subject] = str(error)
+
+    def give_up(self, problem: str) -> None:
+        """The device does not answer at all."""
+        self.problems = {subject: problem for subject in get_args(Subject)}
+
+    def _read_energy(self) -> None:
+        """The counter, with the time in the middle of the question."""
+        asked = time.monotonic()
+        energy = self.device.ask("GetTotalEnergyConsumption")
+        if energy is not None:
+            self.energy_times.append((asked + time.monotonic()) / 2)
+            self.energy_millijoules.append(energy)
+
+    def _read_power(self) -> None:
+        if (watts := self.device.ask("GetPowerUsage")) is not None:
+            self.power_times.append(time.monotonic())
+            self.power_watts.append(watts / 1000)
+
+    def _read_limits(self) -> None:
+        if (mask := clock_limit_mask(self.device)) is not None:
+            self.limit_times.append(time.monotonic())
+            self.limit_masks.append(mask)
+
+    def _read_memory(self) -> None:
+        if (memory := self.device.ask("GetMemoryInfo")) is not None:
+            self.memory_bytes.add(time.monotonic(), memory.used)
+
+    def _read_processes(self, family: Family) -> None:
+        """Bytes of each rank, and who else is there."""
+        processes = compute_processes(self.device) or ()
+        owners = {process.pid: family.owner(process.pid) for process in processes}
+        for rank in {owner for owner in owners.values() if owner is not None}:
+            sizes = [p.memory_bytes for p in processes if owners[p.pid] == rank]
+            if None not in sizes:
+                track = self.rank_bytes.setdefault(rank, Changes())
+                track.add(time.monotonic(), sum(size for size in sizes if size is not None))
+        if any(owner is not None for owner in owners.values()):
+            # In a container NVML may number processes as the host does: only where it knows ours
+            # can it tell us who is not.
+            strangers = [process for process in processes if owners[process.pid] is None]
+            self.foreign.update({process.pid: process for process in strangers})
+
+
+class Family:
+    """Which processes belong to which rank."""
+
+    def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:
+        self._ranks = {pid: rank for rank, pid in pids.items() if pid is not None}
+        self._run_id = run_id
+        self._known: dict[int, int | None] = dict(self._ranks)
+
+    def owner(self, pid: int) -> int | None:
+        """The rank that is the process, or that has started it; None for a stranger."""
+        if pid not in self._known:
+            self._known[pid] = self._find(pid)
+        return self._known[pid]
+
+    def _find(self, pid: int) -> int | None:
+        """Look at its parents, and at the mark by which a run's processes are recognised."""
+        import psutil
+
+        try:
+            process = psutil.Process(pid)
+            for parent in process.parents():
+                if parent.pid in self._ranks:
+                    return self._ranks[parent.pid]
+            run, _, rank = process.environ().get(MARK, "").rpartition("/")
+        except psutil.Error:
+            return None
+        return int(rank) if run == self._run_id and rank.isdigit() else None
+
+
+class Sampler:
+    """The thread. The first reading is taken before it starts: it is what was there before."""
+
+    def __init__(
+        self,
+        devices: Iterable[NVMLDevice],
+        pids: Mapping[int, int | None],
+        run_id: str,
+        interval_seconds: float,
+    ) -> None:
+        self.tracks = {device.uuid: Track(device) for device in devices}
+        self.error: Exception | None = None
+        """What was wrong with the sampler itself."""
+
+        self._family = Family(pids, run_id)
+        self._interval = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+
+    def start(self) -> None:
+        """Read once, then go on in the background."""
+        self._read()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read once more and end; a device that does not answer in time counts as lost."""
+        self._stopping.set()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            for track in self.tracks.values():
+                track.give_up(f"NVML fails: no answer within {STOP_SECONDS:g} s")
+
+    def _run(self) -> None:
+        """Sample until told to stop, then once more: the windows have ended by then."""
+        try:
+            while not self._stopping.wait(self._interval):
+                self._read()
+            self._read()
+        except Exception as error:
+            self.error = error
+
+    def _read(self) -> None:
+        """One reading of every device."""
+        for track in self.tracks.values():
+            track.read(self._family)

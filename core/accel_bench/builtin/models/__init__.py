@@ -1,0 +1,1 @@
+"""Model and adapter plugins in the box."""

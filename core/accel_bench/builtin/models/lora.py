@@ -1,0 +1,60 @@
+"""The slot plugin `lora`: low-rank adapters by PEFT on a frozen base model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from accel_bench import Options, Plugin, Run, hookimpl
+
+
+class LoraOptions(Options):
+    """Options of `lora`, in PEFT's words."""
+
+    r: int = Field(16, gt=0)
+    """Rank of the adapters."""
+
+    alpha: float = Field(16, gt=0)
+    """Scale: what the adapters add is multiplied by alpha / r."""
+
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Probability with which an input of the adapters is set to zero."""
+
+    target_modules: tuple[str, ...] | Literal["all-linear"] | None = None
+    """Names of the modules to adapt, such as `q_proj`; `all-linear` means every linear module but
+    the output layer; null means PEFT's choice for the architecture."""
+
+    autocast_adapter_dtype: bool = True
+    """Keep the adapters in float32 when the base is stored in half precision, as PEFT does."""
+
+
+class Lora(Plugin[LoraOptions]):
+    """Freezes the base model and trains low-rank adapters, without biases."""
+
+    Options = LoraOptions
+
+    def __init__(self, options: LoraOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._adapted: dict[str, Any] = {}
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import PEFT and what it imports, so that core can read the memory level in between."""
+        from accel_bench.builtin.models import lora_impl
+
+        lora_impl.import_what_adapting_imports()
+
+    @hookimpl
+    def add_adapter(self, run: Run) -> Any:
+        """Return the model with its adapters."""
+        from accel_bench.builtin.models import lora_impl
+
+        model = lora_impl.add_adapter(run.model, self.options, run.scenario.train.seed)
+        self._adapted = lora_impl.describe(model)
+        return model
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """What was adapted and is trained; nothing where another plugin made the adapter."""
+        return {"r": self.options.r, **self._adapted} if self._adapted else {}

@@ -1,0 +1,124 @@
+"""Low-rank adapters by PEFT: the same for every stack, on modules that are sure to exist."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import peft
+import torch
+from peft.tuners.lora import LoraLayer
+
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.modeling.random_weights import seed_of
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.models.lora import LoraOptions
+
+
+def import_what_adapting_imports() -> None:
+    """Adapt a model of one layer: with the first one, PEFT imports what quantizes and is installed.
+
+    Later, those imports would count as memory and time of the stacks that do not quantize.
+    """
+    probe = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    with torch.random.fork_rng(devices=[]):
+        peft.get_peft_model(probe, peft.LoraConfig(r=1, target_modules=["0"]))
+
+
+def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
+    """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
+
+    The global random state is left as it was. Raises ScenarioError when a target matches nothing,
+    or when PEFT knows no default targets for the architecture.
+    """
+    _check_targets(model, options.target_modules)
+    targets = options.target_modules
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=options.r,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=_all_linear(model) if targets == "all-linear" else targets and list(targets),
+        bias="none",
+        fan_in_fan_out=_has_transposed_layers(model),
+    )
+    places = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    devices = sorted(place.index for place in places)
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        # PEFT asks transformers by a name that is being replaced; nobody here can act on that.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
+        try:
+            adapted = peft.get_peft_model(
+                model, config, autocast_adapter_dtype=options.autocast_adapter_dtype
+            )
+        except ValueError as error:
+            raise ScenarioError(
+                f"adapter: PEFT cannot adapt {type(model).__name__}: {error} The model's linear "
+                f"modules are {', '.join(linear_names(model))}; name some in adapter.target_modules"
+            ) from error
+        _draw_matrices(adapted, seed)
+    return adapted.train()
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """Evidence of what was adapted, taken before anything changes it."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "adapted_modules": len(model.base_model.targeted_module_names),
+        "trainable_parameters": sum(parameter.numel() for parameter in trained),
+        "adapter_dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in trained}),
+    }
+
+
+def linear_names(model: Any) -> list[str]:
+    """Last parts of the names of a model's linear modules, quantized and transposed ones too."""
+    named = model.named_modules()
+    return sorted({name.rpartition(".")[2] for name, module in named if _is_linear(module)})
+
+
+def _all_linear(model: Any) -> list[str]:
+    """Names of all linear modules but the output layer.
+
+    PEFT finds those of torch alone: with a quantized base it would adapt others than the baseline.
+    """
+    output = model.get_output_embeddings()
+    return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
+
+
+def _is_linear(module: Any) -> bool:
+    """Whether it multiplies itself: containers can be called after linear attention."""
+    kind = type(module).__name__
+    return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
+
+
+def _draw_matrices(adapted: Any, seed: int) -> None:
+    """Draw each adapter's matrices anew: the order in which PEFT did depends on the base's classes.
+
+    A quantized base of another class, which PEFT adapts in another order, gets the same adapters.
+    """
+    for name, module in adapted.named_modules():
+        if isinstance(module, LoraLayer):
+            torch.manual_seed(seed_of(seed, name))
+            for adapter in (*module.lora_A, *module.lora_embedding_A):
+                module.reset_lora_parameters(adapter, init_lora_weights=True)
+
+
+def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
+    """Refuse each target that no module answers to: PEFT is content when one of several does."""
+    if not isinstance(targets, tuple):
+        return
+    modules = [name for name, _ in model.named_modules()]
+    for target in targets or ("",):
+        if not any(name == target or name.endswith(f".{target}") for name in modules if target):
+            names = linear_names(model)
+            raise ScenarioError(
+                f"adapter.target_modules: {type(model).__name__} has no module {target!r}"
+                f"{did_you_mean(target, names)}. Its linear modules: {', '.join(names)}"
+            )
+
+
+def _has_transposed_layers(model: Any) -> bool:
+    """Whether weights are stored as (in, out), as GPT-2's are."""
+    return any(type(module).__name__ == "Conv1D" for module in model.modules())

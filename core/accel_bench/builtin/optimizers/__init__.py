@@ -1,0 +1,1 @@
+"""Optimizer plugins in the box."""

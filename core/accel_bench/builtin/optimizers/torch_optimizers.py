@@ -1,0 +1,185 @@
+"""The slot plugins `adamw`, `adam`, `sgd` and `adafactor`: torch's optimizers, in its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pydantic import Field, model_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.optimizers.torch_optimizers_impl import FirstStep
+
+
+class OptimizerOptions(Options):
+    """What all of them have; the names are those of torch's arguments."""
+
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay coefficient."""
+
+    foreach: bool | None = None
+    """Update lists of tensors with few kernels; null leaves it to torch, which does on a GPU."""
+
+    in_backward: bool = False
+    """Update each parameter in the backward pass, as soon as its gradient is there, and free that
+    at once: gradients are never all in memory, and the optimizer's time is part of the backward
+    phase."""
+
+    @model_validator(mode="after")
+    def _one_at_a_time(self) -> OptimizerOptions:
+        """Refuse lists of tensors where there is only one."""
+        if self.in_backward and self.foreach:
+            raise ValueError("foreach updates many tensors at once, and in_backward one; drop one")
+        return self
+
+
+class FusedOptions(OptimizerOptions):
+    """What those have that torch can fuse."""
+
+    fused: bool | None = None
+    """Update with one fused kernel; null leaves it to torch, which does not."""
+
+    @model_validator(mode="after")
+    def _one_implementation(self) -> FusedOptions:
+        """Refuse to ask for both."""
+        if self.fused and self.foreach:
+            raise ValueError("fused and foreach exclude each other; set one of them")
+        return self
+
+
+class AdamOptions(FusedOptions):
+    """Options of `adam`."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running averages of gradient and squared gradient."""
+
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+
+
+class AdamWOptions(AdamOptions):
+    """Options of `adamw`."""
+
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay coefficient, applied to the weights and not to the gradient."""
+
+
+class SGDOptions(FusedOptions):
+    """Options of `sgd`."""
+
+    momentum: float = Field(0.0, ge=0)
+    """Momentum factor; 0 keeps no state."""
+
+
+class AdafactorOptions(OptimizerOptions):
+    """Options of `adafactor`."""
+
+    beta2_decay: float = Field(-0.8, le=0)
+    """Exponent of the decay of the squared gradient's running average."""
+
+    eps: tuple[float | None, float] = (None, 1e-3)
+    """Least squared gradient (null: the dtype's epsilon), and least scale of a parameter."""
+
+    d: float = Field(1.0, ge=1)
+    """Updates are clipped to this root mean square."""
+
+
+OptionsT = TypeVar("OptionsT", bound=OptimizerOptions)
+
+
+class TorchOptimizer(Plugin[OptionsT]):
+    """Base of the plugins below: the class of torch.optim, over what requires a gradient."""
+
+    optimizer_class: ClassVar[str]
+    """Name in torch.optim."""
+
+    def __init__(self, options: OptionsT, name: str = "") -> None:
+        super().__init__(options, name)
+        self._built: Any = None
+        self._first_step: FirstStep | None = None
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Say what needs all gradients of a step together, which `in_backward` never has."""
+        if self.options.in_backward:
+            yield from _needs_all_gradients(experiment.scenario)
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        """Return the optimizer at the scenario's learning rate."""
+        from accel_bench.builtin.optimizers import torch_optimizers_impl as optimizers_impl
+
+        self._built = optimizers_impl.build(
+            self.optimizer_class,
+            run.model.parameters(),
+            run.scenario.train.learning_rate,
+            self.options.model_dump(),
+        )
+        self._first_step = optimizers_impl.FirstStep(self._built)
+        return self._built
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """Class, implementation and number of tensors; nothing where another plugin built one."""
+        if self._built is None or self._first_step is None:
+            return {}
+        from accel_bench.builtin.optimizers import torch_optimizers_impl as optimizers_impl
+
+        return optimizers_impl.describe(self._built, self._first_step)
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        """Take away what was hung on the optimizer and on parameters."""
+        if self._first_step is not None:
+            self._first_step.remove()
+        if self.options.in_backward and self._built is not None:
+            self._built.remove()
+
+
+def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:
+    """Reasons against updating in the backward pass."""
+    train = scenario.train
+    if train.max_grad_norm is not None:
+        yield "in_backward frees gradients before their norm is known; train.max_grad_norm needs it"
+    if train.gradient_accumulation > 1:
+        yield (
+            "in_backward updates in every backward pass; set train.gradient_accumulation to 1, and "
+            "train.micro_batch_size to what it added up to"
+        )
+    if train.precision == "fp16-autocast":
+        yield (
+            "in_backward updates before the gradient scaler can look for infinities; use "
+            "bf16-autocast"
+        )
+    if scenario.world_size > 1:
+        yield "in_backward updates before gradients are added up over ranks; use one device"
+
+
+class AdamW(TorchOptimizer[AdamWOptions]):
+    """Adam with decoupled weight decay."""
+
+    Options = AdamWOptions
+    optimizer_class = "AdamW"
+
+
+class Adam(TorchOptimizer[AdamOptions]):
+    """Adam."""
+
+    Options = AdamOptions
+    optimizer_class = "Adam"
+
+
+class SGD(TorchOptimizer[SGDOptions]):
+    """Stochastic gradient descent, with momentum if asked."""
+
+    Options = SGDOptions
+    optimizer_class = "SGD"
+
+
+class Adafactor(TorchOptimizer[AdafactorOptions]):
+    """Adafactor: second moments kept as one row and one column."""
+
+    Options = AdafactorOptions
+    optimizer_class = "Adafactor"

@@ -1,0 +1,1 @@
+"""Parallelism plugins in the box."""

@@ -1,0 +1,1 @@
+"""Look up shipped facts: models, hardware peaks, prices."""

@@ -1,0 +1,197 @@
+"""Peaks of accelerators: which device a name means, and what it computes and moves at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples
+from accel_bench.documents.validate import validate
+from accel_bench.errors import HardwareError, did_you_mean
+
+PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
+"""Names of the columns of the table of peaks."""
+
+DTYPES: dict[str, PeakDtype] = {
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "float8_e5m2": "fp8",
+    "float8_e5m2fnuz": "fp8",
+    "fp8": "fp8",
+    "tf32": "tf32",
+    "float32": "fp32",
+    "float": "fp32",
+    "fp32": "fp32",
+}
+"""torch's names of dtypes, and the table's own, by the column that they mean."""
+
+
+class PeakFlops(Frozen):
+    """Dense floating-point operations per second of matrix products, by the dtype of operands.
+
+    A multiplication and an addition are two operations; products are accumulated in fp32, as torch
+    does. Null where the device has no unit for the dtype.
+    """
+
+    bf16: float | None = Field(gt=0)
+    """Operands in bfloat16."""
+
+    fp16: float | None = Field(gt=0)
+    """Operands in float16."""
+
+    fp8: float | None = Field(gt=0)
+    """Operands in one of the 8-bit formats."""
+
+    tf32: float | None = Field(gt=0)
+    """Operands in float32, rounded to tf32 by the device."""
+
+    fp32: float | None = Field(gt=0)
+    """Operands in float32, not rounded."""
+
+
+class Hardware(Frozen):
+    """One device of the table: `sample_configurations/hardware/<name>.yaml`."""
+
+    description: str = Field(min_length=1)
+    """What the device is, in a sentence."""
+
+    vendor: Literal["nvidia", "amd"]
+    """Who makes it."""
+
+    names: tuple[str, ...] = Field(min_length=1)
+    """Regular expressions of the names under which torch shows it: the whole name, in any case."""
+
+    also_called: tuple[str, ...] = ()
+    """Names in price catalogues; several devices can share one."""
+
+    memory_bytes: PositiveInt
+    """Memory in bytes: the gigabytes of data sheets are powers of 1024."""
+
+    memory_bandwidth_bytes_per_second: float = Field(gt=0)
+    """Bytes read or written per second at most."""
+
+    peak_flops: PeakFlops
+    """Operations per second at most."""
+
+    source: str = Field(min_length=1)
+    """Where the figures are published."""
+
+    date: str = Field(pattern=r"^\d{4}-\d{2}$")
+    """Year and month of that publication."""
+
+    note: str = ""
+    """What one must know to read the figures."""
+
+    @field_validator("names")
+    @classmethod
+    def _expressions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what is no regular expression."""
+        for name in names:
+            try:
+                re.compile(name)
+            except re.error as error:
+                raise ValueError(f"{name!r} is no regular expression: {error}") from error
+        return names
+
+    def fits(self, device_name: str) -> bool:
+        """Whether the device can show itself under this name."""
+        name = " ".join(device_name.split())
+        return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
+
+    def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
+        """Peak for operands of a dtype; see `peak_flops`."""
+        column = DTYPES.get(dtype.removeprefix("torch."))
+        if column is None:
+            return None
+        rounded = column == "fp32" and self.vendor == "nvidia" and matmul_precision != "highest"
+        if rounded and self.peak_flops.tf32 is not None:
+            return self.peak_flops.tf32
+        found: float | None = getattr(self.peak_flops, column)
+        return found
+
+
+class NamedHardware(NamedTuple):
+    """A device of the table with its short name."""
+
+    name: str
+    """Short name: that of its file."""
+
+    hardware: Hardware
+    """What the table says."""
+
+
+@cache
+def list_hardware() -> dict[str, Hardware]:
+    """Read the whole table, by short name; plugins can add files of their own.
+
+    Raises HardwareError (or ScenarioError, for what is no YAML) for the first file that is wrong,
+    with file, line and key.
+    """
+    found = {}
+    for name, path in sorted(find_samples("hardware").items()):
+        document = load_file(path)
+        found[name] = validate(Hardware, document.data, document.where, HardwareError)
+    return found
+
+
+def find_hardware(device_name: str) -> NamedHardware | None:
+    """The device that shows itself under this name, as torch or NVML give it.
+
+    None for a name that no device fits, or more than one: parts of a device (MIG), relatives with
+    other clocks and names that stand for two products have no row, and get no other's.
+    """
+    fitting = [
+        NamedHardware(name, hardware)
+        for name, hardware in list_hardware().items()
+        if hardware.fits(device_name)
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def named_hardware(name: str) -> NamedHardware:
+    """The device of a short name, or that shows itself under this name. Raises HardwareError."""
+    table = list_hardware()
+    if name in table:
+        return NamedHardware(name, table[name])
+    if found := find_hardware(name):
+        return found
+    several = [short for short, hardware in table.items() if hardware.fits(name)]
+    if several:
+        problem = f"fits several devices: {', '.join(several)}"
+    else:
+        problem = (
+            f"fits no device of the table{did_you_mean(name.lower(), _relatives(name, table))}"
+        )
+    raise HardwareError(
+        f"{name!r} {problem}. Its peak FLOP/s are unknown, so that MFU is null; a plugin can bring "
+        "sample_configurations/hardware/NAME.yaml"
+    )
+
+
+def _relatives(name: str, table: Iterable[str]) -> list[str]:
+    """Short names that share a word with a digit, such as `h100`; all where none does."""
+    words = [word for word in name.lower().split() if any(char.isdigit() for char in word)]
+    return [short for short in table if any(word in short for word in words)] or list(table)
+
+
+def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") -> float | None:
+    """Dense FLOP/s that a device computes at most with operands of a dtype.
+
+    `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Float32 operands are rounded to
+    tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning
+    of `high` and `medium`). None where device or dtype are unknown, or the device lacks the dtype;
+    never a default.
+    """
+    found = find_hardware(device_name)
+    return found.hardware.peak(dtype, matmul_precision) if found else None

@@ -1,0 +1,100 @@
+"""The catalogue: models whose published figures ship with us, and what a model's id means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+
+from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import find_samples, sample_path
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.uses import ModelUse
+
+CONFIG_FILE = "config.json"
+"""The file of a model directory that says its architecture, in transformers' layout."""
+
+
+class ModelCard(Frozen):
+    """One model of the catalogue: `sample_configurations/models/<name>.yaml`."""
+
+    description: str = Field(min_length=1)
+    """What the model is, in a sentence."""
+
+    architecture: str = Field(min_length=1)
+    """Class of the causal language model in transformers, such as `LlamaForCausalLM`."""
+
+    model_type: str = Field(min_length=1)
+    """Name of the configuration class in transformers, such as `llama`."""
+
+    parameters: PositiveInt
+    """Published number of distinct trainable parameters; tied ones are counted once."""
+
+    source: str = Field(min_length=1)
+    """Where the figures are published."""
+
+    config: dict[str, JsonValue] = Field(min_length=1)
+    """Keyword arguments of the configuration class: the published architecture."""
+
+
+def read_card(name: str) -> ModelCard:
+    """Read one model of the catalogue.
+
+    Raises ScenarioError when there is none of that name (with the nearest one), or when its file
+    cannot be used (with file, line and key).
+    """
+    return _read(sample_path("models", name))
+
+
+def list_cards() -> dict[str, ModelCard]:
+    """Read the whole catalogue, by name; raises ScenarioError for the first file that is wrong."""
+    return {name: _read(path) for name, path in sorted(find_samples("models").items())}
+
+
+def model_directory(model: ModelUse) -> Path | None:
+    """The local directory that the model's id names; None for a catalogue name and for a hub id.
+
+    The catalogue comes first: a directory of the same name is reached as `./name`.
+    """
+    if model.id in find_samples("models"):
+        return None
+    path = Path(model.id).expanduser()
+    return path if path.is_dir() else None
+
+
+def architecture_of(model: ModelUse) -> str | None:
+    """The model's architecture, such as `LlamaForCausalLM`, found without importing torch.
+
+    From the catalogue, or from `config.json` of a local directory; None when that does not say, and
+    for a hub id, since nothing is downloaded to find out. Raises ScenarioError for a broken file.
+    """
+    if model.id in find_samples("models"):
+        return read_card(model.id).architecture
+    directory = model_directory(model)
+    if directory is None:
+        return None
+    names = read_config(directory).get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else None
+
+
+def read_config(directory: Path) -> dict[str, JsonValue]:
+    """Read a model directory's `config.json`; raises ScenarioError when it is missing or broken."""
+    path = directory / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ScenarioError(
+            f"model.id {str(directory)!r}: the directory's {CONFIG_FILE} cannot be read: {error}"
+        ) from error
+    if not isinstance(config, dict):
+        raise ScenarioError(f"{path}: expected a JSON object")
+    return config
+
+
+def _read(path: Path) -> ModelCard:
+    """Load and validate one file; every problem is named with its place."""
+    document = load_file(path)
+    return validate(ModelCard, document.data, document.where, ScenarioError)

@@ -1,0 +1,192 @@
+"""Read a price catalogue: a CSV file with the columns of SkyPilot's `vms.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from accel_bench.catalog.prices import Price
+from accel_bench.errors import PriceError
+
+MAXIMUM_BYTES = 32 * 1024 * 1024
+"""Size of a catalogue; the largest public one has about 3 MB."""
+
+MAXIMUM_CHARACTERS = 100
+"""Length of a name in a catalogue."""
+
+MAXIMUM_USD = 1e6
+"""Dollars for an hour that no machine costs."""
+
+NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+"""Columns without which a file is no catalogue; `SpotPrice` is read too, others are not."""
+
+
+class Origin(NamedTuple):
+    """What a catalogue does not say of itself."""
+
+    provider: str
+    """Whose prices it holds."""
+
+    source: str
+    """Where it comes from."""
+
+    date: str
+    """Day on which its prices held, `YYYY-MM-DD`."""
+
+
+class Catalogue(NamedTuple):
+    """What was read."""
+
+    prices: list[Price]
+    """A price for each instance and region."""
+
+    left_out: dict[str, int]
+    """Rows that are no price of a machine with accelerators, counted by the reason."""
+
+
+def read_catalogue(
+    path: Path,
+    origin: Origin,
+    regions: Collection[str] = (),
+    instances: Collection[str] = (),
+) -> Catalogue:
+    """Read the rows of a catalogue, or of some of its regions and instances only.
+
+    Zones of a region become one row with the dearest price, so that no cost comes out too low.
+    Raises PriceError with file and line for anything that is not as it should be.
+    """
+    found: dict[tuple[str, str, str], Price] = {}
+    left_out: dict[str, int] = {}
+    for line, cells in _rows(path):
+        if regions and cells["Region"] not in regions:
+            continue
+        if instances and cells["InstanceType"] not in instances:
+            continue
+        price = _price(cells, origin, f"{path}:{line}")
+        if isinstance(price, str):
+            left_out[price] = left_out.get(price, 0) + 1
+        else:
+            known = found.get(price.key)
+            found[price.key] = _dearest(known, price, f"{path}:{line}") if known else price
+    return Catalogue(list(found.values()), left_out)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row with the number of its line."""
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        _check_header(path, header)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise PriceError(
+                    f"{path}:{reader.line_num}: {len(cells)} cells, while the header names "
+                    f"{len(header)} columns"
+                )
+            yield reader.line_num, dict(zip(header, map(str.strip, cells), strict=True))
+    except csv.Error as error:
+        raise PriceError(f"{path}:{reader.line_num}: no CSV: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    """The whole file, when it is one of a catalogue's size."""
+    try:
+        with path.open("rb") as handle:
+            raw = handle.read(MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise PriceError(f"{str(path)!r} cannot be read: {error}") from error
+    if len(raw) > MAXIMUM_BYTES:
+        raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no price catalogue is")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PriceError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    """Refuse a file with other columns."""
+    missing = [column for column in NEEDED if column not in header]
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if missing or twice:
+        problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(twice)} twice"
+        named = ", ".join(column[:MAXIMUM_CHARACTERS] for column in header[:20]) or "nothing"
+        raise PriceError(
+            f"{path}:1: the header {problem}; it names {named}. A catalogue has the columns "
+            f"{', '.join(NEEDED)}, as SkyPilot's vms.csv has"
+        )
+
+
+def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
+    """The price of one row, or why the row is none."""
+    if not cells["InstanceType"]:
+        return "no instance"
+    if not cells["AcceleratorName"]:
+        return "no accelerator"
+    count = _number(cells, "AcceleratorCount", place)
+    usd = _number(cells, "Price", place)
+    if count is None:
+        return "no accelerator"
+    if count != int(count):
+        return "a part of an accelerator"
+    if usd is None:
+        return "no price on demand"
+    names = {column: _name(cells, column, place) for column in NEEDED if column in _NAMES}
+    return Price(
+        provider=origin.provider,
+        instance=names["InstanceType"],
+        region=names["Region"],
+        device=names["AcceleratorName"],
+        devices=int(count),
+        usd_per_hour=usd,
+        spot_usd_per_hour=_number(cells, "SpotPrice", place),
+        source=origin.source,
+        date=origin.date,
+    )
+
+
+_NAMES = ("InstanceType", "AcceleratorName", "Region")
+
+
+def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
+    """A positive number; None for an empty cell, or a column that is not there."""
+    text = cells.get(column, "")
+    if not text:
+        return None
+    try:
+        # float() alone would read 1_000 and the digits of other scripts.
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= MAXIMUM_USD:
+        raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, no positive number")
+    return value
+
+
+def _name(cells: Mapping[str, str], column: str, place: str) -> str:
+    """A name that can be printed as it stands."""
+    text = cells[column]
+    if len(text) > MAXIMUM_CHARACTERS or not text.isprintable():
+        raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, which is no name")
+    return text
+
+
+def _dearest(known: Price, other: Price, place: str) -> Price:
+    """Two zones of one region as one row."""
+    if (known.device, known.devices) != (other.device, other.devices):
+        raise PriceError(
+            f"{place}: {other.instance} has {other.devices} x {other.device} here and "
+            f"{known.devices} x {known.device} above"
+        )
+    spots = [row.spot_usd_per_hour for row in (known, other) if row.spot_usd_per_hour is not None]
+    return known.model_copy(
+        update={
+            "usd_per_hour": max(known.usd_per_hour, other.usd_per_hour),
+            "spot_usd_per_hour": max(spots, default=None),
+        }
+    )

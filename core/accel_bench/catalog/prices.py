@@ -1,0 +1,227 @@
+"""Prices of machines by the hour: the shipped table and the user's own, whose rows win."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from datetime import date as Date
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field, field_validator
+
+from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.documents.load import load_file, load_yaml
+from accel_bench.documents.presets import find_samples
+from accel_bench.documents.validate import validate
+from accel_bench.errors import PriceError, did_you_mean
+
+STALE_DAYS = 90
+"""Days after which a price is marked: clouds change theirs several times a year."""
+
+MAXIMUM_BYTES = 2 * 1024 * 1024
+"""Size of the user's table; some ten thousand rows."""
+
+TABLE_VARIABLE = "ACCEL_BENCH_PRICES"
+"""Names the user's table."""
+
+
+class Price(Frozen):
+    """What one machine costs."""
+
+    provider: str = Field(min_length=1)
+    """Who rents it out: `aws`, `gcp`, `azure` ..."""
+
+    instance: str = Field(min_length=1)
+    """The provider's name for this kind of machine, such as `p4d.24xlarge`."""
+
+    region: str
+    """Where the price holds; empty where it is the same everywhere."""
+
+    device: str = Field(min_length=1)
+    """Its accelerator: a name that `hardware list` prints, or the catalogue's own."""
+
+    devices: PositiveInt
+    """Accelerators in one machine."""
+
+    usd_per_hour: float = Field(gt=0)
+    """US dollars for an hour of the machine on demand: no reservation, no tax, Linux."""
+
+    spot_usd_per_hour: float | None = Field(None, gt=0)
+    """The same while nobody pays more; null where it is not known."""
+
+    source: str = Field(min_length=1)
+    """Where the price was read."""
+
+    date: str
+    """Day on which it was the price, `YYYY-MM-DD`."""
+
+    @field_validator("date")
+    @classmethod
+    def _day(cls, date: str) -> str:
+        """Refuse what is no day; a price of the future would never be stale."""
+        try:
+            day = Date.fromisoformat(date)
+        except ValueError:
+            raise ValueError(f"{date!r} is no day in the form YYYY-MM-DD") from None
+        # A day of grace: it may be tomorrow already where the price was read.
+        if day > Date.today() + timedelta(days=1):
+            raise ValueError(f"{date} is in the future")
+        return day.isoformat()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from other rows of its table."""
+        return self.provider, self.instance, self.region
+
+    def age_days(self, today: Date) -> int:
+        """Days since it was the price."""
+        return (today - Date.fromisoformat(self.date)).days
+
+    def is_stale(self, today: Date) -> bool:
+        """Whether it is too old to be relied on."""
+        return self.age_days(today) > STALE_DAYS
+
+
+class PriceTable(Frozen):
+    """One file of prices: `sample_configurations/prices/<provider>.yaml`, or the user's own."""
+
+    prices: tuple[Price, ...]
+    """Its rows; of one provider, instance and region there is one."""
+
+    @field_validator("prices")
+    @classmethod
+    def _one_each(cls, prices: tuple[Price, ...]) -> tuple[Price, ...]:
+        """Refuse two rows for the same thing."""
+        seen: set[tuple[str, str, str]] = set()
+        for price in prices:
+            if price.key in seen:
+                raise ValueError(f"two rows for {' '.join(filter(None, price.key))}")
+            seen.add(price.key)
+        return prices
+
+
+class Listed(NamedTuple):
+    """A price, and which table it comes from."""
+
+    price: Price
+    """The row."""
+
+    own: bool
+    """Whether it stands in the user's table."""
+
+
+def user_table_path() -> Path:
+    """Where the user's table is: ACCEL_BENCH_PRICES, else in the configuration folder."""
+    if named := os.environ.get(TABLE_VARIABLE):
+        return Path(os.path.expanduser(named))
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    # A relative folder is ignored, as the XDG specification asks.
+    folder = configured if os.path.isabs(configured) else os.path.expanduser("~/.config")
+    return Path(folder, "accel-bench", "prices.yaml")
+
+
+def read_prices() -> list[Listed]:
+    """Both tables together, sorted; a row of the user's replaces the shipped one of the same key.
+
+    Raises PriceError (or ScenarioError, for what is no YAML) with file, line and key.
+    """
+    path = user_table_path()
+    if TABLE_VARIABLE in os.environ and not path.exists():
+        raise PriceError(
+            f"{TABLE_VARIABLE} names {path}, which is not there; `accel-bench prices import FILE` "
+            "makes it, or unset the variable"
+        )
+    found = {price.key: Listed(price, own=False) for price in shipped_prices()}
+    found.update({price.key: Listed(price, own=True) for price in user_prices(path)})
+    return [found[key] for key in sorted(found)]
+
+
+def shipped_prices() -> list[Price]:
+    """Rows that ship with us or with plugins."""
+    rows: list[Price] = []
+    for path in find_samples("prices").values():
+        document = load_file(path)
+        rows += validate(PriceTable, document.data, document.where, PriceError).prices
+    return rows
+
+
+def user_prices(path: Path) -> list[Price]:
+    """Rows of the user's table; none where there is no file."""
+    text = read_table_text(path)
+    if not text.strip():
+        return []
+    document = load_yaml(text, str(path))
+    return list(validate(PriceTable, document.data, document.where, PriceError).prices)
+
+
+def read_table_text(path: Path) -> str:
+    """The user's table as text; empty where there is no file. Raises PriceError."""
+    try:
+        with path.open("rb") as handle:
+            raw = handle.read(MAXIMUM_BYTES + 1)
+        if len(raw) > MAXIMUM_BYTES:
+            raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes; keep fewer regions in it")
+        return raw.decode("utf-8-sig")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise PriceError(f"{path} cannot be read: {error}") from error
+
+
+def find_price(
+    prices: Sequence[Listed], instance: str, provider: str | None = None, region: str | None = None
+) -> Listed:
+    """The only price of an instance, in one region where it has several. Raises PriceError.
+
+    Where the user's table has the instance, the shipped one is not asked.
+    """
+    named = [listed for listed in prices if listed.price.instance == instance]
+    if not named:
+        near = did_you_mean(instance, {listed.price.instance for listed in prices})
+        raise PriceError(
+            f"no price of {instance!r}{near} (`accel-bench prices list` shows all, `prices import` "
+            "adds more, and --price gives one)"
+        )
+    fitting = [
+        listed
+        for listed in named
+        if provider in (None, listed.price.provider) and region in (None, listed.price.region)
+    ]
+    fitting = [listed for listed in fitting if listed.own] or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    places = ", ".join(f"{row.price.provider} {row.price.region}".strip() for row in named)
+    wanted = " ".join(filter(None, (provider, region)))
+    problem = f"none of them in {wanted}" if not fitting else "choose with --region or --provider"
+    raise PriceError(f"{instance!r} has {len(named)} prices ({places}); {problem}")
+
+
+def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
+    """Rows of both, sorted; new ones replace old ones of the same key."""
+    rows = {price.key: price for price in (*old, *new)}
+    return [rows[key] for key in sorted(rows)]
+
+
+def table_text(prices: Iterable[Price], header: str = "") -> str:
+    """A table as its file holds it, a row on a line; raises PriceError when it grows too large."""
+    rows = (json.dumps(price.model_dump(), ensure_ascii=False) for price in prices)
+    text = header + "prices:\n" + "".join(f"  - {row}\n" for row in rows)
+    if len(text.encode()) > MAXIMUM_BYTES:
+        raise PriceError(
+            f"the table would be larger than {MAXIMUM_BYTES} bytes; import fewer regions or "
+            "instances (--region, --instance)"
+        )
+    return text
+
+
+def leading_comments(text: str) -> str:
+    """The comment at the head of a table's file, which a new version keeps."""
+    lines = []
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        lines.append(f"{line}\n")
+    return "".join(lines)

@@ -1,0 +1,1 @@
+"""Check this machine: installed versions, known conflicts, and its noise floor."""

@@ -1,0 +1,247 @@
+"""What a machine is and what is installed on it, as far as it can be told without running
+anything heavy."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from accel_bench.doctor.conflicts import Finding, changes_of_every_stack, incompatibilities
+from accel_bench.documents.base import Frozen
+from accel_bench.machine.info import GPU, Machine, installed_versions
+from accel_bench.machine.libraries import known_distributions
+from accel_bench.machine.probe import read_state
+from accel_bench.machine.state import GPUState, MachineState
+from accel_bench.plugins.registry import duplicates, installed
+from accel_bench.scenario.experiment import SCHEMA_VERSION
+
+COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
+"""For each language, the variable that names its compiler, and the usual names."""
+
+ANSWER_SECONDS = 10.0
+"""A compiler says its version in milliseconds."""
+
+
+class TorchBuild(Frozen):
+    """What the installed torch is built for, read from its files. Null where it does not say."""
+
+    version: str
+    """Its version; what follows a `+` names the build."""
+
+    cuda: str | None = None
+    """Version of CUDA; null for a build without."""
+
+    rocm: str | None = None
+    """Version of ROCm; null for a build without."""
+
+
+class Compiler(Frozen):
+    """A compiler that would be found."""
+
+    path: str
+    """Where it is."""
+
+    version: str
+    """The first line that it says of itself; empty when it says nothing."""
+
+
+class Disk(Frozen):
+    """Room for something that grows."""
+
+    path: str
+    """The folder, or the nearest one above it that there is."""
+
+    free_bytes: int | None
+    """Free bytes for this user; null when that cannot be read."""
+
+
+class Plugin(Frozen):
+    """A plugin as its metadata describe it."""
+
+    name: str
+    """What `use` calls it."""
+
+    distribution: str
+    """What brings it."""
+
+    version: str
+    """That distribution's version."""
+
+    unusable: tuple[str, ...]
+    """Why it cannot be used here; empty when nothing is known against it."""
+
+
+class Device(Frozen):
+    """One GPU, and what it is doing."""
+
+    gpu: GPU
+    """What it is."""
+
+    state: GPUState | None
+    """How it is just now; null when it does not answer."""
+
+
+class Examination(Frozen):
+    """What `accel-bench doctor` has found."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of this document's form."""
+
+    machine: Machine
+    """Host, processor, memory, versions of what every scenario needs, driver."""
+
+    torch: TorchBuild | None
+    """The installed torch; null without one."""
+
+    libraries: dict[str, str]
+    """Versions of the accelerator libraries that are installed."""
+
+    plugins: tuple[Plugin, ...]
+    """Installed plugins."""
+
+    devices: tuple[Device, ...]
+    """GPUs that answer, by index."""
+
+    device_problems: tuple[str, ...]
+    """Why there is no driver, or why devices do not answer."""
+
+    compilers: dict[str, Compiler]
+    """By language: C, C++, CUDA; without those that are not there."""
+
+    memory_available_bytes: int
+    """Memory of the host that programs can have now."""
+
+    disks: dict[str, Disk]
+    """Room by what it is for: results, temporary files, models."""
+
+    incompatible: tuple[Finding, ...]
+    """What does not go together here."""
+
+    changes_every_stack: tuple[Finding, ...]
+    """What changes plain stacks too, since it is installed."""
+
+
+def examine(machine: Machine, results: Path) -> Examination:
+    """Examine this machine; `results` is where results would be kept. Nothing heavy is imported."""
+    state = read_state(gpus=True)
+    torch = torch_build()
+    return Examination(
+        machine=machine,
+        torch=torch,
+        libraries=installed_versions(known_distributions()),
+        plugins=_plugins(),
+        devices=_devices(machine, state),
+        device_problems=state.problems,
+        compilers=find_compilers(),
+        memory_available_bytes=state.cpu.memory_available_bytes,
+        disks=_disks(results),
+        incompatible=incompatibilities(machine, torch.cuda if torch else None),
+        changes_every_stack=changes_of_every_stack(),
+    )
+
+
+def torch_build() -> TorchBuild | None:
+    """What the installed torch is built for, from its `version.py`, which is read and not run."""
+    try:
+        found = metadata.distribution("torch")
+        text = Path(str(found.locate_file("torch/version.py"))).read_text(encoding="utf8")
+        told = _constants(text)
+    except metadata.PackageNotFoundError:
+        return None
+    except (OSError, ValueError, SyntaxError):
+        told = {}
+    return TorchBuild(version=found.version, cuda=told.get("cuda"), rocm=told.get("hip"))
+
+
+def _constants(source: str) -> dict[str, str]:
+    """Texts that a module's top level gives to names."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                found[target.id] = node.value.value
+    return found
+
+
+def find_compilers() -> dict[str, Compiler]:
+    """Compilers that would be found; without those that are not there."""
+    paths = {
+        language: _first_of(os.environ.get(variable), *names)
+        for language, (variable, *names) in COMPILERS.items()
+    }
+    home = os.environ.get("CUDA_HOME")
+    paths["CUDA"] = _first_of(home and str(Path(home) / "bin" / "nvcc"), "nvcc")
+    return {
+        language: Compiler(path=path, version=_version_of(path))
+        for language, path in paths.items()
+        if path
+    }
+
+
+def _first_of(*names: str | None) -> str | None:
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _version_of(program: str) -> str:
+    """The line in which a compiler says its version; nvcc's first line is its name alone."""
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    lines = done.stdout.splitlines()
+    return next((line for line in lines if "release" in line), lines[0] if lines else "").strip()
+
+
+def _plugins() -> tuple[Plugin, ...]:
+    """From metadata alone: a broken module is found by `plugins check`."""
+    doubled = duplicates()
+    return tuple(
+        Plugin(
+            name=one.name,
+            distribution=one.distribution,
+            version=one.version,
+            unusable=(*one.unmet, *_rivals(doubled.get(one.name, ()))),
+        )
+        for one in installed()
+    )
+
+
+def _rivals(brings: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"brought by {' and '.join(brings)}; uninstall one of them",) if brings else ()
+
+
+def _devices(machine: Machine, state: MachineState) -> tuple[Device, ...]:
+    states = {one.uuid: one for one in state.gpus}
+    return tuple(Device(gpu=gpu, state=states.get(gpu.uuid)) for gpu in machine.gpus)
+
+
+def _disks(results: Path) -> dict[str, Disk]:
+    """Results and caches, temporary files, and downloaded models, in transformers' own words."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    models = os.environ.get("HF_HOME") or str(Path(cache) / "huggingface")
+    folders = {"results": results, "temporary": Path(tempfile.gettempdir()), "models": Path(models)}
+    return {what: _disk(path) for what, path in folders.items()}
+
+
+def _disk(path: Path) -> Disk:
+    """Room where a folder is, or would be made."""
+    there = path.absolute()
+    try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        return Disk(path=str(there), free_bytes=shutil.disk_usage(there).free)
+    except OSError:
+        return Disk(path=str(there), free_bytes=None)

@@ -1,0 +1,105 @@
+"""What of the software that is installed here does not go together, from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+from accel_bench.documents.base import Frozen
+from accel_bench.machine.info import RELEVANT, Machine
+from accel_bench.machine.libraries import Rule, known_distributions, read_libraries
+from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugins.registry import unmet_requirement
+
+
+class Finding(Frozen):
+    """Something that is so here."""
+
+    found: dict[str, str]
+    """Versions of what it is about, by name; empty for what is not installed."""
+
+    because: str
+    """What is so, in a sentence."""
+
+    do: str
+    """What helps."""
+
+
+def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Finding, ...]:
+    """What does not go together: known pairs, versions that a library rules out, torch's build.
+
+    `torch_cuda` is the CUDA version that torch is built for; None for a build without CUDA.
+    """
+    return (
+        *_findings(read_libraries().incompatible),
+        *_ruled_out(dict.fromkeys((*RELEVANT, *known_distributions()))),
+        *_wrong_build(machine, torch_cuda),
+    )
+
+
+def changes_of_every_stack() -> tuple[Finding, ...]:
+    """What is no fault, but changes plain stacks too, since it is installed."""
+    return tuple(_findings(read_libraries().changes_every_stack))
+
+
+def _findings(rules: Iterable[Rule]) -> Iterator[Finding]:
+    """Those of the rules that hold here."""
+    for rule in rules:
+        if _holds(rule):
+            yield Finding(found=_versions(rule), because=rule.because, do=rule.do)
+
+
+def _holds(rule: Rule) -> bool:
+    if any(unmet_requirement(text) for text in rule.when):
+        return False
+    return not rule.missing or any(unmet_requirement(text) for text in rule.missing)
+
+
+def _versions(rule: Rule) -> dict[str, str]:
+    from packaging.requirements import Requirement
+
+    names = [Requirement(text).name for text in (*rule.when, *rule.missing)]
+    return {name: distribution_version(name) for name in names}
+
+
+def _ruled_out(names: Iterable[str]) -> Iterator[Finding]:
+    """Requirements of installed libraries that are not met: `pip check` for those that matter."""
+    for name in names:
+        try:
+            requires = metadata.requires(name) or ()
+        except metadata.PackageNotFoundError:
+            continue
+        if unmet := list(filter(None, map(unmet_requirement, requires))):
+            version = distribution_version(name)
+            yield Finding(
+                found={name: version},
+                because=f"{name} {version} wants something else: {'; '.join(unmet)}",
+                do=f"pip install --upgrade {name} with versions that fit, in an environment of "
+                "its own",
+            )
+
+
+def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Finding]:
+    """A torch that cannot use the GPUs that are here."""
+    if not machine.gpus:
+        return
+    torch = machine.versions.get("torch", "")
+    found = {"torch": torch, "driver": machine.driver or ""}
+    if torch.endswith("+cpu"):
+        yield Finding(
+            found=found,
+            because=f"{machine.gpus[0].name} is here, and torch is built for CPUs only",
+            do="install a torch that is built for CUDA: see https://pytorch.org/get-started",
+        )
+    elif torch_cuda and machine.cuda and _major(torch_cuda) > _major(machine.cuda):
+        yield Finding(
+            found=found,
+            because=f"torch is built for CUDA {torch_cuda}, the driver knows up to {machine.cuda}",
+            do=f"upgrade the driver, or install a torch that is built for CUDA {machine.cuda}",
+        )
+
+
+def _major(version: str) -> int:
+    """A driver runs what is built for any minor version of its CUDA."""
+    first = version.partition(".")[0]
+    return int(first) if first.isdigit() else 0

@@ -1,0 +1,148 @@
+"""The noise floor of this machine: one stack measured against itself, as any two stacks are."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.wording import interval_text, percent, ratio
+from accel_bench.documents.base import Frozen
+from accel_bench.documents.presets import sample_path
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.runner.session import Reporter, Session
+from accel_bench.scenario.draft import read_draft
+from accel_bench.store.database import open_store
+
+SCENARIO = "noise-floor"
+"""The shipped scenario that is measured."""
+
+AGAIN = "again"
+"""The stack that does what the baseline does."""
+
+DURATION = "about a minute on an idle machine, longer on a busy one"
+"""How long it takes: ten processes, each of which imports torch and trains for a second."""
+
+TOO_NOISY = 0.5
+"""Where only larger relative differences can be seen, nothing can be compared."""
+
+
+class NoiseFloor(Frozen):
+    """How far apart identical code came out. Null where it could not be measured."""
+
+    pairs: int
+    """Rounds in which both completed."""
+
+    ratio: Interval | None
+    """Speed of the one over that of the other, which is the same, with a 95 % interval."""
+
+    smallest_visible_effect: float | None
+    """Smallest relative difference that so many pairs could show here; 0.03 is 3 %."""
+
+    spread: float | None
+    """Spread across processes: standard deviation of their step times over the mean."""
+
+    load: tuple[str, ...] = ()
+    """What else ran on the host meanwhile."""
+
+    problems: tuple[str, ...] = ()
+    """Why it could not be measured, or is to be doubted."""
+
+    words: str
+    """What follows, in plain words."""
+
+
+def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
+    """Measure it through the ordinary machinery, in a results folder that is thrown away.
+
+    Takes `DURATION`. Raises ScenarioError or PluginError where not even that can be planned.
+    """
+    wishes = Wishes(overrides=((f"stacks.{AGAIN}", []),))
+    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), machine, wishes)
+    with (
+        tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
+        open_store(Path(folder), write=True) as store,
+    ):
+        session = Session(store, machine, reporter)
+        session.carry_out(plan)
+        summary = summarize(
+            scenario=plan.file.name,
+            baseline=plan.baseline,
+            planned=plan.summaries,
+            results=session.results(plan),
+            repeats=plan.file.measure.repeats,
+        )
+    rows = {row.stack: row for row in summary.experiments}
+    load = (*_load_before(machine), *summary.noise)
+    return noise_of(rows[plan.baseline], rows[AGAIN], load)
+
+
+def not_measured(reason: str) -> NoiseFloor:
+    """What stands there where it could not be measured."""
+    return NoiseFloor(
+        pairs=0,
+        ratio=None,
+        smallest_visible_effect=None,
+        spread=None,
+        problems=(reason,),
+        words="not measured",
+    )
+
+
+def noise_of(
+    first: ExperimentSummary, again: ExperimentSummary, load: tuple[str, ...]
+) -> NoiseFloor:
+    """What two rows say that ought to be equal."""
+    reasons = [f"{row.stack}: {reason}" for row in (first, again) for reason in row.reasons]
+    spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
+    found = [spread for spread in spreads if spread is not None]
+    return NoiseFloor(
+        pairs=again.pairs,
+        ratio=again.ratio,
+        smallest_visible_effect=again.smallest_visible_effect,
+        spread=max(found, default=None),
+        load=load,
+        problems=tuple(dict.fromkeys(reasons)),
+        words=_words(again),
+    )
+
+
+def _words(again: ExperimentSummary) -> str:
+    """What the comparison of a stack with itself means to whoever compares others here."""
+    if again.ratio is None or again.smallest_visible_effect is None:
+        return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
+    said = (
+        f"The same work, measured twice in {again.pairs} pairs, came out at "
+        f"{ratio(again.ratio.median)} times its own speed ({interval_text(again.ratio, ratio)}). "
+        f"{_visible(again.pairs, again.smallest_visible_effect)}"
+    )
+    if again.verdict in ("faster", "slower"):
+        said += (
+            f" Identical code was even called {again.verdict}: something else that runs here "
+            "favours one of the two, so believe no verdict before it is gone."
+        )
+    return said
+
+
+def _visible(pairs: int, effect: float) -> str:
+    """What can be told apart here."""
+    if effect > TOO_NOISY:
+        return (
+            "It is too noisy here just now to compare anything: with so many pairs a stack would "
+            f"have to be {1 + effect:.2g} times as fast to be seen. Let other work end first."
+        )
+    return (
+        f"So with {pairs} pairs a difference of {percent(effect)} or more between two stacks can "
+        "be seen on this machine; more pairs (--repeats) show smaller ones."
+    )
+
+
+def _load_before(machine: Machine) -> tuple[str, ...]:
+    """A word on what else ran when it began."""
+    if machine.load_average is None or machine.load_average < machine.cores / 2:
+        return ()
+    load = f"load average {machine.load_average:.1f} on {machine.cores} cores"
+    return (f"{load} before it began: other work ran here, an idle machine shows more",)

@@ -1,0 +1,1 @@
+"""Read and write documents: strict models, YAML, TOML, canonical JSON, files, redaction."""

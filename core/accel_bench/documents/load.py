@@ -1,0 +1,206 @@
+"""Read YAML and TOML safely: limits, no tags, aliases or duplicate keys, a place for every key."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from accel_bench.documents.document import (
+    MAXIMUM_DEPTH,
+    MAXIMUM_DIGITS,
+    Document,
+    Location,
+    kind,
+    place,
+)
+from accel_bench.documents.load_toml import load_toml
+from accel_bench.errors import ScenarioError
+
+__all__ = ["Document", "Location", "load_file", "load_yaml", "parse_value"]
+
+MAXIMUM_BYTES = 256 * 1024
+"""A scenario is written by a person; nothing that large is one."""
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_A_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
+_WORDS = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "~": None,
+    "": None,
+}
+
+
+def load_file(path: Path) -> Document:
+    """Parse a `.yaml`, `.yml` or `.toml` file whose top level is a mapping.
+
+    Raises ScenarioError that names file, line and column.
+    """
+    if path.suffix not in (".yaml", ".yml", ".toml"):
+        raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml or .toml")
+    parse = load_toml if path.suffix == ".toml" else load_yaml
+    return parse(_read_text(path), str(path))
+
+
+def load_yaml(text: str, source: str) -> Document:
+    """Parse YAML text whose top level is a mapping; an empty one is an empty mapping."""
+    marks: dict[Location, tuple[int, int]] = {}
+    data = _Builder(text, source, marks).build()
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
+    return Document(source, data, marks)
+
+
+def parse_value(text: str, source: str) -> Any:
+    """Parse one YAML value, as `--set key=value` gives it."""
+    if len(text) > MAXIMUM_BYTES:
+        raise ScenarioError(f"{source}: the value is longer than {MAXIMUM_BYTES} bytes")
+    return _Builder(text, source, {}).build()
+
+
+def _read_text(path: Path) -> str:
+    """Read at most the limit, as UTF-8."""
+    try:
+        with path.open("rb") as handle:
+            raw = handle.read(MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScenarioError(f"{str(path)!r} cannot be read: {reason}") from error
+    if len(raw) > MAXIMUM_BYTES:
+        raise ScenarioError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no scenario is")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(
+            f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ScenarioError(f"{path}:{line}:1: holds a NUL character; save it as UTF-8 text")
+    return text
+
+
+class _Builder:
+    """Build plain values from YAML's events; nothing is entered before it was checked."""
+
+    def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self._events = yaml.parse(text, Loader=loader)
+        self._text = text
+        self._source = source
+        self._marks = marks
+
+    def build(self) -> Any:
+        """Return the only document's value; None when there is none."""
+        try:
+            return self._document()
+        except yaml.MarkedYAMLError as error:
+            self._fail(error.problem_mark, error.problem or "not valid YAML")
+        except yaml.reader.ReaderError as error:
+            line, column = place(self._text, self._text.find(chr(error.character)))
+            raise ScenarioError(f"{self._source}:{line}:{column}: {error.reason}") from error
+        except UnicodeEncodeError as error:
+            raise ScenarioError(f"{self._source}: not Unicode text") from error
+
+    def _document(self) -> Any:
+        value, seen = None, False
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if seen:
+                    self._fail(event.start_mark, "a second document; a file holds one scenario")
+                seen = True
+            elif isinstance(event, yaml.NodeEvent):
+                value = self._value(event, ())
+        return value
+
+    def _value(self, event: Any, location: Location) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            self._fail(
+                event.start_mark, "aliases (*name) are not allowed; use `extends` to share settings"
+            )
+        if event.anchor is not None:
+            self._fail(
+                event.start_mark, "anchors (&name) are not allowed; use `extends` to share settings"
+            )
+        if event.tag is not None and event.tag != "!":
+            self._fail(event.start_mark, f"the tag {event.tag} is not allowed; values are plain")
+        if len(location) > MAXIMUM_DEPTH:
+            self._fail(event.start_mark, f"nested deeper than {MAXIMUM_DEPTH} levels")
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(location)
+        return self._mapping(location)
+
+    def _sequence(self, location: Location) -> list[Any]:
+        items: list[Any] = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            here = (*location, len(items))
+            self._mark(here, event)
+            items.append(self._value(event, here))
+        return items
+
+    def _mapping(self, location: Location) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for event in self._events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            key = self._key(event)
+            here = (*location, key)
+            if key in found:
+                first = self._marks[here]
+                self._fail(
+                    event.start_mark,
+                    f"the key {key!r} stands here a second time (first in line {first[0]})",
+                )
+            self._mark(here, event)
+            found[key] = self._value(next(self._events), here)
+        return found
+
+    def _key(self, event: Any) -> str:
+        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+            self._fail(event.start_mark, "a key must be a plain word")
+        return self._characters(event)
+
+    def _characters(self, event: Any) -> str:
+        """A scalar as it is written; an escape can still put a NUL into it."""
+        if "\0" in event.value:
+            self._fail(event.start_mark, "holds a NUL character")
+        return str(event.value)
+
+    def _scalar(self, event: Any) -> Any:
+        text = self._characters(event)
+        if event.style or event.tag == "!":
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.fullmatch(text):
+            if (digits := len(text.lstrip("+-"))) > MAXIMUM_DIGITS:
+                self._fail(event.start_mark, f"an integer of {digits} digits")
+            return int(text)
+        if _NOT_A_NUMBER.fullmatch(text):
+            self._fail(event.start_mark, f"{text} is not a number that can be worked with")
+        if _FLOAT.fullmatch(text):
+            if math.isinf(value := float(text)):
+                self._fail(event.start_mark, f"{text[:30]} is too large")
+            return value
+        return text
+
+    def _mark(self, location: Location, event: Any) -> None:
+        self._marks[location] = (event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _fail(self, mark: Any, problem: str) -> NoReturn:
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        raise ScenarioError(f"{self._source}{place}: {problem}")

@@ -1,0 +1,105 @@
+"""Read TOML with the same limits as YAML, and find out where its keys stand."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+from accel_bench.documents.document import (
+    MAXIMUM_DEPTH,
+    MAXIMUM_DIGITS,
+    Document,
+    Location,
+    kind,
+    place,
+)
+from accel_bench.errors import ScenarioError
+
+# A quoted part is short here, so that no text makes the search for endless keys slow.
+_PART = r"""(?:[\w\-]+|"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}')"""
+_DOT = r"[ \t]*\.[ \t]*"
+_KEY = rf"({_PART}(?:{_DOT}{_PART})*)[ \t]*"
+_ENTRY = re.compile(rf"\s*{_KEY}=")
+_HEADER = re.compile(rf"\s*(\[\[?)[ \t]*{_KEY}\]\]?\s*(?:#.*)?$")
+_ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEPTH}}}")
+
+
+def load_toml(text: str, source: str) -> Document:
+    """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    # The library's time and memory grow with the square of a dotted key's length.
+    if dotted := _ENDLESS_KEY.search(text):
+        line, column = place(text, dotted.start())
+        raise ScenarioError(f"{source}:{line}:{column}: nested deeper than {MAXIMUM_DEPTH} levels")
+    try:
+        data = tomllib.loads(text + "\n")
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+), column (\d+)", str(error))
+        line, column = map(int, found.groups()) if found else place(text, len(text))
+        raise ScenarioError(f"{source}:{line}:{column}: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise ScenarioError(
+            f"{source}: nested too deeply, or a number too long: {error}"
+        ) from error
+    document = Document(source, data, _marks(text, data))
+    _check_plain(document, data, ())
+    return document
+
+
+def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
+    """Find where each `[table]`, `[[table]]` and `key =` stands; inline tables are not looked into.
+
+    A line of a list can look like a header, so a header has to be in the data too.
+    """
+    marks: dict[Location, tuple[int, int]] = {}
+    table: Location = ()
+    seen: Counter[Location] = Counter()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (header := _HEADER.match(line)) and _path(header[2])[0] in data:
+            table = _path(header[2])
+            if header[1] == "[[":
+                seen[table] += 1
+                table = (*table, seen[table] - 1)
+            marks.setdefault(table, (number, header.start(1) + 1))
+        elif entry := _ENTRY.match(line):
+            marks.setdefault((*table, *_path(entry[1])), (number, entry.start(1) + 1))
+    return marks
+
+
+def _path(text: str) -> Location:
+    """The parts of a dotted key; a quoted part may hold dots."""
+    return tuple(part.strip("\"'") for part in re.findall(_PART, text))
+
+
+def _check_plain(document: Document, value: Any, location: Location) -> None:
+    """Refuse what TOML can say and a scenario cannot."""
+    if problem := _not_plain(value, location):
+        raise ScenarioError(f"{document.where(location)}: {problem}")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_plain(document, key, (*location, key))
+            _check_plain(document, item, (*location, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_plain(document, item, (*location, index))
+
+
+def _not_plain(value: Any, location: Location) -> str | None:
+    """What is wrong with a value: dates, infinities, endless numbers, endless nesting."""
+    if len(location) > MAXIMUM_DEPTH:
+        return f"nested deeper than {MAXIMUM_DEPTH} levels"
+    if not isinstance(value, dict | list | str | int | float):
+        return f"{kind(value)} is not a value of a scenario"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a number that can be worked with"
+    if isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
+        return f"an integer of more than {MAXIMUM_DIGITS} digits"
+    if isinstance(value, str) and "\0" in value:
+        return "holds a NUL character"
+    return None

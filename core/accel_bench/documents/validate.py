@@ -1,0 +1,73 @@
+"""Validate plain data with our models, and say what is wrong where it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from accel_bench.documents.load import Location
+from accel_bench.errors import AccelBenchError, did_you_mean
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def validate(
+    model: type[ModelT],
+    data: Any,
+    where: Callable[[Location], str],
+    error: type[AccelBenchError],
+    context: str = "",
+) -> ModelT:
+    """Return the validated model, or raise `error` with a line for each problem.
+
+    Data goes through JSON, where pydantic's strict mode takes lists for tuples and nothing else
+    that was not meant. `where` turns a path into the place that the message begins with.
+    """
+    try:
+        text = json.dumps(data, allow_nan=False)
+        return model.model_validate_json(text)
+    except ValidationError as problems:
+        lines = [_line(model, problem, where, context) for problem in problems.errors()]
+        raise error("\n".join(dict.fromkeys(lines))) from None
+    except ValueError as problem:
+        raise error(f"{where(())}: {problem}") from None
+
+
+def _line(
+    model: type[BaseModel], problem: Any, where: Callable[[Location], str], context: str
+) -> str:
+    """One problem in one line: place, key, what is wrong, what was given."""
+    location = tuple(part for part in problem["loc"] if not _is_internal(part))
+    key = ".".join(str(part) for part in location)
+    if problem["type"] == "extra_forbidden":
+        known = known_keys(model, location[:-1])
+        text = f"unknown key {key!r}{did_you_mean(str(location[-1]), known)}"
+    elif problem["type"] == "value_error":
+        text = str(problem["ctx"]["error"])
+        text = f"{key}: {text}" if key else text
+    else:
+        given = json.dumps(problem["input"], default=str)
+        shown = given if len(given) <= 60 else f"{given[:57]}..."
+        text = f"{key}: {problem['msg'].removesuffix('.')} (given: {shown})"
+    return f"{where(location)}: {text}{context}"
+
+
+def _is_internal(part: str | int) -> bool:
+    """Pydantic puts the names of union members into paths; no key of ours holds a bracket."""
+    if not isinstance(part, str):
+        return False
+    return part in ("int", "float", "str", "bool") or "[" in part or part.startswith("constrained-")
+
+
+def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """Names of the fields of the model at a path, or of the nearest enclosing model."""
+    here: Any = model
+    for part in location:
+        fields = getattr(here, "model_fields", {})
+        annotation = fields[part].annotation if part in fields else None
+        inner = [annotation, *get_args(annotation)]
+        here = next((kind for kind in inner if hasattr(kind, "model_fields")), here)
+    return list(getattr(here, "model_fields", {}))

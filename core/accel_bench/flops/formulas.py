@@ -1,0 +1,116 @@
+"""FLOPs for one token, from a workload: pure formulas, a multiplication and an addition being two.
+
+A matrix costs 2 x rows x columns forward, as much again for the gradient of its input where
+something before it trains, and as much again for its own gradient where it trains itself: 6, 4 or 2
+FLOPs per weight. Attention is two products forward (scores and values) and up to four backward, one
+for each operand whose gradient is wanted. Norms, activations, softmax, biases, embeddings and the
+optimizer are left out, as is usual, since they are no matmuls.
+"""
+
+from __future__ import annotations
+
+from accel_bench.documents.base import Frozen
+from accel_bench.flops.workload import Attention, Matmul, Workload
+
+
+class ByConvention(Frozen):
+    """One figure under both conventions about the half of attention that a causal mask hides."""
+
+    causal: float
+    """Only what the mask lets through is counted, half of the scores: the primary figure."""
+
+    non_causal: float
+    """All scores are counted, as in older tables and in torch's own counter."""
+
+    def times(self, factor: float) -> ByConvention:
+        """Both figures multiplied by a factor."""
+        return ByConvention(causal=self.causal * factor, non_causal=self.non_causal * factor)
+
+    def plus(self, other: ByConvention) -> ByConvention:
+        """Both figures added to another's."""
+        return ByConvention(
+            causal=self.causal + other.causal, non_causal=self.non_causal + other.non_causal
+        )
+
+
+def model_flops(workload: Workload, length: float) -> ByConvention:
+    """FLOPs for one token of a sequence of `length` tokens: forward and backward, once each.
+
+    Where all trains, 12 x layers x heads x head size x length of them are attention's, non-causal,
+    and half of that causal.
+    """
+    products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
+    return _with_attention(
+        products, sum(attention_flops(a, visible(a, length)) for a in workload.attentions)
+    )
+
+
+def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
+    """FLOPs that activation checkpointing adds for one token: the products computed again.
+
+    None where it is not known of all products whether they are.
+    """
+    again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
+    if None in again:
+        return None
+    products = sum(forward_flops(m) for m in workload.matmuls if m.recomputed)
+    scores = (
+        attention_forward_flops(a, visible(a, length)) for a in workload.attentions if a.recomputed
+    )
+    return _with_attention(products, sum(scores))
+
+
+def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
+    """Model FLOPs and recomputation together: what HFU counts for one token.
+
+    What a fused attention kernel computes again inside of itself is not in it. None where it is not
+    known what is computed again.
+    """
+    again = recomputed_flops(workload, length)
+    return None if again is None else model_flops(workload, length).plus(again)
+
+
+def forward_flops(matmul: Matmul) -> float:
+    """FLOPs of the forward products of one kind of matrix, for one token."""
+    return 2 * matmul.rows * matmul.columns * matmul.count * matmul.share
+
+
+def matmul_flops(matmul: Matmul) -> float:
+    """FLOPs of one kind of matrix, forward and backward, for one token."""
+    return forward_flops(matmul) * (1 + matmul.input_needs_gradient + matmul.trains)
+
+
+def attention_forward_flops(attention: Attention, seen: float) -> float:
+    """FLOPs of the scores and of the weighted values, for one token that sees `seen` others."""
+    sizes = attention.query_size + attention.value_size
+    return 2 * attention.heads * attention.count * seen * sizes
+
+
+def attention_flops(attention: Attention, seen: float) -> float:
+    """FLOPs of attention, forward and backward, for one token that sees `seen` others.
+
+    Backward, the gradient of the weights is a product with the values, needed where queries or keys
+    need a gradient; queries, keys and values are one product each.
+    """
+    query, key = attention.query_needs_gradient, attention.key_needs_gradient
+    backward = attention.query_size * (query + key) + attention.value_size * (
+        (query or key) + attention.value_needs_gradient
+    )
+    forward = attention_forward_flops(attention, seen)
+    return forward + 2 * attention.heads * attention.count * seen * backward
+
+
+def visible(attention: Attention, length: float) -> float:
+    """Tokens that a token sees on average without the causal mask: twice what it sees with it.
+
+    A window of w tokens is a band of w on both sides of the diagonal, so 2 w - w x w / length.
+    """
+    window = attention.window
+    if window is None or window >= length:
+        return length
+    return 2 * window - window * window / length
+
+
+def _with_attention(products: float, attention: float) -> ByConvention:
+    """Add attention to the rest, whole and halved."""
+    return ByConvention(causal=products + attention / 2, non_causal=products + attention)

@@ -1,0 +1,87 @@
+"""What a model computes for a token: its matmuls and its attention, and what trains of them."""
+
+from __future__ import annotations
+
+from accel_bench.documents.base import Frozen
+
+
+class Matmul(Frozen):
+    """Weight matrices of one kind, each multiplied once with every token that reaches it."""
+
+    name: str
+    """Where they are, with the layer's number left out: `layers.mlp.up_proj`."""
+
+    rows: int
+    """Features that come out."""
+
+    columns: int
+    """Features that go in; a matrix has rows x columns parameters."""
+
+    count: int = 1
+    """How many there are of this kind."""
+
+    share: float = 1.0
+    """Share of the tokens that reaches each: 2 / 8 for experts of which a token uses 2 of 8."""
+
+    trains: bool = True
+    """Whether the weights receive a gradient."""
+
+    input_needs_gradient: bool = True
+    """Whether something before them trains, so that the gradient flows on through them."""
+
+    recomputed: bool | None = False
+    """Whether the forward product is computed once more in the backward pass; null: not known."""
+
+    dtype: str = ""
+    """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
+
+
+class Attention(Frozen):
+    """Layers of softmax attention of one kind."""
+
+    heads: int
+    """Query heads."""
+
+    query_size: int
+    """Size of a head's queries and keys."""
+
+    value_size: int
+    """Size of a head's values."""
+
+    count: int = 1
+    """How many layers of this kind there are."""
+
+    window: int | None = None
+    """Tokens that one token sees at most, itself included; null is all of them."""
+
+    query_needs_gradient: bool = True
+    """Whether the queries come from something that trains."""
+
+    key_needs_gradient: bool = True
+    """Whether the keys come from something that trains."""
+
+    value_needs_gradient: bool = True
+    """Whether the values come from something that trains."""
+
+    recomputed: bool | None = False
+    """Whether its layers are computed once more in the backward pass; null: not known."""
+
+
+class Workload(Frozen):
+    """All of a model's matmuls and attention, the output projection included, look-ups not."""
+
+    matmuls: tuple[Matmul, ...]
+    """Every kind of weight matrix, adapters' included."""
+
+    attentions: tuple[Attention, ...] = ()
+    """Every kind of attention layer."""
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Weights that are multiplied with tokens: no embedding, no norm, no bias."""
+        return sum(m.rows * m.columns * m.count for m in self.matmuls)
+
+    @property
+    def active_matmul_parameters(self) -> int:
+        """Those of them that one token is multiplied with: fewer where there are experts."""
+        return round(sum(m.rows * m.columns * m.count * m.share for m in self.matmuls))

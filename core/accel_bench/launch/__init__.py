@@ -1,1 +1,0 @@
-"""Start ranks, watch them, end them, and turn every ending into one result."""

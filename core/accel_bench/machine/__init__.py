@@ -1,0 +1,1 @@
+"""Describe this machine: its devices and their state, process memory, libraries, provenance."""

@@ -1,0 +1,197 @@
+"""The machine and what is installed on it, read without torch. Read, never set."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+from pathlib import Path
+
+import psutil
+from pydantic import Field
+
+from accel_bench.documents.base import Frozen
+from accel_bench.machine.libraries import known_distributions
+from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices, library, read, text
+from accel_bench.machine.provenance import distribution_version
+
+RELEVANT = (
+    "accel-bench",
+    "accelerate",
+    "numpy",
+    "peft",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "triton",
+)
+"""Distributions whose versions can change a result of any scenario."""
+
+COMPANIONS = (
+    "datasets",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "safetensors",
+)
+"""What scenarios may compute with, beside the libraries that change how a model runs: recorded, and
+part of no id."""
+
+
+class GPU(Frozen):
+    """One device as NVML describes it."""
+
+    index: int
+    """NVML's index."""
+
+    name: str
+    """The maker's name."""
+
+    uuid: str
+    """What tells it from every other one."""
+
+    memory_bytes: int
+    """Total memory in bytes; the host's where the device shares it."""
+
+    compute_capability: tuple[int, int]
+    """Major and minor."""
+
+
+class Machine(Frozen):
+    """What a result needs to be read later, on another machine."""
+
+    host: str
+    """Host name."""
+
+    system: str
+    """Operating system and release."""
+
+    processor: str
+    """CPU model."""
+
+    cores: int
+    """Cores that this process may use."""
+
+    memory_bytes: int
+    """Memory of the host in bytes."""
+
+    python: str
+    """Python's version."""
+
+    versions: dict[str, str]
+    """Versions of the distributions that matter, with the commit of one that is a checkout."""
+
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """The same of libraries that only some scenarios use."""
+
+    driver: str | None = None
+    """NVIDIA driver; null without one."""
+
+    cuda: str | None = None
+    """Newest CUDA version that the driver supports; null without one."""
+
+    gpus: tuple[GPU, ...] = ()
+    """GPUs, by index."""
+
+    c_compiler: str | None = None
+    """Path of the C compiler that would be found; null without one."""
+
+    load_average: float | None = Field(None)
+    """Load of the last minute when this was read."""
+
+    @property
+    def device(self) -> str:
+        """What `resources.device: auto` means here: `cuda` when torch and a GPU can meet, else
+        `cpu`."""
+        torch = self.versions.get("torch", "")
+        return "cuda" if self.gpus and not torch.endswith("+cpu") else "cpu"
+
+
+def read_machine() -> Machine:
+    """Read this machine. Takes milliseconds; imports no accelerator library."""
+    driver, cuda, gpus = _read_gpus()
+    return Machine(
+        host=socket.gethostname(),
+        system=f"{platform.system()} {platform.release()}",
+        processor=_processor(),
+        cores=available_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        versions=installed_versions(RELEVANT),
+        libraries=installed_versions((*COMPANIONS, *known_distributions())),
+        driver=driver,
+        cuda=cuda,
+        gpus=gpus,
+        c_compiler=_c_compiler(),
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may run on; in a container they can be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of those distributions that are installed; of a checkout with its commit."""
+    found = {name: distribution_version(name) for name in names}
+    return {name: version for name, version in found.items() if version}
+
+
+def _processor() -> str:
+    """The CPU's model name where the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _c_compiler() -> str | None:
+    """The compiler that the environment names, else the first usual one on the path."""
+    names = [os.environ.get("CC"), "cc", "gcc", "clang"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
+    """Ask NVML for driver, CUDA version and devices; nothing where there is no driver.
+
+    A device that is lost or denied is left out, as CUDA leaves it out.
+    """
+    try:
+        nvml, listed = library(), devices()
+    except NoReadingError:
+        return None, None, ()
+    version = read(nvml.nvmlSystemGetCudaDriverVersion)
+    cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+    driver = read(nvml.nvmlSystemGetDriverVersion)
+    gpus = tuple(gpu for device in listed.found if (gpu := _read_gpu(device)) is not None)
+    return None if driver is None else text(driver), cuda, gpus
+
+
+def _read_gpu(device: NVMLDevice) -> GPU | None:
+    """Describe one device; None for one that does not answer."""
+    try:
+        name = device.ask("GetName")
+        memory = device.ask("GetMemoryInfo")
+        capability = device.ask("GetCudaComputeCapability")
+    except NoReadingError:
+        return None
+    if name is None or capability is None:
+        return None
+    return GPU(
+        index=device.index,
+        name=text(name),
+        uuid=device.uuid,
+        memory_bytes=psutil.virtual_memory().total if memory is None else memory.total,
+        compute_capability=(capability[0], capability[1]),
+    )

@@ -1,0 +1,221 @@
+"""Read the machine's state in the parent, before and after every attempt, without torch; never set
+it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices
+from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
+
+ANSWER_SECONDS = 10.0
+"""A driver that has not answered after this long hangs, as one with a lost device may."""
+
+SETTLE_SECONDS = 2.0
+"""How long NVML may still list a process that has ended."""
+
+CPU_FREQUENCIES = Path("/sys/devices/system/cpu")
+"""Where Linux shows each core's frequency and governor."""
+
+
+def read_state(gpus: bool) -> MachineState:
+    """Read the host, and the devices when the run uses any. Takes milliseconds; raises nothing."""
+    found, problems = _within(ANSWER_SECONDS, _read_gpus) if gpus else ((), ())
+    return MachineState(
+        monotonic_seconds=time.monotonic(), cpu=_read_cpu(), gpus=found, problems=problems
+    )
+
+
+def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
+    """The same after a run: NVML may list the ranks' processes a little longer than they live."""
+    known = {process.pid for state in (before.gpus if before else ()) for process in state.foreign}
+    until = time.monotonic() + SETTLE_SECONDS
+    state = read_state(gpus)
+    while time.monotonic() < until and any(
+        process.pid not in known for one in state.gpus for process in one.foreign
+    ):
+        time.sleep(0.1)
+        state = read_state(gpus)
+    return state
+
+
+def clock_limit_mask(device: NVMLDevice) -> int | None:
+    """What holds a device's clocks down, as bits; older drivers know the older name alone."""
+    mask = device.ask("GetCurrentClocksEventReasons")
+    mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
+    return None if mask is None else int(mask)
+
+
+def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
+    """Processes that compute on a device; None where it does not tell."""
+    found = device.ask("GetComputeRunningProcesses")
+    if found is None:
+        return None
+    return tuple(
+        GPUProcess(pid=one.pid, name=_program(one.pid), memory_bytes=one.usedGpuMemory)
+        for one in found
+    )
+
+
+def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
+    """Every device that answers, and why others do not."""
+    try:
+        listed = devices()
+    except NoReadingError as error:
+        return (), (str(error),)
+    return tuple(_read_gpu(device) for device in listed.found), listed.problems
+
+
+def _read_gpu(device: NVMLDevice) -> GPUState:
+    """One device; each reading stands alone, so that one refusal costs no other."""
+    import pynvml
+
+    problems: list[str] = []
+
+    def ask(question: str, *arguments: Any) -> Any:
+        return _or_problem(problems, lambda: device.ask(question, *arguments))
+
+    volatile = pynvml.NVML_VOLATILE_ECC
+    rows = ask("GetRemappedRows")
+    memory = ask("GetMemoryInfo")
+    mode = ask("GetPersistenceMode")
+    mask = _or_problem(problems, lambda: clock_limit_mask(device))
+    found = _or_problem(problems, lambda: compute_processes(device)) or ()
+    return GPUState(
+        uuid=device.uuid,
+        sm_clock_megahertz=ask("GetClockInfo", pynvml.NVML_CLOCK_SM),
+        memory_clock_megahertz=ask("GetClockInfo", pynvml.NVML_CLOCK_MEM),
+        sm_clock_maximum_megahertz=ask("GetMaxClockInfo", pynvml.NVML_CLOCK_SM),
+        application_sm_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_SM),
+        application_memory_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_MEM),
+        clock_limits=None if mask is None else limits_in(mask),
+        power_limited_seconds=_limited(ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_POWER)),
+        thermal_limited_seconds=_limited(
+            ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_THERMAL)
+        ),
+        temperature_celsius=ask("GetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        power_watts=_watts(ask("GetPowerUsage")),
+        power_cap_watts=_watts(ask("GetEnforcedPowerLimit")),
+        power_cap_default_watts=_watts(ask("GetPowerManagementDefaultLimit")),
+        persistence_mode=None if mode is None else bool(mode),
+        memory_used_bytes=None if memory is None else memory.used,
+        ecc_corrected=ask("GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
+        ecc_uncorrected=ask(
+            "GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile
+        ),
+        remap_pending=None if rows is None else bool(rows[2] or rows[3]),
+        foreign=tuple(process for process in found if not _is_ours(process.pid)),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
+    """What can be read; None, and a line among the problems, for what is refused."""
+    try:
+        return read()
+    except NoReadingError as error:
+        problems.append(str(error))
+        return None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _limited(violation: Any) -> float | None:
+    """NVML counts nanoseconds."""
+    return None if violation is None else violation.violationTime / 1e9
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is this program, or was started by it."""
+    import psutil
+
+    try:
+        return pid == os.getpid() or any(
+            parent.pid == os.getpid() for parent in psutil.Process(pid).parents()
+        )
+    except psutil.Error:
+        return False
+
+
+def _program(pid: int) -> str:
+    """Name of a program, without its arguments, which can hold secrets."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
+
+
+def _read_cpu() -> CPUState:
+    """The host's counters, from /proc where there is one."""
+    import psutil
+
+    spent = psutil.cpu_times()
+    # The kernel counts time of guests twice, as guests' and as users'.
+    counted = [getattr(spent, name) for name in spent._fields if not name.startswith("guest")]
+    stolen = getattr(spent, "steal", None)
+    idle = spent.idle + getattr(spent, "iowait", 0.0)
+    return CPUState(
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        total_seconds=sum(counted),
+        busy_seconds=sum(counted) - idle - (stolen or 0.0),
+        stolen_seconds=stolen,
+        own_seconds=_own_seconds(),
+        governors=_governors(),
+        frequency_megahertz=_frequency(),
+        memory_available_bytes=psutil.virtual_memory().available,
+        swap_used_bytes=psutil.swap_memory().used,
+    )
+
+
+def _own_seconds() -> float:
+    """CPU seconds of this process and of its children; a child counts once it has been waited
+    for."""
+    import psutil
+
+    spent = psutil.Process().cpu_times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def _governors() -> tuple[str, ...]:
+    found = (_read(path) for path in CPU_FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_governor"))
+    return tuple(sorted({name for name in found if name}))
+
+
+def _frequency() -> float | None:
+    """Mean frequency of the cores; some systems, virtual ones among them, show none."""
+    import psutil
+
+    try:
+        found = psutil.cpu_freq()
+    except (OSError, NotImplementedError):
+        return None
+    return found.current or None if found else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf8").strip()
+    except OSError:
+        return ""
+
+
+def _within(
+    seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
+) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
+    """Read in a thread of its own, which is left behind when the driver does not answer."""
+    answers: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
+    thread = threading.Thread(target=lambda: answers.append(read()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if answers:
+        return answers[0]
+    return (), (f"NVML fails: no answer within {seconds:g} s",)

@@ -1,0 +1,212 @@
+"""Loading of causal language models: configuration with overrides, random weights, real weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from accel_bench import Run
+from accel_bench.catalog.models import architecture_of, model_directory, read_card
+from accel_bench.documents.presets import find_samples
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.modeling.random_weights import Replace, place_model, random_model
+from accel_bench.scenario.uses import ModelUse
+
+RESERVED = {
+    "use_cache": "it is always false in training",
+    "dtype": "set model.dtype",
+    "torch_dtype": "set model.dtype",
+    "attn_implementation": "set model.attention",
+    "model_type": "choose another model.id",
+    "architectures": "choose another model.id",
+}
+"""Configuration keys that are no overrides, and what to do instead."""
+
+
+def import_model_class(model: ModelUse) -> None:
+    """Import the module of the model's class, where no download is needed to know it."""
+    if architecture := architecture_of(model):
+        # An architecture that transformers lacks is reported when it is loaded.
+        getattr(transformers, architecture, None)
+
+
+def load_base_model(run: Run, replace: Replace | None = None) -> Any:
+    """Return the scenario's model on the run's device, in train mode.
+
+    Sets `run.weights_fingerprint`. `replace(name, module)` is for loaders that quantize: it is
+    called for every module of the decoder blocks that owns weights itself, as soon as they are
+    there and on the device; what it returns takes the module's place, None keeps it. Not more than
+    one block is then on the device in full precision, and the weights are those of every other
+    stack. Raises ScenarioError when the id, the overrides, the vocabulary or the length do not fit.
+    """
+    use = run.scenario.model
+    config = build_config(use, run.trust_remote_code)
+    check_fit(config, run)
+    device = str(run.device)
+    if use.weights == "random":
+        dtype, seed = getattr(torch, use.dtype), run.scenario.train.seed
+        model, fingerprint = random_model(
+            config, dtype, device, seed, attention=use.attention, replace=replace
+        )
+    else:
+        model = _pretrained_model(config, use, run.trust_remote_code)
+        model, fingerprint = place_model(model, torch.device(device), replace)
+    run.weights_fingerprint = fingerprint
+    return model.train()
+
+
+def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Return the configuration of a model with its overrides applied and the cache off.
+
+    Overrides are applied before the configuration is built, since others follow from them: the list
+    of layer types has as many entries as there are layers. Raises ScenarioError.
+    """
+    published, raw = _published_config(use, trust_remote_code)
+    config = _apply_overrides(published, raw, use.overrides) if use.overrides else published
+    for part in (config, config.get_text_config()):
+        part.use_cache = False
+    return config
+
+
+def count_parameters(model: Any, trainable: bool = False) -> int:
+    """Number of distinct parameters, or of those that require a gradient; tied ones count once."""
+    return sum(
+        parameter.numel()
+        for parameter in model.parameters()
+        if parameter.requires_grad or not trainable
+    )
+
+
+def _published_config(
+    use: ModelUse, trust_remote_code: bool
+) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """Return the configuration as published, built and as it is written."""
+    if use.id in find_samples("models"):
+        card = read_card(use.id)
+        return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
+    source = _source(use, trust_remote_code)
+    try:
+        raw, _ = PreTrainedConfig.get_config_dict(**source)
+        _check_code(use, raw, trust_remote_code)
+        return AutoConfig.from_pretrained(**source, trust_remote_code=trust_remote_code), raw
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise _unloadable(use, "configuration", error) from error
+
+
+def _check_code(use: ModelUse, raw: dict[str, Any], trust_remote_code: bool) -> None:
+    """Refuse a model that needs code of its own, unless the user has said that it may run."""
+    needed = "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING
+    if needed and not trust_remote_code:
+        raise ScenarioError(
+            f"model.id {use.id!r} needs code that comes with it; read it, then allow it with "
+            "--trust-remote-code (and, for a hub id, model.revision)"
+        )
+
+
+def _apply_overrides(
+    published: PreTrainedConfig, raw: dict[str, Any], overrides: dict[str, Any]
+) -> PreTrainedConfig:
+    """Build the configuration anew with some of its keys changed."""
+    aliases = type(published).attribute_map
+    known = {*published.to_dict(), *aliases, *raw}
+    _check_overrides(overrides, {key for key in known - set(RESERVED) if key[0] != "_"})
+    # One figure can be written under two names; the later one, an override, counts.
+    changed = {aliases.get(key, key): value for key, value in {**raw, **overrides}.items()}
+    if "num_hidden_layers" in overrides and "layer_types" not in overrides:
+        # A published list fits the published depth; fewer layers keep its beginning.
+        if layer_types := changed.pop("layer_types", None):
+            changed["layer_types"] = layer_types[: overrides["num_hidden_layers"]]
+    try:
+        return type(published).from_dict(changed)
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise ScenarioError(
+            f"model.overrides {overrides} give no possible configuration: {error}"
+        ) from error
+
+
+def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
+    """Refuse a key that the configuration does not have, which it would take without a word."""
+    for key in overrides:
+        if key in RESERVED:
+            raise ScenarioError(f"model.overrides.{key} cannot be set here: {RESERVED[key]}")
+        if key not in known:
+            raise ScenarioError(
+                f"model.overrides.{key}: the model's configuration has no such key"
+                f"{did_you_mean(key, known)}"
+            )
+
+
+def _pretrained_model(config: PreTrainedConfig, use: ModelUse, trust_remote_code: bool) -> Any:
+    """Load real weights on the host: safetensors only, and every one of them."""
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            **_source(use, trust_remote_code),
+            config=config,
+            dtype=getattr(torch, use.dtype),
+            attn_implementation=use.attention,
+            use_safetensors=True,
+            weights_only=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError) as error:
+        raise _unloadable(use, "weights", error) from error
+    # Absent weights would be filled with random ones, and only a warning would tell.
+    if missing := sorted(loading["missing_keys"]):
+        raise ScenarioError(
+            f"model.id {use.id!r}: {len(missing)} weights are not in its files, {missing[0]} among "
+            "them; take back the model.overrides that add them, or set `weights: random`"
+        )
+    return model
+
+
+def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that say where a model comes from."""
+    if directory := model_directory(use):
+        return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}
+    if use.id in find_samples("models"):
+        raise ScenarioError(
+            f"model.id {use.id!r} is a name of the catalogue, which holds no weights; for "
+            "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
+        )
+    if trust_remote_code and use.revision is None:
+        raise ScenarioError(
+            f"model.id {use.id!r} may only bring code at a fixed revision; set model.revision"
+        )
+    return {"pretrained_model_name_or_path": use.id, "revision": use.revision or "main"}
+
+
+def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
+    """Say what of which model cannot be loaded, and what would help without a network."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return ScenarioError(
+        f"the {part} of model.id {use.id!r} cannot be loaded: {reason}. Without a network, name a "
+        "local directory or, with `weights: random`, a model of `accel-bench models list`"
+    )
+
+
+def check_fit(config: Any, run: Run) -> None:
+    """Refuse tokens or positions that a model has no embedding for: a GPU would only abort.
+
+    `config` is the model's configuration. For loaders that do without `load_base_model`. Raises
+    ScenarioError.
+    """
+    text, name = config.get_text_config(), run.scenario.model.id
+    if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:
+        raise ScenarioError(
+            f"the data has a vocabulary of {run.dataset.vocab_size} tokens, but the model {name!r} "
+            f"only one of {text.vocab_size}; set model.overrides.vocab_size, or choose other data"
+        )
+    # Rotary positions go on beyond the published length; learned ones are a table that ends there.
+    rotary = getattr(text, "rope_parameters", None) is not None
+    positions = getattr(text, "max_position_embeddings", None)
+    length = run.scenario.data.sequence_length
+    if not rotary and positions is not None and positions < length:
+        raise ScenarioError(
+            f"data.sequence_length is {length}, but the model {name!r} has {positions} learned "
+            "positions; set model.overrides.max_position_embeddings, or a shorter length"
+        )

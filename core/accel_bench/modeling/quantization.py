@@ -1,0 +1,121 @@
+"""What loaders that quantize tell alike: what the model consists of, and how long it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Metric
+
+if TYPE_CHECKING:
+    import torch
+
+BYTES_OF_BFLOAT16 = 2
+
+
+def describe_quantized(
+    model: torch.nn.Module,
+    quantized: Mapping[str, torch.nn.Module],
+    bits: int,
+    kernel: str,
+    elements: int | None = None,
+) -> dict[str, JsonValue]:
+    """Evidence of a model whose modules `quantized`, by name, hold weights of so many bits.
+
+    `kernel` says what multiplies with them. Each of these modules has `in_features` and
+    `out_features`, unless `elements` says how many weights they hold in all. Bytes are those of all
+    tensors that a module keeps, scales and zero points among them; tensors that are shared count
+    once.
+    """
+    if elements is None:
+        elements = sum(_elements(module) for module in quantized.values())
+    return {
+        "quantized_modules": len(quantized),
+        "module_classes": dict(Counter(type(module).__name__ for module in quantized.values())),
+        "bits": bits,
+        "kernel": kernel,
+        "quantized_elements": elements,
+        "quantized_bytes": stored_bytes(*quantized.values()),
+        "quantized_bytes_in_bfloat16": elements * BYTES_OF_BFLOAT16,
+        "weight_bytes": stored_bytes(model),
+        "weight_dtypes": dict(_elements_by_dtype(model).most_common()),
+    }
+
+
+def quantize_seconds(
+    seconds: float, scope: Literal["rank", "global"] = "rank", kind: str = ""
+) -> Metric:
+    """The metric of the time that quantizing took, which is in no step.
+
+    `scope` is `global` where it was done once for all ranks and runs; `kind` says how it was done.
+    """
+    return Metric(
+        name="quantize_seconds",
+        value=seconds,
+        unit="seconds",
+        scope=scope,
+        better="lower",
+        kind=kind,
+    )
+
+
+def stored_bytes(*modules: torch.nn.Module) -> int:
+    """Bytes of the weights and buffers that modules keep, with all that belongs to them."""
+    return sum(map(_bytes_of, _distinct(*modules)))
+
+
+def _elements(module: Any) -> int:
+    return int(module.in_features) * int(module.out_features)
+
+
+def _elements_by_dtype(model: torch.nn.Module) -> Counter[str]:
+    """Number of elements of the parameters and buffers as they are stored, by dtype."""
+    counts: Counter[str] = Counter()
+    for tensor in _distinct(model):
+        counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return counts
+
+
+def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
+    """The tensors that modules keep, the largest of those that begin at one place."""
+    kept: dict[tuple[int, object], torch.Tensor] = {}
+    for held in (held for module in modules for held in _held(module)):
+        for tensor in _plain(held):
+            place = tensor.data_ptr(), tensor.device
+            if place not in kept or _bytes_of(tensor) > _bytes_of(kept[place]):
+                kept[place] = tensor
+    return kept.values()
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _held(module: torch.nn.Module) -> Iterator[Any]:
+    """Parameters and buffers, and the tensors that libraries keep beside them in plain objects."""
+    yield from module.parameters()
+    yield from module.buffers()
+    for holder in (*module.modules(), *module.parameters()):
+        yield from _attached(holder)
+
+
+def _plain(held: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that a tensor consists of: torch's protocol takes subclasses apart."""
+    if hasattr(held, "__tensor_flatten__"):
+        for name in held.__tensor_flatten__()[0]:
+            yield from _plain(getattr(held, name))
+    else:
+        yield held
+
+
+def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Tensors among an object's attributes, and those of its attributes, such as scales."""
+    import torch
+
+    for value in getattr(holder, "__dict__", {}).values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif depth and not isinstance(value, torch.nn.Module | type):
+            yield from _attached(value, depth - 1)

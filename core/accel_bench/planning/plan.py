@@ -1,0 +1,254 @@
+"""The plan: every experiment with its id, and every one that is not run with its reason."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.machine.info import Machine
+from accel_bench.planning.defaults import (
+    add_stack,
+    add_what_plugins_need,
+    sweep_seeds,
+    with_metrics_of_device,
+)
+from accel_bench.planning.ladder_checks import check_ladder
+from accel_bench.plugins.constraints import unmet_constraints
+from accel_bench.plugins.manager import Active, Member, activate, blaming
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.environment import recorded
+from accel_bench.scenario.expand import (
+    Point,
+    check_file,
+    count_points,
+    expand,
+    refuse_idle_exclusions,
+)
+from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
+from accel_bench.scenario.ladder import with_ladder
+from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks for beyond the file."""
+
+    plugins: tuple[str, ...] = ()
+    """Stacks to add: a plugin's name, or several joined by `+`."""
+
+    only: tuple[str, ...] = ()
+    """Stacks to run, beside the baseline; empty runs all."""
+
+    overrides: tuple[tuple[str, Any], ...] = ()
+    """Dotted keys and their values."""
+
+    seeds: int = 0
+    """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
+
+    no_baseline: bool = False
+    """Leave the baseline out."""
+
+    allow_environment: bool = False
+    """Let the scenario set any environment variable."""
+
+    trust_remote_code: bool = False
+    """Let models bring code of their own."""
+
+    max_runs: int = 1000
+    """Refuse more runs than this before anything is made."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One experiment of the plan."""
+
+    experiment: Experiment
+    """What would be run."""
+
+    active: Active
+    """Its plugins."""
+
+    skipped: tuple[str, ...] = ()
+    """Why it is not run; empty when it is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All experiments of one scenario, in order."""
+
+    file: ScenarioFile
+    """The scenario as it was written, with the command line's changes."""
+
+    baseline: str
+    """The stack that the others are compared with."""
+
+    planned: tuple[Planned, ...]
+    """Sweep points outermost, within each the stacks in written order."""
+
+    wishes: Wishes
+    """What the command line asked for."""
+
+    notices: tuple[str, ...] = field(default=())
+    """What was added to the work because a plugin needs it."""
+
+    @property
+    def summaries(self) -> list[PlannedSummary]:
+        """What the analysis needs to know of it."""
+        planned = self.planned
+        return [PlannedSummary(experiment=p.experiment, skipped=p.skipped) for p in planned]
+
+    @property
+    def runnable(self) -> list[Planned]:
+        """Those that are not skipped."""
+        return [planned for planned in self.planned if not planned.skipped]
+
+    @property
+    def runs(self) -> int:
+        """Runs that all rounds need."""
+        return len(self.runnable) * self.file.measure.repeats
+
+    @property
+    def nothing(self) -> str:
+        """Why nothing of it can run here; empty when something can."""
+        reasons = {reason for planned in self.planned for reason in planned.skipped}
+        return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
+
+
+def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
+    """Work out what to run. Nothing is started, and nothing heavy is imported.
+
+    Raises ScenarioError or PluginError for what the user must mend; a skipped stack that was asked
+    for by name is an error too.
+    """
+    draft = copy.deepcopy(draft)
+    for wish in wishes.plugins:
+        add_stack(draft, wish)
+    for key, value in wishes.overrides:
+        draft.set(key, value, f"--set {key}")
+    if wishes.seeds:
+        sweep_seeds(draft, wishes.seeds)
+    file = check_file(draft, wishes.allow_environment)
+    chosen = _choose(file, wishes)
+    draft.places.update(with_ladder(draft).places)
+    check_ladder(draft, chosen)
+    notices = add_what_plugins_need(draft, file, chosen)
+    if draft.get("baseline") is None and "baseline" not in file.stacks:
+        notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
+    if notices:
+        file = check_file(draft, wishes.allow_environment)
+    file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
+    _refuse_too_many(file, wishes.max_runs)
+    points = list(expand(draft, file, machine.device, wishes.allow_environment))
+    refuse_idle_exclusions(draft, file, points)
+    planned = tuple(_plan_point(draft, point, machine, notices) for point in points)
+    plan = Plan(file, file.baseline_name(), planned, wishes, notices)
+    _refuse_skipped_wishes(plan)
+    return plan
+
+
+def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
+    """Stacks to run: those of `--only`, and the baseline unless it is not wanted."""
+    for name in wishes.only:
+        if name not in file.stacks:
+            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
+    baseline = file.baseline_name()
+    chosen = [name for name in file.stacks if not wishes.only or name in {*wishes.only, baseline}]
+    if wishes.no_baseline and baseline not in wishes.only:
+        chosen = [name for name in chosen if name != baseline]
+    if not chosen:
+        raise ScenarioError("--no-baseline leaves no stack to run")
+    return chosen
+
+
+def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
+    """Count before anything is allocated."""
+    runs = count_points(file) * file.measure.repeats
+    if runs > max_runs:
+        raise ScenarioError(
+            f"scenario {file.name!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
+            "sweep over less, or raise the limit"
+        )
+
+
+def _refuse_skipped_wishes(plan: Plan) -> None:
+    """A stack that was asked for by name must run."""
+    asked = {*plan.wishes.plugins, *plan.wishes.only}
+    for planned in plan.planned:
+        stack = planned.experiment.stack.name
+        if planned.skipped and stack in asked and not _excluded_by_file(planned):
+            raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
+
+
+def _excluded_by_file(planned: Planned) -> bool:
+    return all(reason.startswith("excluded: ") for reason in planned.skipped)
+
+
+def _plan_point(
+    written: Draft, point: Point, machine: Machine, notices: tuple[str, ...]
+) -> Planned:
+    """Activate the plugins, check constraints and work out the id."""
+    scenario = with_metrics_of_device(point.scenario)
+    active = _activate(written, scenario, point.stack)
+    draft = Experiment(
+        id="", scenario=scenario, stack=point.stack, sweep=point.sweep, identity={}, notices=notices
+    )
+    identity = identity_of(scenario, point.stack, _environment(draft, active, machine))
+    experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
+    reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
+    return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
+
+
+def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> Active:
+    """Activate a stack's plugins; of a ladder's stack say which item does not work."""
+    try:
+        return activate(scenario, stack)
+    except PluginError as error:
+        if stack.ladder is None or not any(stack.ladder.holds):
+            raise
+        where = draft.where(("stacks", stack.name))
+        raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
+
+
+def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:
+    """Versions, devices, content of files: what can change a result and is in no scenario."""
+    on_gpu = experiment.scenario.resources.device == "cuda"
+    count = experiment.scenario.resources.devices
+    devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
+    measured = [member for member in active.members if member.slot != "launcher"]
+    fingerprints = {
+        member.name: found
+        for member in measured
+        if (found := _fingerprint(member, experiment)) is not None
+    }
+    return {
+        "python": machine.python,
+        "versions": machine.versions,
+        "plugins": [member.version.model_dump() for member in measured],
+        "cuda": machine.cuda if on_gpu else None,
+        "driver": machine.driver if on_gpu else None,
+        "devices": devices,
+        "cores": machine.cores,
+        "fingerprints": fingerprints,
+        "variables": recorded(os.environ),
+    }
+
+
+def _fingerprint(member: Member, experiment: Experiment) -> JsonValue:
+    """What a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
+    with blaming(member, "fingerprint"):
+        found = member.instance.fingerprint(experiment)
+        canonical_json(found)
+    return found
+
+
+def scenario_of(planned: Planned) -> dict[str, Any]:
+    """A scenario file that holds this one experiment: running it gives the same id."""
+    experiment = planned.experiment
+    work = experiment.scenario.model_dump(mode="json", exclude_none=True)
+    uses = [use.model_dump(mode="json") for use in experiment.stack.uses]
+    return {**work, "stacks": {experiment.stack.name: {"use": uses}}}

@@ -1,0 +1,1 @@
+"""Find, check, activate and describe plugins; write a new one."""

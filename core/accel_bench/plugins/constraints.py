@@ -1,0 +1,105 @@
+"""What plugins declare that they need, held against an experiment and a machine. No plugin is
+asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accel_bench.catalog.models import architecture_of
+from accel_bench.errors import PluginError
+from accel_bench.machine.info import Machine
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.manager import Active, Member, wrong_answer
+from accel_bench.plugins.registry import find, unmet_requirement
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
+
+
+def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) -> tuple[str, ...]:
+    """Reasons why this experiment cannot run here, from declarations and from `check_scenario`."""
+    reasons = list(_resources(experiment.scenario, machine))
+    for member in active.members:
+        found = _declared(experiment.scenario, member, machine)
+        reasons += [f"{member.name}: {reason}" for reason in found]
+    for member, answers in active.call_lists(
+        "check_scenario", experiment=experiment, machine=machine
+    ):
+        reasons += [_named(member, reason) for reason in answers]
+    return tuple(dict.fromkeys(reasons))
+
+
+def refuse_architecture(active: Active, architecture: str) -> None:
+    """Hold the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
+
+    For the worker, once a model's configuration is there: of a hub id the plan does not know it.
+    Raises PluginError with every plugin that does not support it.
+    """
+    reasons = [
+        f"{member.name}: {reason}"
+        for member in active.members
+        for reason in _wrong_architecture(member, architecture)
+    ]
+    if reasons:
+        raise PluginError("; ".join(reasons))
+
+
+def _wrong_architecture(member: Member, architecture: str | None) -> Iterable[str]:
+    """Why a plugin does not work with an architecture; nothing is said of an unknown one."""
+    known = member.instance.restricted_model_archs
+    if known is not None and architecture is not None and architecture not in known:
+        yield f"does not support {architecture}; it supports {listing(known)}"
+
+
+def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
+    """Devices and nodes that are not here."""
+    wanted = scenario.resources
+    if wanted.device == "cuda" and len(machine.gpus) < wanted.devices:
+        yield f"{wanted.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    if wanted.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
+        yield "the installed torch is built for CPUs only"
+    if wanted.nodes > 1 and scenario.launcher.use == "local":
+        yield f"the launcher starts processes on one node, {wanted.nodes} are asked for"
+    if wanted.device == "cpu" and scenario.train.precision == "fp16-autocast":
+        yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
+
+
+def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[str]:
+    """What the plugin's class declares."""
+    plugin = member.instance
+    if member.distribution == OWN_DISTRIBUTION:
+        # We would not run without our own requirements; classes in the box can have more.
+        yield from filter(None, map(unmet_requirement, plugin.requires))
+    else:
+        yield from find(member.name).unmet_with(plugin.requires)
+    if plugin.restricted_model_archs is not None:
+        yield from _wrong_architecture(member, architecture_of(scenario.model))
+    for what, value, allowed in (
+        ("device", scenario.resources.device, plugin.devices),
+        ("model.dtype", scenario.model.dtype, plugin.dtypes),
+        ("task", scenario.task, plugin.tasks),
+        ("mode", scenario.mode, plugin.modes),
+    ):
+        if allowed is not None and value not in allowed:
+            yield f"does not work with {what} {value}; it works with {listing(allowed)}"
+    if plugin.needs_adapter and scenario.adapter.use == "none":
+        yield "needs an adapter, and the scenario has none"
+    oldest = plugin.minimum_compute_capability
+    if oldest is not None and scenario.resources.device == "cuda":
+        yield from (
+            f"needs compute capability {oldest[0]}.{oldest[1]}, {gpu.name} has "
+            f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
+            for gpu in machine.gpus[: scenario.resources.devices]
+            if gpu.compute_capability < oldest
+        )
+
+
+def _named(member: Member, reason: object) -> str:
+    """A reason that says whose it is. Raises HookError for one that is no text."""
+    if not isinstance(reason, str):
+        raise wrong_answer(member, "check_scenario", "a list of texts", reason)
+    return reason if member.name in reason else f"{member.name}: {reason}"
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names in one line."""
+    return ", ".join(sorted(names))

@@ -1,0 +1,155 @@
+"""What a plugin says of itself once it is imported: hooks, options, constraints, and whether it
+fits."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from accel_bench.errors import AccelBenchError
+from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.manager import hooks, load_class
+from accel_bench.plugins.registry import find, installed
+from accel_bench.plugins.validation import misfits
+
+CONSTRAINTS = (
+    "requires",
+    "restricted_model_archs",
+    "devices",
+    "dtypes",
+    "tasks",
+    "modes",
+    "minimum_compute_capability",
+    "needs_adapter",
+    "conflicts",
+    "after",
+    "before",
+    "loss_tolerance",
+    "deterministic",
+    "strategy",
+)
+"""Class attributes that a plugin declares, in the order of `Plugin`."""
+
+PROCESS_SECONDS = 60.0
+"""After this long a process that imports one plugin is given up; its alarm has not stopped it."""
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Import a plugin and describe it as JSON. Raises PluginError for a broken one."""
+    plugin = find(name)
+    kind = load_class(name)
+    return {
+        "name": name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
+        "hooks": implemented(kind),
+        **{key: _plain(getattr(kind, key)) for key in CONSTRAINTS},
+        "unmet": list(plugin.unmet_with(kind.requires)),
+        "options": options_of(kind),
+    }
+
+
+def check(name: str) -> dict[str, Any]:
+    """Whether a plugin can be used here, and why not. Never raises for a broken one."""
+    try:
+        described = describe(name)
+        problems = [*described["unmet"], *_misfits(load_class(name))]
+    except AccelBenchError as error:
+        return {"name": name, "usable": False, "reasons": [str(error)]}
+    return {"name": name, "usable": not problems, "reasons": problems}
+
+
+def check_all() -> list[dict[str, Any]]:
+    """The same of every installed plugin, with its distribution, by name.
+
+    A foreign plugin is imported in a process of its own, so that nothing that it breaks or brings
+    along is laid at another's door.
+    """
+    return [
+        {
+            **(check(one.name) if one.distribution == OWN_DISTRIBUTION else _check_apart(one.name)),
+            "distribution": one.distribution,
+            "version": one.version,
+        }
+        for one in installed()
+    ]
+
+
+def _check_apart(name: str) -> dict[str, Any]:
+    """Check one plugin in a process of its own, which may not outlive its import."""
+    command = [sys.executable, "-m", "accel_bench", "plugins", "check", name, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        problem = f"its import has not ended after {PROCESS_SECONDS:g} s"
+    except ValueError:
+        problem = f"its import ends the process (exit code {done.returncode})"
+    else:
+        return found
+    return {"name": name, "usable": False, "reasons": [problem]}
+
+
+def implemented(kind: type[Plugin[Any]]) -> list[str]:
+    """Hooks that a class implements, in call order."""
+    marked = _marked(kind)
+    return [name for name in hooks() if name in marked]
+
+
+def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
+    """Name, type, default and description of each option."""
+    return [
+        {
+            "name": name,
+            "type": _type_name(field.annotation),
+            "default": "required"
+            if field.is_required()
+            else _plain(field.get_default(call_default_factory=True)),
+            "description": field.description or "",
+        }
+        for name, field in kind.Options.model_fields.items()
+    ]
+
+
+def _misfits(kind: type[Plugin[Any]]) -> list[str]:
+    """What does not fit the hooks, and which options have no documentation."""
+    problems = [
+        f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
+    ]
+    problems += misfits(kind)
+    if not _marked(kind):
+        problems.append("implements no hook")
+    return problems
+
+
+def _marked(kind: type[Plugin[Any]]) -> set[str]:
+    """Names of the methods that are marked as implementations."""
+    return {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
+
+
+def _type_name(annotation: Any) -> str:
+    """A type as a person writes it."""
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(_type_name, get_args(annotation)))
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def _plain(value: Any) -> Any:
+    """Sets and tuples as sorted or ordered lists; models as JSON."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return json.loads(
+        json.dumps(value, default=lambda item: getattr(item, "model_dump", lambda: str(item))())
+    )

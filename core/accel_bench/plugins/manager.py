@@ -1,0 +1,283 @@
+"""Plugins are activated only when a scenario names them.
+
+`activate` imports the named ones, validates their options and returns the `Active` plugins of one
+run, which call hooks in written order and know whom to blame. `installed.py` lists what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+from accel_bench import hookspecs
+from accel_bench.documents.validate import validate
+from accel_bench.errors import AccelBenchError, HookError, PluginError
+from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.loading import import_plugin
+from accel_bench.plugins.registry import find
+from accel_bench.plugins.validation import hook_arguments, misfits, wrong_declarations
+from accel_bench.result import PluginVersion
+from accel_bench.scenario.models import Scenario, Stack, Work
+from accel_bench.scenario.uses import Use
+
+NO_PLUGIN = "none"
+"""The name that leaves a slot empty."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One active use: an instance, and where it came from."""
+
+    instance: Plugin[Any]
+    """The plugin with its options."""
+
+    name: str
+    """What `use` calls it."""
+
+    slot: str | None
+    """The slot that it fills; None for a plugin of the stack."""
+
+    distribution: str
+    """The distribution that brought it."""
+
+    @property
+    def version(self) -> PluginVersion:
+        """Name, distribution and version, for the record."""
+        version = distribution_version(self.distribution)
+        return PluginVersion(name=self.name, distribution=self.distribution, version=version)
+
+
+class Active:
+    """The plugins of one run, in the order in which their hooks are called."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = tuple(members)
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for number, member in enumerate(self.members):
+            self._register(member, f"{number}:{member.name}")
+        self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
+
+    def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, Any]]:
+        """Call a hook of every plugin that implements it, in order; yield who returned what.
+
+        Raises HookError that names the plugin when it raises anything that is not ours.
+        """
+        functions = self._functions(hook)
+        for member in self.members:
+            if id(member.instance) in functions:
+                yield member, self._call(member, functions[id(member.instance)], arguments)
+
+    def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, list[Any]]]:
+        """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
+
+        Raises HookError for anything else, and for an iterable that raises on its way.
+        """
+        for member, found in self.call_all(hook, **arguments):
+            if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
+                raise wrong_answer(member, hook, "a list", found)
+            with blaming(member, hook):
+                items = [] if found is None else list(found)
+            yield member, items
+
+    def call_member(self, member: Member, hook: str, **arguments: Any) -> Any:
+        """Call a hook of one plugin; None when it does not implement it."""
+        found = self._functions(hook).get(id(member.instance))
+        return None if found is None else self._call(member, found, arguments)
+
+    def call_one(self, hook: str, **arguments: Any) -> Any:
+        """Call a one-answer hook of the plugin that answers it; None when there is none."""
+        member = self._answers[hook]
+        if member is None:
+            return None
+        return self._call(member, self._functions(hook)[id(member.instance)], arguments)
+
+    def answers(self, hook: str) -> Member | None:
+        """Who answers a one-answer hook."""
+        return self._answers[hook]
+
+    def implements(self, hook: str) -> bool:
+        """Whether any active plugin implements the hook."""
+        return bool(self._functions(hook))
+
+    def versions(self) -> tuple[PluginVersion, ...]:
+        """Name, distribution and version of each plugin, once, in order."""
+        return tuple(dict.fromkeys(member.version for member in self.members))
+
+    def loss_tolerance(self) -> float | None:
+        """The largest tolerance that a plugin of the stack declares."""
+        of_stack = [member.instance.loss_tolerance for member in self.members if not member.slot]
+        return max((value for value in of_stack if value is not None), default=None)
+
+    def _register(self, member: Member, name: str) -> None:
+        """Check names and arguments of the plugin's hooks, then let pluggy know them."""
+        if wrong := misfits(type(member.instance)):
+            label = f"plugin {member.name!r} ({member.distribution})"
+            raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
+        with blaming(member, "registration"):
+            self._manager.register(member.instance, name)
+
+    def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
+        """Implementations of a hook by the id of the instance, which need not be hashable."""
+        caller = getattr(self._manager.hook, hook)
+        return {id(found.plugin): found for found in caller.get_hookimpls()}
+
+    def _call(self, member: Member, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
+        """Call one implementation with the arguments that it takes, and blame it for what it
+        raises."""
+        with blaming(member, found.function.__name__):
+            return found.function(*(arguments[name] for name in found.argnames))
+
+    def _one_answer(self, hook: str) -> Member | None:
+        """The plugin that claims a hook, else its slot's. Two claims are an error."""
+        implementing = [m for m in self.members if id(m.instance) in self._functions(hook)]
+        claiming = [m for m in implementing if _claims(m, hook)]
+        if len(claiming) > 1:
+            names = " and ".join(repr(member.name) for member in claiming)
+            raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
+        slot = ONE_ANSWER[hook]
+        of_slot = [m for m in implementing if slot is not None and m.slot == slot]
+        return next(iter([*claiming, *of_slot]), None)
+
+
+def wrong_answer(member: Member, hook: str, wanted: str, got: Any) -> HookError:
+    """The error for a hook that returned the wrong thing."""
+    problem = f"returned {type(got).__name__} where {wanted} is expected"
+    return HookError(member.name, member.distribution, hook, problem)
+
+
+def hooks() -> list[str]:
+    """Names of all hooks, in call order."""
+    return list(hook_arguments())
+
+
+def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
+    """Import a plugin's class. Raises PluginError: plugin, distribution, reason."""
+    plugin = find(name)
+    label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
+    if problem := plugin.wrong_contract:
+        raise PluginError(f"{label} is {problem}")
+    kind = import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
+    if wrong := wrong_declarations(kind):
+        raise PluginError(f"{label} is broken: {'; '.join(wrong)}")
+    return kind
+
+
+def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> Active:
+    """Import, configure and register what a scenario and a stack name, and nothing else.
+
+    Raises PluginError for an unknown, broken or doubled plugin, bad options, two claims, a conflict
+    or a wrong order. In the parent, a plugin whose import brings torch along is refused.
+    """
+    members = [_member(use, None, allow_torch) for use in stack.uses]
+    _check_stack(stack, members)
+    for slot in Work.SLOTS:
+        use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            members.append(_member(use, slot, allow_torch))
+        elif use.options:
+            given = ", ".join(use.options)
+            raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
+    members += [_member(use, "metrics", allow_torch) for use in scenario.metrics]
+    active = Active(members)
+    _check_slots(scenario, active)
+    return active
+
+
+def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
+    """Import the plugin of one use and give it its validated options."""
+    plugin = find(use.use)
+    kind = load_class(use.use, allow_torch)
+    clash = type(use).owned_keys() & set(kind.Options.model_fields)
+    if clash:
+        raise PluginError(
+            f"plugin {use.use!r} ({plugin.distribution}) has options that belong to "
+            f"the slot {slot or 'stack'!r}: {', '.join(sorted(clash))}"
+        )
+    place = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
+    options = validate(kind.Options, use.options, lambda _: place, PluginError)
+    try:
+        instance = kind(options, use.use)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(
+            f"{place} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    return Member(instance, use.use, slot, plugin.distribution)
+
+
+def _check_stack(stack: Stack, members: Sequence[Member]) -> None:
+    """Refuse a plugin used twice, conflicts, and an order that a plugin rules out."""
+    names = [member.name for member in members]
+    for member in members:
+        if names.count(member.name) > 1:
+            raise PluginError(f"stack {stack.name!r} uses {member.name!r} twice; once is enough")
+        for other in member.instance.conflicts.intersection(names):
+            raise PluginError(f"stack {stack.name!r}: {member.name!r} conflicts with {other!r}")
+    ordered = _ordered(members)
+    if ordered != names:
+        raise PluginError(
+            f"stack {stack.name!r}: the order {names} does not work; write {ordered} instead"
+        )
+
+
+def _ordered(members: Sequence[Member]) -> list[str]:
+    """The nearest order that `after` and `before` allow; the given one when it is allowed."""
+    names = [member.name for member in members]
+    earlier: dict[str, set[str]] = {name: set() for name in names}
+    for member in members:
+        earlier[member.name].update(set(member.instance.after) & set(names))
+        for later in set(member.instance.before) & set(names):
+            earlier[later].add(member.name)
+    ordered: list[str] = []
+    while len(ordered) < len(names):
+        free = [n for n in names if n not in ordered and earlier[n] <= set(ordered)]
+        if not free:
+            stuck = ", ".join(name for name in names if name not in ordered)
+            raise PluginError(f"the plugins {stuck} each want to stand before the other")
+        ordered.append(free[0])
+    return ordered
+
+
+def _check_slots(scenario: Scenario, active: Active) -> None:
+    """Refuse a slot whose hooks nobody answers, such as `data: lora`."""
+    for hook, slot in ONE_ANSWER.items():
+        if slot is None or active.answers(hook) is not None:
+            continue
+        use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            raise PluginError(f"plugin {use.use!r} cannot be used as {slot}: it has no {hook}")
+        if slot not in ("adapter", "parallel"):
+            raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
+
+
+@contextlib.contextmanager
+def blaming(member: Member, what: str) -> Iterator[None]:
+    """Turn what a plugin's code raises into an error that names the plugin."""
+    try:
+        yield
+    except (AccelBenchError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        problem = ": ".join(filter(None, (type(error).__name__, str(error))))
+        raise HookError(member.name, member.distribution, what, problem) from error
+
+
+def _claims(member: Member, hook: str) -> bool:
+    """Whether a plugin claims a one-answer hook that it implements.
+
+    A slot's plugin that does not say so claims nothing: it answers what its slot is for.
+    """
+    with blaming(member, "claims"):
+        claims = member.instance.claims()
+    if claims is None:
+        return member.slot is None
+    return hook in claims and (member.slot is None or member.slot != ONE_ANSWER[hook])

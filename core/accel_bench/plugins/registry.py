@@ -1,0 +1,173 @@
+"""Which plugins are installed, read from metadata alone: nothing of theirs is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from accel_bench.documents.presets import find_samples
+from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.plugin import PROJECT
+from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
+from accel_bench.plugins.extras import extras, plugin_meant_by
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A plugin that is installed, as its distribution's metadata describe it."""
+
+    name: str
+    """What `use` calls it."""
+
+    entry: metadata.EntryPoint
+    """Where its class is."""
+
+    distribution: str
+    """The distribution that brings it."""
+
+    version: str
+    """That distribution's version."""
+
+    requires: tuple[str, ...]
+    """That distribution's requirements (PEP 508), as its metadata say them."""
+
+    @property
+    def wrong_contract(self) -> str | None:
+        """Why it was built for another accel-bench, with what to do; None when it fits this one."""
+        return wrong_contract(self.distribution, self.requires)
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Requirements of the distribution that are not met here; the last says how to meet
+        them."""
+        return self.unmet_with(())
+
+    def unmet_with(self, requires: Iterable[str]) -> tuple[str, ...]:
+        """The same with further requirements (PEP 508), such as those of the plugin's class."""
+        wanted = [text for text in self.requires if not is_on_contract(text)]
+        found = [unmet_requirement(text) for text in (*wanted, *requires)]
+        reasons = list(dict.fromkeys(reason for reason in found if reason))
+        if reasons and self.name in extras():
+            reasons[-1] += f"; {extras()[self.name].command}"
+        return tuple(filter(None, (self.wrong_contract, *reasons)))
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Installed, ...]:
+    """All installed plugins by name, from metadata alone: nothing is imported."""
+    entries = metadata.entry_points(group=PROJECT)
+    found = [
+        Installed(entry.name, entry, *_described(entry.dist))
+        for entry in entries
+        if entry.dist is not None
+    ]
+    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
+
+
+@cache
+def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...]]:
+    """Name, version and requirements: its metadata are parsed once for all its plugins."""
+    described = distribution.metadata
+    requires = described.get_all("Requires-Dist") or ()
+    return described["Name"], described["Version"], tuple(requires)
+
+
+def duplicates() -> dict[str, tuple[str, ...]]:
+    """Names that more than one distribution brings, with those distributions."""
+    by_name: dict[str, list[str]] = {}
+    for plugin in installed():
+        by_name.setdefault(plugin.name, []).append(plugin.distribution)
+    return {name: tuple(brings) for name, brings in by_name.items() if len(brings) > 1}
+
+
+def find(name: str) -> Installed:
+    """The installed plugin of that name. Raises PluginError unless there is exactly one."""
+    found = [plugin for plugin in installed() if plugin.name == name]
+    if len(found) > 1:
+        brings = " and ".join(plugin.distribution for plugin in found)
+        raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
+    if not found:
+        raise PluginError(_not_installed(name) + _named_stack(name))
+    return found[0]
+
+
+@cache
+def unmet_requirement(requirement: str) -> str | None:
+    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply.
+
+    What the extras in it bring, such as `name[extra]>=1`, is required too.
+    """
+    return next(_unmet(requirement, ()), None)
+
+
+def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Reasons; `above` are the requirements whose extras have led here, for they can go round."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(requirement)
+    except InvalidRequirement as error:
+        yield f"{requirement!r} is no requirement: {error}"
+        return
+    text = requirement.partition(";")[0].strip()
+    if requirement in above or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        return
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        yield f"{text} is not installed"
+        return
+    if not _contains(wanted, found.version):
+        yield f"{text} is needed, {found.version or 'no known version'} is installed"
+    for inner in _brought_by_extras(found, wanted.extras):
+        for reason in _unmet(inner, (*above, requirement)):
+            yield f"{text}: {reason}"
+
+
+def _contains(wanted: Requirement, have: str | None) -> bool:
+    """Whether a version will do; one that is unknown, or that no standard knows, rarely does."""
+    from packaging.version import InvalidVersion
+
+    try:
+        return not wanted.specifier or wanted.specifier.contains(have or "", prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
+    """What a distribution requires with one of these extras, and not without."""
+    from packaging.requirements import Requirement
+
+    for text in found.requires or ():
+        marker = Requirement(text).marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue
+        if any(marker.evaluate({"extra": name}) for name in names):
+            yield text.partition(";")[0].strip()
+
+
+def _named_stack(name: str) -> str:
+    """A hint where what is no plugin is the name of a stack; empty where it is none."""
+    if name not in find_samples("stacks"):
+        return ""
+    return f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
+
+
+def _not_installed(name: str) -> str:
+    """What to do about a plugin that is not there: install an extra, or spell it right."""
+    if name in extras():
+        return f"the plugin {name!r} is not installed; {extras()[name].command}"
+    known = {plugin.name for plugin in installed()}
+    near = get_close_matches(name, sorted(known | set(extras())), n=1)
+    meant = plugin_meant_by(name) or next(iter(near), None)
+    if meant is None:
+        return f"no plugin is called {name!r}{did_you_mean(name, known | set(extras()))}"
+    how = "" if meant in known else f" It is not installed: {extras()[meant].command}"
+    return f"no plugin is called {name!r}; did you mean {meant!r}?{how}"

@@ -1,0 +1,193 @@
+"""One attempt of one run: start its ranks, watch them, and come back with one Result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from accel_bench.analysis.checks.noise import device_reasons
+from accel_bench.documents.redaction import Redactor
+from accel_bench.errors import AccelBenchError, HookError
+from accel_bench.job import Job
+from accel_bench.launcher import RankProcess
+from accel_bench.machine.probe import read_settled_state, read_state
+from accel_bench.machine.state import MachineState
+from accel_bench.plugins.manager import Active, wrong_answer
+from accel_bench.result import Metric, RankResult, Result, Status
+from accel_bench.runner.logs import log_tail, redact_file
+from accel_bench.runner.observers import Observation
+from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
+from accel_bench.runner.signals import undisturbed
+from accel_bench.runner.supervise import Beat, Ending, Watch
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is the same for all attempts of a run, and where this one lies."""
+
+    job: Job
+    """What the ranks are told."""
+
+    sitting: str
+    """The sitting that it belongs to."""
+
+    position: int
+    """Place within the round."""
+
+    command: tuple[str, ...]
+    """Arguments that repeat this run."""
+
+    machine: dict[str, object]
+    """The machine, for the record."""
+
+    root: Path
+    """The results folder."""
+
+
+class Seen(NamedTuple):
+    """What was seen of an attempt from outside its ranks."""
+
+    metrics: tuple[Metric, ...]
+    """What observers measured."""
+
+    before: MachineState | None
+    """The machine before it."""
+
+    after: MachineState | None
+    """The machine after it."""
+
+    fault: AccelBenchError | None
+    """What an observer raised."""
+
+
+def carry_out(
+    attempt: Attempt,
+    active: Active,
+    on_beat: Callable[[Beat], None],
+    keep: Callable[[Result], None],
+) -> Result:
+    """Run the attempt to its end, whatever that is, and `keep` its result.
+
+    Ctrl-C and SIGTERM end the ranks and are raised again once the result is kept.
+    """
+    job = attempt.job
+    started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    began = time.monotonic()
+    ending, verdict, interruption = Ending(), None, None
+    observation, before = Observation(job, active), None
+    on_gpu = job.experiment.scenario.resources.device != "cpu"
+    try:
+        before = read_state(on_gpu)
+        job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
+        ranks = _start(job, active)
+        watch = Watch(job, ranks, on_beat)
+        ending = watch.ending
+        watch.run(job.experiment.scenario.measure.timeout_seconds, lambda: observation.start(ranks))
+    except KeyboardInterrupt as stop:
+        interruption = stop
+        verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
+    except (OSError, AccelBenchError) as error:
+        verdict = _not_run(error)
+    with undisturbed():
+        found = read_ranks(job)
+        verdict = verdict or judge(job, ending, found)
+        metrics, fault = observation.finish(found, hurried=interruption is not None)
+        # Whoever has pressed Ctrl-C is not kept waiting for a driver.
+        after = None if interruption else read_settled_state(before, on_gpu)
+        seen = Seen(metrics, before, after, fault)
+        verdict = _with_what_was_seen(verdict, found, seen)
+        redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
+        _redact_files(job, redactor)
+        seconds = time.monotonic() - began
+        result = redactor.redact_model(
+            _result(attempt, active, verdict, ending, found, seen, started_at, seconds)
+        )
+        keep(result)
+    if interruption is not None:
+        raise interruption
+    return result
+
+
+def _start(job: Job, active: Active) -> Sequence[RankProcess]:
+    """Have the launcher start the ranks. Raises HookError when it returns anything else."""
+    ranks = active.call_one("launch_ranks", job=job)
+    found = ranks if isinstance(ranks, list | tuple) else ()
+    numbers = [getattr(rank, "rank", None) for rank in found]
+    if numbers != list(range(job.world_size)):
+        launcher = active.answers("launch_ranks")
+        assert launcher is not None
+        wanted = f"the processes of {job.world_size} ranks"
+        raise wrong_answer(launcher, "launch_ranks", wanted, ranks)
+    return found
+
+
+def _not_run(error: OSError | AccelBenchError) -> Verdict:
+    """The ranks could not be started: a launcher's fault, or the machine's."""
+    if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
+        return Verdict(Status.PLUGIN_ERROR, (str(error),))
+    return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+
+
+def _with_what_was_seen(verdict: Verdict, found: Mapping[int, RankResult], seen: Seen) -> Verdict:
+    """A run whose ranks ended well may still be degraded, or an observer may have failed."""
+    if not verdict.status.completed:
+        return verdict
+    if seen.fault is not None:
+        return Verdict(Status.PLUGIN_ERROR, (str(seen.fault),))
+    metrics = [*(metric for rank in found.values() for metric in rank.metrics), *seen.metrics]
+    reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
+    reasons += device_reasons(seen.before, seen.after, found.values())
+    if not reasons:
+        return verdict
+    return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
+
+
+def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
+    attempt: Attempt,
+    active: Active,
+    verdict: Verdict,
+    ending: Ending,
+    found: dict[int, RankResult],
+    seen: Seen,
+    started_at: str,
+    seconds: float,
+) -> Result:
+    job = attempt.job
+    status, reasons = verdict.status, verdict.reasons
+    return Result(
+        run_id=job.run_id,
+        sitting=attempt.sitting,
+        experiment=job.experiment,
+        round=job.round,
+        position=attempt.position,
+        attempt=job.attempt,
+        status=status,
+        reasons=reasons,
+        phase=verdict.phase,
+        started_at=started_at,
+        seconds=seconds,
+        ranks=tuple(found[rank] for rank in sorted(found)),
+        exits=tuple(describe_exit(ending.exits.get(rank)) for rank in range(job.world_size)),
+        plugins=active.versions(),
+        loss_tolerance=active.loss_tolerance(),
+        metrics=seen.metrics,
+        machine=attempt.machine,
+        state_before=seen.before,
+        state_after=seen.after,
+        command=attempt.command,
+        folder=str(Path(job.folder).relative_to(attempt.root)),
+        log_tail="" if status.completed else log_tail(job.log_path(verdict.guilty_rank)),
+    )
+
+
+def _redact_files(job: Job, redactor: Redactor) -> None:
+    """Take secrets out of logs and results, in place, once nobody writes to them any more."""
+    for rank in range(job.world_size):
+        redact_file(job.log_path(rank), redactor, shorten=True)
+        redact_file(job.result_path(rank), redactor, shorten=False)
+    redact_file(job.path(), redactor, shorten=False)

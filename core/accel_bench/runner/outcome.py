@@ -1,0 +1,110 @@
+"""Turn how the ranks ended into one status with its reasons."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from accel_bench.job import Job
+from accel_bench.result import RankResult, Status
+from accel_bench.runner.supervise import Beat, Ending, read_rank
+
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
+"""Signals that a process brings upon itself."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One attempt's status, and why."""
+
+    status: Status
+    reasons: tuple[str, ...] = ()
+    phase: str = ""
+    guilty_rank: int = 0
+
+
+def read_ranks(job: Job) -> dict[int, RankResult]:
+    """What the ranks have written; a file that is missing or cut short counts as not written."""
+    found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
+    return {rank: result for rank, result in found.items() if result is not None}
+
+
+def judge(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+    """The one status of an attempt: from result files first, then exit codes, then heartbeats."""
+    if ending.expired:
+        return _expired(job, ending, ranks)
+    bad = _first_bad(job, ending, ranks)
+    if bad is not None:
+        return _judge_rank(job, bad, ending, ranks)
+    reasons = [reason for rank in ranks.values() for reason in rank.reasons]
+    for rank, code in sorted(ending.exits.items()):
+        if code != 0:
+            reasons.append(
+                f"rank {rank} ended by {describe_exit(code)} after its result was written"
+            )
+    status = Status.DEGRADED if reasons else Status.OK
+    return Verdict(status, tuple(dict.fromkeys(reasons)))
+
+
+def describe_exit(code: int | None) -> str:
+    """`exit 3`, `SIGKILL`, or that it is not known."""
+    if code is None:
+        return "unknown"
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+    """The time limit was reached: name the rank that is furthest behind."""
+    rank = ending.slowest or 0
+    beat = ending.beats.get(rank, Beat(0, "start"))
+    limit = job.experiment.scenario.measure.timeout_seconds
+    # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
+    who = "the run" if ending.slowest is None or job.world_size == 1 else f"rank {rank}"
+    what = "stood still" if ending.expired == "hung" else "was still busy"
+    where = f"in {beat.phase} after {beat.step} steps at the limit of {limit:g} s"
+    reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
+    return Verdict(Status(ending.expired), (reason,), beat.phase, rank)
+
+
+def _first_bad(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> int | None:
+    """The rank to blame; one that says why it failed comes before one that was dragged along.
+
+    A rank that a signal has ended cannot say anything, and the others fail for want of it.
+    """
+    missing = [rank for rank in range(job.world_size) if rank not in ranks]
+    failed = [rank for rank, found in ranks.items() if not found.status.completed]
+    told = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
+    certain = [rank for rank in told if ranks[rank].status is not Status.FAILED]
+    struck = [rank for rank in ending.struck if rank in missing]
+    if ending.first_bad in missing and not told:
+        return ending.first_bad
+    return next(iter([*certain, *struck, *told, *missing, *failed]), None)
+
+
+def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+    """What the guilty rank says of itself, or what its exit says."""
+    prefix = f"rank {rank}: " if job.world_size > 1 else ""
+    if rank in ranks:
+        found = ranks[rank]
+        if found.status is Status.INTERRUPTED:
+            # Ctrl-C is handled by the parent: this rank was ended by somebody else.
+            reason = f"{prefix}ended by SIGTERM from outside in {found.phase}"
+            return Verdict(Status.KILLED, (reason,), found.phase, rank)
+        reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
+        return Verdict(found.status, reasons, found.phase, rank)
+    beat = ending.beats.get(rank, Beat(0, "start"))
+    code = ending.exits.get(rank)
+    end = describe_exit(code)
+    status = Status.FAILED
+    if end in CRASHES:
+        status = Status.CRASHED
+    elif code is not None and code < 0:
+        status = Status.KILLED
+    reason = f"{prefix}ended by {end} in {beat.phase} after {beat.step} steps, without a result"
+    return Verdict(status, (reason,), beat.phase, rank)

@@ -1,0 +1,288 @@
+"""Drive a plan: for each sweep point prepare, then rounds of all stacks, interleaved, each run
+stored."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, Protocol
+
+from accel_bench.job import Job
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan, Planned
+from accel_bench.result import Result, Status
+from accel_bench.runner.artifacts import record_ending, record_start, repeat_command
+from accel_bench.runner.attempt import Attempt, carry_out
+from accel_bench.runner.folders import run_folder
+from accel_bench.runner.supervise import Beat
+from accel_bench.runner.williams_design import williams_rounds
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.database import Store
+from accel_bench.store.records import Sitting
+
+CACHE_FOLDER = "cache"
+"""Where content-keyed caches lie in a results folder."""
+
+DROPPED = frozenset(
+    {
+        Status.FAILED,
+        Status.HUNG,
+        Status.INVALID,
+        Status.OOM,
+        Status.PLUGIN_ERROR,
+        Status.TIMEOUT,
+    }
+)
+"""Endings after which a stack is not run again in this sitting: it would most likely end so again.
+"""
+
+
+class Reporter(Protocol):
+    """Hears what happens while it happens."""
+
+    def on_plan(self, plan: Plan, runs: int) -> None:
+        """A plan is about to be carried out; `runs` are still to be done."""
+
+    def on_start(self, planned: Planned, what: str) -> None:
+        """A process group is about to start; `what` is `prepare` or `round 2 of 5`."""
+
+    def on_beat(self, planned: Planned, beat: Beat) -> None:
+        """A few times a second while it runs."""
+
+    def on_result(self, planned: Planned, result: Result) -> None:
+        """It has ended and is stored; the preparation of an experiment counts too."""
+
+
+def new_id() -> str:
+    """UTC time and random digits: sorts by time, and two at once differ."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+
+
+@dataclass
+class Session:
+    """One sitting on one results folder."""
+
+    store: Store
+    """Where results go."""
+
+    machine: Machine
+    """The machine, read once."""
+
+    reporter: Reporter
+    """Who hears of progress."""
+
+    retries: int = 0
+    """How often a run is tried again that ended in a way that may pass."""
+
+    resume: bool = False
+    """Count the rounds that are already complete in the store."""
+
+    command: tuple[str, ...] = ()
+    """Arguments of the program, for the record."""
+
+    id: str = field(default_factory=new_id)
+    """Name of the sitting: its UTC time and random digits."""
+
+    continues: tuple[str, ...] = ()
+    """Earlier sittings whose complete rounds count, also where all others are not resumed."""
+
+    def carry_out(self, plan: Plan) -> None:
+        """Run what the plan asks for; every attempt is stored as soon as it has ended.
+
+        Ctrl-C ends the run in progress, stores it, and is raised again.
+        """
+        points = [
+            SweepPoint(self, plan, list(group)) for _, group in groupby(plan.runnable, _point_of)
+        ]
+        self.store.add_sitting(self._sitting(plan, points))
+        self.reporter.on_plan(plan, sum(len(s) for point in points for s in point.rounds.values()))
+        for point in points:
+            point.carry_out()
+
+    def results(self, plan: Plan) -> list[Result]:
+        """Results of the plan's experiments: of this sitting, and of earlier ones that count."""
+        ids = [planned.experiment.id for planned in plan.planned]
+        return [*self.earlier(ids), *self._own(ids)]
+
+    def earlier(self, ids: Sequence[str]) -> list[Result]:
+        """Results of earlier sittings that count: of all with `resume`, else of named ones."""
+        if self.resume:
+            found = self.store.results(experiment_ids=ids)
+            return [result for result in found if result.sitting != self.id]
+        return [
+            result
+            for sitting in self.continues
+            for result in self.store.results(sitting=sitting, experiment_ids=ids)
+        ]
+
+    def _own(self, ids: Sequence[str]) -> list[Result]:
+        return self.store.results(sitting=self.id, experiment_ids=ids)
+
+    def _sitting(self, plan: Plan, points: Sequence[SweepPoint]) -> Sitting:
+        order = {point.planned[0].experiment.point: list(point.rounds.values()) for point in points}
+        return Sitting(
+            id=self.id,
+            started_at=_now(),
+            scenario=plan.file.name,
+            command=self.command,
+            document={"scenario": plan.file.model_dump(mode="json"), "order": order},
+        )
+
+
+class SweepPoint:
+    """The stacks of one sweep point, and the rounds that are still to be run."""
+
+    def __init__(self, session: Session, plan: Plan, planned: Sequence[Planned]) -> None:
+        self.planned = list(planned)
+        self._session = session
+        self._plan = plan
+        self._stored = self._stored_results()
+        self._dropped: set[str] = set()
+        self._warmup = self._known_warmup()
+        self._found = 0
+        measure = plan.file.measure
+        names = [one.experiment.stack.name for one in self.planned]
+        order = williams_rounds(names, measure.repeats, measure.seed)
+        missing = self._missing_rounds(measure.repeats)
+        self.rounds: dict[int, list[str]] = {number: order[number] for number in missing}
+
+    def carry_out(self) -> None:
+        """Prepare every stack, then run the rounds."""
+        if not self.rounds:
+            return
+        for planned in self.planned:
+            self._prepare(planned)
+        for number, stacks in self.rounds.items():
+            for position, name in enumerate(stacks):
+                if name not in self._dropped:
+                    self._run(self._named(name), number, position)
+            self._warmup = self._warmup or self._found or None
+
+    def _prepare(self, planned: Planned) -> None:
+        """Fill caches in a process that is not timed; a stack that fails here is not run at all."""
+        if not planned.active.implements("prepare_experiment"):
+            return
+        self._session.reporter.on_start(planned, "prepare")
+        result = self._attempt(planned, "prepare", 0, 0, 0)
+        if not result.status.completed:
+            self._dropped.add(planned.experiment.stack.name)
+        self._session.reporter.on_result(planned, result)
+
+    def _run(self, planned: Planned, number: int, position: int) -> None:
+        """One run of one stack, tried again while that may help."""
+        repeats = self._plan.file.measure.repeats
+        for attempt in range(self._session.retries + 1):
+            again = f", attempt {attempt + 1}" if attempt else ""
+            what = f"round {number + 1} of {repeats}{again}"
+            self._session.reporter.on_start(planned, what)
+            result = self._attempt(planned, "measure", number, position, attempt)
+            self._session.reporter.on_result(planned, result)
+            if result.status.completed or result.status.repeatable:
+                break
+        if result.status in DROPPED:
+            self._dropped.add(planned.experiment.stack.name)
+        self._freeze_warmup(result)
+
+    def _attempt(
+        self,
+        planned: Planned,
+        purpose: Literal["prepare", "measure"],
+        number: int,
+        position: int,
+        attempt: int,
+    ) -> Result:
+        """Start one process group, wait for it, and store what came of it."""
+        session = self._session
+        root = session.store.folder
+        name = _folder_name(planned.experiment, purpose, number, position, attempt)
+        folder = run_folder(root, session.id, name)
+        command = repeat_command(folder, root, self._plan.wishes)
+        record_start(folder, planned, command)
+        job = Job(
+            purpose=purpose,
+            run_id=f"{session.id}-{secrets.token_hex(4)}",
+            experiment=planned.experiment,
+            folder=str(folder),
+            cache_folder=str(root / CACHE_FOLDER),
+            warmup=self._warmup,
+            round=number,
+            attempt=attempt,
+            trust_remote_code=self._plan.wishes.trust_remote_code,
+        )
+        facts = session.machine.model_dump(mode="json")
+        what = Attempt(job, session.id, position, command, facts, root)
+        return carry_out(
+            what,
+            planned.active,
+            lambda beat: session.reporter.on_beat(planned, beat),
+            lambda result: self._keep(folder, result, purpose),
+        )
+
+    def _keep(self, folder: Path, result: Result, purpose: str) -> None:
+        """Store a run; a preparation is stored only when it failed, as the run it stands for."""
+        if purpose == "measure" or not result.status.completed:
+            self._session.store.add(result)
+        record_ending(folder, result)
+
+    def _named(self, name: str) -> Planned:
+        return next(one for one in self.planned if one.experiment.stack.name == name)
+
+    def _stored_results(self) -> list[Result]:
+        """Earlier results of these experiments, when they are to be counted."""
+        return self._session.earlier([planned.experiment.id for planned in self.planned])
+
+    def _missing_rounds(self, repeats: int) -> list[int]:
+        """Numbers of the rounds to run: as many as are lacking, and first those that have a gap.
+
+        A round is complete when every stack has a completed run in it from one sitting.
+        """
+        by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
+        for result in self._stored:
+            if result.status.completed:
+                key = (result.sitting, result.round)
+                by_round.setdefault(key, set()).add(_name(result.experiment))
+        wanted = {_name(planned.experiment) for planned in self.planned}
+        complete = [number for (_, number), found in by_round.items() if found == wanted]
+        missing = [number for number in range(repeats) if number not in complete]
+        return missing[: max(0, repeats - len(complete))]
+
+    def _known_warmup(self) -> int | None:
+        """The warm-up that earlier rounds have settled on; None lets round 1 find it."""
+        counts = [_warmup_steps(result) for result in self._stored]
+        return max((count for count in counts if count), default=None)
+
+    def _freeze_warmup(self, result: Result) -> None:
+        """After round 1 the largest count found is everybody's."""
+        if self._plan.file.measure.warmup == "auto" and result.status.completed:
+            self._found = max(self._found, _warmup_steps(result))
+
+
+def _name(experiment: Experiment) -> tuple[str, str]:
+    """Two stacks that do the same have the same id: an A/A comparison needs their names too."""
+    return experiment.id, experiment.stack.name
+
+
+def _folder_name(
+    experiment: Experiment, purpose: str, number: int, position: int, attempt: int
+) -> str:
+    """Sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
+    order = "prepare" if purpose == "prepare" else f"{number + 1:02}-{position + 1}"
+    again = f"-attempt{attempt + 1}" if attempt else ""
+    return f"{order}-{experiment.stack.name}-{experiment.id}{again}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _point_of(planned: Planned) -> str:
+    return planned.experiment.point
+
+
+def _warmup_steps(result: Result) -> int:
+    """Warm-up steps of a run; 0 when it did not get that far."""
+    return max((len(rank.window.warmup) for rank in result.ranks if rank.window), default=0)

@@ -1,0 +1,1 @@
+"""Trace the workload of the model that trains."""

@@ -1,0 +1,224 @@
+"""Which matrices a module multiplies tokens with: plain, transposed, quantized, experts, LoRA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from accel_bench.worker.verify.kernels import experts_implementation
+
+
+class UnknownPartError(Exception):
+    """A model holds something whose products are not known, so nothing is said about it at all."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What weights do not say about themselves."""
+
+    dtype: str
+    """Dtype in which quantized weights are multiplied."""
+
+    experts_per_token: int | None
+    """Experts that a token uses; None where the model's configuration does not say."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix, or all of one kind of a layer's experts."""
+
+    name: str
+    """Path of the module, with adapters' names left out."""
+
+    rows: int
+    """Features that come out."""
+
+    columns: int
+    """Features that go in."""
+
+    trains: bool
+    """Whether it receives a gradient."""
+
+    dtype: str
+    """Dtype in which it is multiplied, as far as the weights say."""
+
+    count: int = 1
+    """Experts that it stands for."""
+
+    share: float = 1.0
+    """Share of the tokens that reaches each."""
+
+    after: tuple[str, ...] = ()
+    """Names of matrices of the same part that it multiplies the output of."""
+
+    plain: bool = False
+    """Whether torch's own linear multiplies it, which keeps its inputs before it starts."""
+
+    autocast: bool = True
+    """Whether it is multiplied in the dtype of autocast, where that is on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that computes something with weights of its own, adapters included."""
+
+    path: str
+    """Name in the model."""
+
+    module: nn.Module
+    """The module."""
+
+    parent: nn.Module
+    """The module that holds it."""
+
+    matrices: tuple[Matrix, ...]
+    """In the order in which they are multiplied; none for a norm or an embedding."""
+
+    trains: bool
+    """Whether anything in it trains, biases and adapters included."""
+
+
+def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
+    """Yield the parts below a module, in the order in which they are defined.
+
+    Raises UnknownPartError.
+    """
+    for name, listed in module.named_children():
+        place, child = f"{path}.{name}" if path else name, _in_use(listed)
+        found = matrices_of(child, place, facts)
+        whole = _is_matrix(child) or hasattr(child, "base_layer")
+        if found is not None:
+            trains = any(p.requires_grad for p in child.parameters(recurse=whole))
+            yield Part(place, child, module, tuple(found), trains)
+        if not whole:
+            yield from parts_of(child, place, facts)
+
+
+def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | None:
+    """Matrices of a module itself; None where it has no weights of its own."""
+    if hasattr(module, "base_layer"):
+        return _adapted(module, path, facts)
+    if _is_matrix(module):
+        return [_linear(module, path, facts)]
+    own = dict(module.named_parameters(recurse=False))
+    if isinstance(module, nn.Embedding):
+        return []
+    # Experts that are kept as tensors have biases of two dimensions.
+    large = {n: p for n, p in own.items() if p.dim() > 1 and not n.endswith("bias")}
+    if set(large) == {"weight"} and large["weight"].dim() == 2:
+        rows, columns = large["weight"].shape
+        return [Matrix(path, rows, columns, large["weight"].requires_grad, _dtype(large["weight"]))]
+    convolution = isinstance(module, nn.Conv1d)
+    if large and all(parameter.dim() == 3 for parameter in large.values()) and not convolution:
+        return _experts(module, large, path, facts)
+    if large:
+        name = next(iter(large))
+        raise UnknownPartError(f"{path} ({type(module).__name__}) holds {name}")
+    return [] if own else None
+
+
+def _in_use(module: nn.Module) -> nn.Module:
+    """The copy that trains, where PEFT keeps a module twice."""
+    copies = getattr(module, "modules_to_save", None)
+    if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
+        return next(iter(copies.values()))
+    return module
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Whether a module says how many features go in and come out, as linear ones do."""
+    return _sizes(module) is not None
+
+
+def _is_from_transformers(module: nn.Module) -> bool:
+    """Whether it is a linear of a model's own; linears of integrations are quantized."""
+    return type(module).__module__.startswith(
+        ("transformers.pytorch_utils", "transformers.models.")
+    )
+
+
+def _sizes(module: nn.Module) -> tuple[int, int] | None:
+    """Rows and columns of a linear module, quantized or transposed; else None."""
+    for rows, columns in (("out_features", "in_features"), ("nf", "nx")):
+        sizes = getattr(module, rows, None), getattr(module, columns, None)
+        if isinstance(sizes[0], int) and isinstance(sizes[1], int):
+            return sizes[0], sizes[1]
+    return None
+
+
+def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
+    """The matrix of a linear module; packed weights have another size than they say."""
+    sizes = _sizes(module)
+    assert sizes is not None
+    weight: Any = getattr(module, "weight", None)
+    stored = isinstance(weight, torch.Tensor)
+    whole = stored and weight.is_floating_point() and weight.numel() == sizes[0] * sizes[1]
+    return Matrix(
+        path,
+        *sizes,
+        trains=stored and weight.requires_grad,
+        dtype=_dtype(weight) if whole else facts.dtype,
+        plain=type(module) is nn.Linear or _is_from_transformers(module),
+    )
+
+
+def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts) -> list[Matrix]:
+    """Experts that are kept as tensors of shape (experts, rows, columns), or transposed."""
+    if facts.experts_per_token is None:
+        raise UnknownPartError(
+            f"{path} ({type(module).__name__}): it is not known how many experts a token uses"
+        )
+    first = tuple(f"{path}.{name}" for name in tensors if "down" not in name)
+    transposed = bool(getattr(module, "is_transposed", False))
+    found = []
+    for name, tensor in tensors.items():
+        experts, rows, columns = tensor.shape
+        found.append(
+            Matrix(
+                f"{path}.{name}",
+                *((columns, rows) if transposed else (rows, columns)),
+                trains=tensor.requires_grad,
+                dtype=_dtype(tensor),
+                count=experts,
+                share=facts.experts_per_token / experts,
+                after=first if "down" in name else (),
+                autocast=experts_implementation(module) != "grouped_mm",
+            )
+        )
+    return found
+
+
+def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
+    """The base matrix of a module under LoRA, with the pairs of its active adapters."""
+    base: Any = module.base_layer
+    found = matrices_of(base, path, facts)
+    pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]
+    known = {id(p) for kept in (base, *pairs) if kept is not None for p in kept.parameters()}
+    others = [p for p in module.parameters() if p.dim() > 1 and id(p) not in known]
+    if found is None or others or hasattr(module, "parameter_name"):
+        raise UnknownPartError(f"{path} has an adapter that is not known ({type(module).__name__})")
+    if getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
+        return found
+    for adapter in getattr(module, "active_adapters", ()):
+        if any(pair is None or adapter not in pair for pair in pairs):
+            continue
+        down, up = (
+            _linear(pair[adapter], f"{path}.lora_{letter}", facts)
+            for pair, letter in zip(pairs, "AB", strict=True)
+        )
+        found += [down, replace(up, after=(down.name,))]
+    return found
+
+
+def kind_name(path: str) -> str:
+    """A path without the numbers of layers and experts."""
+    return re.sub(r"\.\d+(?=\.|$)", "", path)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

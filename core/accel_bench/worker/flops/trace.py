@@ -1,0 +1,357 @@
+"""The workload of the model that really trains, read from its modules once it stands.
+
+What needs a gradient follows from the order in which modules compute and from what trains before
+them. Modules say nothing about that order, so the names that decoder layers use are known here. A
+name that is not known stands where it is defined. A model that holds products of another kind, such
+as a convolution, has no workload rather than a wrong one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from accel_bench.flops.workload import Attention, Matmul, Workload
+from accel_bench.run import Run
+from accel_bench.worker.flops.matrices import (
+    Facts,
+    Matrix,
+    Part,
+    UnknownPartError,
+    kind_name,
+    parts_of,
+)
+
+QUERY, KEY, VALUE = "q_proj", "k_proj", "v_proj"
+QUERY_NORM, KEY_NORM = "q_norm", "k_norm"
+FUSED = frozenset({"c_attn", "qkv_proj", "query_key_value", "Wqkv", "W_pack"})
+OUTPUTS = frozenset({"o_proj", "out_proj", "attn.c_proj", "dense"})
+
+STAGES: tuple[frozenset[str], ...] = (
+    frozenset({"input_layernorm", "ln_1", "self_attn_layer_norm"}),
+    frozenset({QUERY, KEY, VALUE, *FUSED}),
+    frozenset({QUERY_NORM, KEY_NORM}),
+    OUTPUTS,
+    frozenset({"post_attention_layernorm", "ln_2", "final_layer_norm"}),
+    frozenset("gate_proj up_proj gate_up_proj fc1 c_fc fc_in dense_h_to_4h w1 w3 gate".split())
+    | {"experts", "pre_feedforward_layernorm"},
+    frozenset("down_proj fc2 mlp.c_proj fc_out dense_4h_to_h w2".split()),
+    frozenset({"post_feedforward_layernorm", "post_mlp_layernorm"}),
+)
+"""Modules of a decoder layer in the order in which they compute; those of one stage read the same.
+"""
+
+MLP_STAGE = 4
+"""The stage with which the MLP begins: its norm."""
+
+EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
+"""Path of what belongs to one expert, where experts are modules of their own."""
+
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+"""Configuration keys that say how many experts a token uses."""
+
+
+def read_workload(run: Run) -> Workload | None:
+    """Return the workload of the run's model; None, with a log line, where part of it is not known.
+
+    Attention is causal self-attention of decoder layers. A compiled model is taken for what it
+    would do uncompiled.
+    """
+    try:
+        return _Reader(run).workload()
+    except UnknownPartError as error:
+        run.logger.warning("FLOPs are not known: %s", error)
+        return None
+
+
+class _Reader:
+    """Walks through a model in the order in which it computes, and keeps what it finds."""
+
+    def __init__(self, run: Run) -> None:
+        self._model: nn.Module = run.unwrapped_model
+        config = getattr(self._model, "config", None)
+        self._config: Any = config.get_text_config() if config is not None else None
+        self._autocast = run.scenario.train.autocast_dtype
+        experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
+        self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
+        self._repeats = run.last_product_repeats
+        self._matmuls: list[Matmul] = []
+        self._attentions: list[Attention] = []
+        self._gradient = False
+        """Whether what the next module reads needs a gradient."""
+
+    def workload(self) -> Workload:
+        """Read the whole model."""
+        path, layers = decoder_layers(self._model)
+        outside = [
+            part
+            for part in parts_of(self._model, "", self._facts)
+            if not (path and part.path.startswith(f"{path}."))
+        ]
+        self._gradient = _inputs_require_gradient(self._model)
+        self._read_outside(part for part in outside if layers and _is_before(part))
+        for number, layer in enumerate(layers):
+            self._read_layer(number, layer)
+        self._read_outside(part for part in outside if not layers or not _is_before(part))
+        matmuls = _merge(self._matmuls)
+        return Workload(matmuls=tuple(matmuls), attentions=tuple(_merge(self._attentions)))
+
+    def _read_outside(self, parts: Iterable[Part]) -> None:
+        """Read what stands before or after the decoder layers, one part after the other."""
+        for part in parts:
+            for matrix in part.matrices:
+                name = matrix.name.removeprefix(part.path)
+                leaf = part.path.removesuffix(".modules_to_save").rpartition(".")[2]
+                self._add(replace(matrix, name=leaf + name), self._gradient, part)
+            self._gradient |= part.trains
+
+    def _read_layer(self, number: int, layer: nn.Module) -> None:
+        """Read one decoder layer, stage by stage."""
+        parts = _in_order(parts_of(layer, "layers", self._facts))
+        shares = _expert_shares(parts, self._facts)
+        parallel, first = _is_parallel(self._config, parts), len(self._matmuls)
+        reads = {p: self._gradient or _follows_training(p, parts, parallel) for p, _ in parts}
+        for place, part in parts:
+            share = shares.get(_expert_list(part), 1.0)
+            for matrix in part.matrices:
+                self._add(replace(matrix, share=matrix.share * share), reads[place], part)
+        needs = {
+            _leaf(part.path): part.trains or (bool(part.matrices) and reads[place])
+            for place, part in parts
+        }
+        self._gradient |= any(part.trains for _, part in parts)
+        products, attention = _repeated(layer, parts) if self._gradient else (False, False)
+        if products is not False:
+            left = 0 if _is_whole(layer) else _left_out([part for _, part in parts], self._repeats)
+            last = len(self._matmuls) - left
+            self._matmuls[first:last] = [
+                matmul.model_copy(update={"recomputed": products})
+                for matmul in self._matmuls[first:last]
+            ]
+        self._attentions.append(self._attention(number, parts, needs, attention))
+
+    def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
+        """Keep a matrix; what it reads within its part may train too."""
+        inner = any(other.trains for other in part.matrices if other.name in matrix.after)
+        self._matmuls.append(
+            Matmul(
+                name=kind_name(matrix.name),
+                rows=matrix.rows,
+                columns=matrix.columns,
+                count=matrix.count,
+                share=matrix.share,
+                trains=matrix.trains,
+                input_needs_gradient=gradient or inner,
+                dtype=(matrix.autocast and self._autocast) or matrix.dtype,
+            )
+        )
+
+    def _attention(
+        self,
+        number: int,
+        parts: Sequence[tuple[float, Part]],
+        needs: dict[str, bool],
+        recomputed: bool | None,
+    ) -> Attention:
+        """The attention of one layer: heads from the configuration, sizes from the matrices."""
+        found = {_leaf(part.path): part for _, part in parts if part.matrices}
+        heads = getattr(self._config, "num_attention_heads", None)
+        output = next((found[name] for name in OUTPUTS if name in found), None)
+        fused = next((name for name in FUSED if name in found), None)
+        names = [fused or name for name in (QUERY, KEY, VALUE)]
+        if not heads or output is None or not all(name in found for name in names):
+            raise UnknownPartError(f"no attention is known in layer {number}")
+        value_size = output.matrices[0].columns // heads
+        query_size = value_size if fused else found[QUERY].matrices[0].rows // heads
+        query, key, value = (needs[name] for name in names)
+        return Attention(
+            heads=heads,
+            query_size=query_size,
+            value_size=value_size,
+            window=_window(self._config, number),
+            query_needs_gradient=query or needs.get(QUERY_NORM, False),
+            key_needs_gradient=key or needs.get(KEY_NORM, False),
+            value_needs_gradient=value,
+            recomputed=recomputed,
+        )
+
+
+def decoder_layers(model: nn.Module) -> tuple[str, list[nn.Module]]:
+    """The decoder layers and where they are: the longest list of modules that is in no other."""
+    found: dict[str, list[nn.Module]] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, nn.ModuleList) and len(module) and not inside:
+            found[name] = list(module)
+    name = max(found, key=lambda name: len(found[name]), default="")
+    return name, found.get(name, [])
+
+
+def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
+    """Parts with their stage, by stage; one whose name is not known follows the one before it."""
+    placed: list[tuple[float, Part]] = []
+    place = -1.0
+    for part in parts:
+        known = _stage(part.path)
+        place = place + 1 / 1024 if known is None else known
+        placed.append((place, part))
+    return sorted(placed, key=lambda item: item[0])
+
+
+def _stage(path: str) -> int | None:
+    """The stage of a part of a decoder layer, by its name."""
+    leaf = _leaf(path)
+    return next((number for number, names in enumerate(STAGES) if leaf in names), None)
+
+
+def _leaf(path: str) -> str:
+    """The last part of a name; `attn.c_proj` and `mlp.c_proj` are told apart."""
+    parents, _, leaf = path.removesuffix(".modules_to_save").rpartition(".")
+    if leaf != "c_proj":
+        return leaf
+    return "attn.c_proj" if "attn" in parents.rpartition(".")[2] else "mlp.c_proj"
+
+
+def _follows_training(place: float, parts: Sequence[tuple[float, Part]], parallel: bool) -> bool:
+    """Whether something trains before a stage of the same layer, on the way to it."""
+    beside = parallel and place >= MLP_STAGE
+    return any(
+        part.trains and not (beside and 0 < other < MLP_STAGE)
+        for other, part in parts
+        if other < place
+    )
+
+
+def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
+    """Whether the MLP reads what attention reads: said so, or seen from its having no norm."""
+    if getattr(config, "use_parallel_residual", False):
+        return True
+    return any(place == 0 for place, _ in parts) and not any(
+        place == MLP_STAGE or "pre_feedforward" in part.path for place, part in parts
+    )
+
+
+def _is_before(part: Part) -> bool:
+    """Whether something outside the layers computes before them: embeddings and what follows."""
+    leaf = part.path.rpartition(".")[2]
+    return isinstance(part.module, nn.Embedding) or "embed" in leaf or leaf == "project_in"
+
+
+def _expert_list(part: Part) -> str:
+    """The list of experts that a part stands in; empty for none."""
+    found = EXPERT.match(part.path)
+    return found["list"] if found else ""
+
+
+def _expert_shares(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[str, float]:
+    """For each list of experts, the share of the tokens that reaches one of them."""
+    found = filter(None, (EXPERT.match(part.path) for _, part in parts))
+    experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
+    if experts and facts.experts_per_token is None:
+        raise UnknownPartError(f"{next(iter(experts))}: it is not known how many a token uses")
+    return {name: (facts.experts_per_token or 0) / count for name, count in experts.items()}
+
+
+def _window(config: Any, number: int) -> int | None:
+    """Tokens that a token sees at most in a layer; None for all of them."""
+    kinds = getattr(config, "layer_types", None)
+    kind = kinds[number] if kinds else "sliding_attention"
+    if kind not in ("full_attention", "sliding_attention"):
+        raise UnknownPartError(f"layer {number} is of type {kind}")
+    window = getattr(config, "sliding_window", None)
+    return window if kind == "sliding_attention" else None
+
+
+def _inputs_require_gradient(model: nn.Module) -> bool:
+    """Whether somebody has asked embeddings to require a gradient although they do not train."""
+    return any(vars(module).get("_require_grads_hooks") for module in model.modules())
+
+
+def is_recomputed(layer: nn.Module) -> bool:
+    """Whether a layer keeps no activations, or not all, by transformers' switch."""
+    return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
+
+
+def _repeated(
+    layer: nn.Module, parts: Sequence[tuple[float, Part]]
+) -> tuple[bool | None, bool | None]:
+    """Whether a layer computes its products again, and its attention; None where it is not known.
+
+    A function that checkpoints in part says what it has seen: `repeats(products)`, given how many
+    there are in the layer.
+    """
+    if not is_recomputed(layer):
+        return False, False
+    asked = getattr(getattr(layer, "_gradient_checkpointing_func", None), "repeats", None)
+    if asked is None:
+        return True, True
+    products, attention = asked(sum(len(part.matrices) for _, part in parts))
+    # What a compiled call computes, a function around it does not see operation by operation.
+    return (products, attention) if products or not _is_whole(layer) else (None, None)
+
+
+def last_product(model: nn.Module) -> nn.Module | None:
+    """The module of a decoder layer's last product, where it is that product and nothing else.
+
+    Of the last layer that is computed again, or else of the last one; None for an adapted module,
+    and where the model is not understood.
+    """
+    _, layers = decoder_layers(model)
+    layers = [layer for layer in layers if is_recomputed(layer)] or layers
+    try:
+        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
+    except (UnknownPartError, IndexError):
+        return None
+    alone = parts and len(parts[-1].matrices) == 1 and not _expert_list(parts[-1])
+    return parts[-1].module if alone else None
+
+
+def _is_whole(layer: nn.Module) -> bool:
+    """Whether a layer is one compiled call to what checkpoints it, so that nothing is left out.
+
+    So it was before transformers 5.23, which checkpoints within the call.
+    """
+    compiled = getattr(layer, "_compiled_call_impl", None) is not None
+    return compiled and type(layer).__call__ is not nn.Module.__call__
+
+
+def _left_out(parts: Sequence[Part], repeats: bool | None) -> int:
+    """How many of the layer's last matrices are left out when the layer is computed again.
+
+    A module that computes its last part in a way of its own says so: `last_product_repeats`.
+    """
+    if vars(parts[-1].parent).get("last_product_repeats") is False:
+        return len(parts[-1].matrices)
+    return int(_stops_early(parts, repeats))
+
+
+def _stops_early(parts: Sequence[Part], repeats: bool | None) -> bool:
+    """Whether the layer's last matrix is left out when the layer is computed again.
+
+    `repeats` is what was seen. Else: checkpointing stops as soon as it has again what was kept, and
+    a linear keeps its input before it starts. It runs where what follows keeps its output: dropout,
+    a norm, the weights of experts.
+    """
+    last = parts[-1]
+    if repeats is not None and len(last.matrices) == 1:
+        return not repeats
+    experts = any(_expert_list(p) or any(m.share != 1 for m in p.matrices) for p in parts)
+    if experts or not last.matrices or not last.matrices[-1].plain:
+        return False
+    kept = vars(last.parent).get("dropout") or last.parent._modules.get("dropout")
+    probability = kept.p if isinstance(kept, nn.Dropout) else kept
+    return not (isinstance(probability, float) and probability > 0)
+
+
+def _merge(kinds: Sequence[Any]) -> Iterator[Any]:
+    """Count equal kinds together, in the order in which they come first."""
+    counts: Counter[Any] = Counter()
+    for kind in kinds:
+        counts[kind.model_copy(update={"count": 1})] += kind.count
+    for kind, count in counts.items():
+        yield kind.model_copy(update={"count": count})

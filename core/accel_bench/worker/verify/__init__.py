@@ -1,0 +1,1 @@
+"""Read back what really runs, to compare it with what was requested."""

@@ -1,0 +1,178 @@
+"""What really holds when the clock starts, read back from torch and held against what was asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from accel_bench.machine.libraries import accelerator_modules
+from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
+from accel_bench.modeling.compilation import read_compilation
+from accel_bench.run import Run
+from accel_bench.scenario.environment import recorded
+from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
+from accel_bench.worker.verify.kernels import (
+    enabled_attention_backends,
+    read_experts,
+    read_linear_kernels,
+)
+from accel_bench.worker.verify.recomputation import read_checkpointing
+from accel_bench.worker.verify.wrapping import read_wrapping
+
+PACKED = frozenset({"uint8", "int8", "int32"})
+"""Dtypes of base weights that hold packed or quantized numbers."""
+
+
+def read_realised(run: Run) -> dict[str, Any]:
+    """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries."""
+    model = run.unwrapped_model
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return {
+        "model_class": type(model).__name__,
+        "weights_fingerprint": run.weights_fingerprint or None,
+        "weight_dtypes": _elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
+        "trained_dtypes": _elements_by_dtype(p for p in model.parameters() if p.requires_grad),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+        "attention_backends": enabled_attention_backends(),
+        "linear_kernels": read_linear_kernels(model),
+        "experts": read_experts(model),
+        "use_cache": bool(getattr(getattr(model, "config", None), "use_cache", False)),
+        "gradient_checkpointing": _recomputes(model),
+        "checkpointed_blocks": read_checkpointing(model),
+        "compilation": read_compilation() if "torch._dynamo" in sys.modules else None,
+        **read_wrapping(run),
+        "world_size": torch.distributed.get_world_size() if group else 1,
+        "backend": torch.distributed.get_backend() if group else None,
+        "optimizer": type(run.optimizer).__name__,
+        "device": str(next(model.parameters()).device),
+        "threads": torch.get_num_threads(),
+        "training": bool(model.training),
+        "libraries": sorted(name for name in accelerator_modules() if name in sys.modules),
+        "environment": recorded(os.environ),
+    }
+
+
+def environment_changes(before: Mapping[str, str]) -> dict[str, list[str | None]]:
+    """Recorded variables that this process has changed since then, each before and after."""
+    now = recorded(os.environ)
+    names = sorted({*before, *now})
+    return {
+        name: [before.get(name), now.get(name)]
+        for name in names
+        if before.get(name) != now.get(name)
+    }
+
+
+def differences(
+    run: Run, realised: dict[str, Any], strategy: str | None = None
+) -> tuple[list[str], list[str]]:
+    """What differs from what was asked: reasons for `degraded`, and reasons for `invalid`.
+
+    `strategy` is what the plugin that parallelizes says that it makes; None where it says nothing.
+    """
+    invalid = [*_wrong_ranks(run, realised, strategy)]
+    if torch.device(realised["device"]).type != run.device.type:
+        invalid.append(f"the model is on {realised['device']}, asked was {run.device}")
+    if realised.get("padding_free") and realised["use_cache"]:
+        invalid.append(
+            "sequences lie in one row and the model keeps a cache, so they attend to one another; "
+            "set use_cache to false"
+        )
+    if not realised["training"]:
+        invalid.append("the model is not in training mode")
+    return [*_other_work(run, realised), *_side_effects(realised)], invalid
+
+
+def _wrong_ranks(run: Run, realised: dict[str, Any], strategy: str | None) -> Iterator[str]:
+    """How the processes do not do together what was asked."""
+    if realised["world_size"] != run.world_size:
+        yield f"{realised['world_size']} processes train, asked were {run.world_size}"
+    if run.world_size > 1 and realised["strategy"] == "none":
+        yield f"nothing joins the gradients of {run.world_size} processes"
+    elif strategy is not None and realised["strategy"] != strategy:
+        yield f"the strategy is {realised['strategy']}, and its plugin says {strategy}"
+    if realised["strategy"] == "DataParallel":
+        yield "DataParallel spreads each batch over every device that the process can see"
+    if realised["nested_wrapping"]:
+        outer, inner = realised["nested_wrapping"]
+        yield f"the model is wrapped twice: {outer} around {inner}"
+
+
+def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
+    """How the work is not quite the work that was asked for."""
+    scenario = run.scenario
+    if realised["attention"] not in (None, scenario.model.attention):
+        yield f"attention is {realised['attention']}, asked was {scenario.model.attention}"
+    # Blocks that say by which policy they are computed again were set up so by the stack.
+    by_stack = realised["checkpointed_blocks"]["policy"] is not None
+    if realised["gradient_checkpointing"] != (scenario.train.gradient_checkpointing or by_stack):
+        yield (
+            f"gradient checkpointing is {realised['gradient_checkpointing']}, "
+            f"asked was {scenario.train.gradient_checkpointing}"
+        )
+    stored = {**realised["weight_dtypes"], **realised["trained_dtypes"]}
+    # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
+    quantized = not PACKED.isdisjoint(realised["weight_dtypes"])
+    if scenario.model.dtype not in stored and not quantized:
+        yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
+    computed = scenario.train.autocast_dtype
+    if computed and realised.get("matmul_dtype") not in (None, computed):
+        yield (
+            f"matmuls compute in {realised['matmul_dtype']}, asked was {scenario.train.precision}"
+        )
+    grouped = "grouped_mm" in (realised.get("experts") or "")
+    if grouped and computed not in (None, scenario.model.dtype):
+        yield (
+            f"experts compute in {scenario.model.dtype}, asked was {scenario.train.precision}: "
+            f"grouped_mm does not follow autocast; set model.dtype: {computed}"
+        )
+    if realised["use_cache"] and not realised.get("padding_free"):
+        yield "the model keeps a key-value cache while it trains"
+
+
+def _side_effects(realised: dict[str, Any]) -> Iterator[str]:
+    """What costs time or memory that nobody asked for."""
+    if sent := realised["synchronized_buffer_bytes"]:
+        yield f"the ranks send one another {sent} bytes of buffers before every forward"
+    for name, (_, now) in realised.get("environment_changes", {}).items():
+        if name in (*SAME_FOR_ALL, *ALLOCATOR_ALIASES):
+            yield (
+                f"{name} was changed to {now!r} by what was imported; set it in the scenario's "
+                "`environment`, for all stacks"
+            )
+
+
+def device_facts(run: Run) -> dict[str, Any]:
+    """The device that this rank computes on, as the driver names it: proof of the devices used."""
+    if run.device.type != "cuda":
+        return {"type": run.device.type, "index": run.local_rank, "name": "cpu", "uuid": ""}
+    properties = torch.cuda.get_device_properties(run.device.index)
+    return {
+        "type": "cuda",
+        "index": run.device.index,
+        "name": properties.name,
+        "uuid": str(getattr(properties, "uuid", "")),
+    }
+
+
+def _recomputes(model: torch.nn.Module) -> bool:
+    """Whether activations are recomputed."""
+    for word in CHECKPOINTING_WORDS:
+        value = getattr(model, f"is_{word}_checkpointing", None)
+        if value is not None:
+            return bool(value)
+    return False
+
+
+def _elements_by_dtype(parameters: Iterator[torch.nn.Parameter]) -> dict[str, int]:
+    """Number of elements by dtype, the commonest first."""
+    counts: Counter[str] = Counter()
+    for parameter in parameters:
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return dict(counts.most_common())

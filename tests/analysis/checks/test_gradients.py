@@ -1,0 +1,74 @@
+"""First gradients beside the baseline's: a tensor without one, and norms that are of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result
+
+from accel_bench import Result, Status
+from accel_bench.analysis.checks.gradients import (
+    FACTOR,
+    different_norms,
+    gradient_norms,
+    gradient_reasons,
+)
+from accel_bench.analysis.summary import PlannedSummary, summarize
+
+BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}
+
+
+def with_norms(norms: dict[str, Any], stack: str = "lora", round_number: int = 0) -> Result:
+    """A completed run with these gradient norms."""
+    rank = make_rank().model_copy(update={"realised": {"gradient_flow": {"gradient_norms": norms}}})
+    return make_result(make_experiment(stack), round=round_number, ranks=(rank,))
+
+
+def test_norms_that_are_alike_are_no_reason() -> None:
+    alike = {"a": 1.0 * FACTOR * 0.99, "b": 0.5 / FACTOR * 1.01, "tiny": 1e-7, "zero": 0.0}
+    assert different_norms(BASELINE, alike) == []
+
+
+@pytest.mark.parametrize("norm", [0.0, None, 1e-5, 0.5 / FACTOR / 1.01, 0.5 * FACTOR * 1.01])
+def test_a_tensor_without_gradient_or_with_another_one_is_found(norm: float | None) -> None:
+    (found,) = different_norms(BASELINE, {**BASELINE, "b": norm})
+    assert found.tensor == "b"
+
+
+def test_a_gradient_that_only_the_stack_has_is_found() -> None:
+    (found,) = different_norms(BASELINE, {**BASELINE, "zero": 0.3})
+    assert (found.tensor, found.stack, found.baseline) == ("zero", 0.3, 0.0)
+
+
+def test_tensors_of_one_side_alone_are_not_compared() -> None:
+    assert different_norms({"a": 1.0, "mine": 1.0}, {"a": 1.0, "yours": 0.0}) == []
+
+
+def test_only_runs_of_the_same_round_are_compared() -> None:
+    base = {("s", 0): with_norms(BASELINE)}
+    assert gradient_reasons(base, {("s", 1): with_norms({**BASELINE, "a": 0.0})}) == ()
+
+
+def test_a_run_without_norms_says_nothing() -> None:
+    bare = make_result(make_experiment())
+    assert gradient_norms(bare) == {}
+    assert gradient_reasons({("s", 0): bare}, {("s", 0): with_norms(BASELINE)}) == ()
+
+
+def test_the_sentence_names_tensors_and_both_norms() -> None:
+    cut = {**BASELINE, "a": 0.0}
+    key = ("s", 0)
+    assert gradient_reasons({key: with_norms(BASELINE)}, {key: with_norms(cut)}) == (
+        "gradient norms of the first step are not the baseline's in 1 of 4 tensors: a 0 against 1",
+    )
+
+
+def test_such_a_row_is_degraded_with_that_reason() -> None:
+    stacks = {"lora": BASELINE, "cut": {**BASELINE, "a": 0.0}}
+    planned = [PlannedSummary(experiment=make_experiment(stack)) for stack in stacks]
+    results = [with_norms(norms, stack) for stack, norms in stacks.items()]
+    base, cut = summarize("s", "lora", planned, results, 1).experiments
+    assert (base.status, base.reasons) == (Status.OK, ())
+    assert cut.status is Status.DEGRADED
+    assert cut.reasons[0].startswith("gradient norms of the first step are not the baseline's")

@@ -1,0 +1,187 @@
+"""Verdicts by hand-made pairs, and the error rates of the rule by seeded simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from accel_bench.analysis.statistics.comparison import Comparison, compare
+
+RUNS = 2000
+"""Simulated comparisons; three standard deviations of a 1 % share are then 0.67 %."""
+
+
+def runs(values, sitting="monday"):
+    return {(sitting, index): float(value) for index, value in enumerate(values)}
+
+
+def one(baseline, stack, **options) -> Comparison:
+    return compare(runs(baseline), {"stack": runs(stack)}, **options)["stack"]
+
+
+def noisy(generator, count, noise, factor=1.0):
+    return factor * np.exp(noise * generator.standard_normal(count))
+
+
+def simulate(factor, noise, pairs=5, stacks=1, seed=1):
+    """Verdicts of the first stack, and whether any stack was called different, in each run."""
+    generator = np.random.default_rng(seed)
+    verdicts, alarms = [], 0
+    for _ in range(RUNS):
+        baseline = runs(noisy(generator, pairs, noise))
+        others = {str(n): runs(noisy(generator, pairs, noise, factor)) for n in range(stacks)}
+        found = [c.verdict for c in compare(baseline, others).values()]
+        verdicts.append(found[0])
+        alarms += any(verdict in ("faster", "slower") for verdict in found)
+    return verdicts, alarms
+
+
+def binomial_margin(share):
+    return 3 * math.sqrt(share * (1 - share) / RUNS)
+
+
+BASE = [1.000, 1.002, 0.998, 1.001, 0.999]
+
+
+def test_a_stack_that_surely_takes_less_time_is_faster_and_its_ratio_above_1():
+    found = one(BASE, [0.8 * value for value in [1.001, 1.001, 0.999, 1.0, 1.0]])
+    assert found.verdict == "faster"
+    assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
+    assert found.ratio.low < 1.25 < found.ratio.high
+    assert found.pairs == 5
+
+
+def test_a_stack_that_surely_takes_more_time_is_slower():
+    assert one(BASE, [1.05 * value for value in reversed(BASE)]).verdict == "slower"
+
+
+def test_swapping_stack_and_baseline_turns_the_verdict_round():
+    stack = [0.9, 0.91, 0.905, 0.902, 0.903]
+    there, back = one(BASE, stack), one(stack, BASE)
+    assert (there.verdict, back.verdict) == ("faster", "slower")
+    assert there.ratio.median * back.ratio.median == pytest.approx(1.0)
+
+
+def test_a_sure_effect_below_the_practical_floor_is_no_difference():
+    found = one(BASE, [value / 1.009 for value in BASE])
+    assert found.verdict == "same"
+
+
+def test_a_sure_effect_above_the_floor_is_a_difference_though_within_2_percent():
+    assert one(BASE, [value / 1.015 for value in BASE]).verdict == "faster"
+
+
+def test_the_floor_is_the_caller_s():
+    stack = [value / 1.015 for value in BASE]
+    assert one(BASE, stack, floor=0.02).verdict == "same"
+    assert one(BASE, stack, floor=0.02).smallest_visible_effect == 0.02
+    assert one(BASE, [value / 1.009 for value in BASE], floor=0.005).verdict == "faster"
+
+
+def test_the_same_needs_the_whole_interval_within_2_percent():
+    assert one(BASE, BASE).verdict == "same"
+    assert one(BASE, [0.98, 1.02, 1.0, 1.01, 0.98]).verdict == "inconclusive"
+
+
+def test_a_noisy_machine_widens_what_counts_as_the_same():
+    stack = [0.98, 1.02, 1.0, 1.01, 0.98]
+    assert one(BASE, stack, noise_floor=0.02).verdict == "same"
+
+
+def test_four_pairs_get_no_verdict_but_the_ratio_and_what_is_missing():
+    found = one(BASE[:4], [0.5] * 4)
+    assert found.verdict == "not tested"
+    assert found.reason == "4 of the 5 pairs that a verdict needs; 1 missing"
+    assert found.ratio.median == pytest.approx(2.0, rel=1e-2)
+    assert found.pairs_needed == 5
+
+
+def test_one_pair_has_a_ratio_without_an_interval():
+    found = one([1.0], [0.5])
+    assert found.ratio.median == pytest.approx(2.0)
+    assert found.ratio.low is None
+
+
+def test_no_pair_has_no_ratio():
+    found = one([], [0.5])
+    assert (found.pairs, found.ratio, found.verdict) == (0, None, "not tested")
+
+
+def test_only_runs_of_one_sitting_and_round_are_pairs():
+    baseline = {**runs(BASE), **runs([9.0] * 5, "tuesday")}
+    stack = {**runs(BASE), **runs([1.0], "wednesday")}
+    found = compare(baseline, {"stack": stack})["stack"]
+    assert found.pairs == 5
+    assert found.ratio.median == pytest.approx(1.0)
+
+
+def test_an_open_verdict_says_what_it_could_have_seen():
+    logs = [0.01, -0.02, 0.03, 0.0, 0.02]
+    found = one(np.exp(logs), [1.0] * 5)
+    # Mean 0.008, standard deviation 0.019235, standard error 0.008602; t(4, 0.995) = 4.6041.
+    assert found.verdict == "inconclusive"
+    assert found.smallest_visible_effect == pytest.approx(math.expm1(4.6041 * 0.008602), rel=1e-3)
+
+
+def test_an_open_verdict_says_how_many_pairs_would_settle_it():
+    logs = [0.01, -0.02, 0.03, 0.0, 0.02]
+    found = one(np.exp(logs), [1.0] * 5)
+    # "same" is reached first: t(n - 1, 0.975) * 0.019235 / sqrt(n) <= log(1.02) - 0.008 = 0.0118.
+    # n = 12: 2.2010 * 0.005553 = 0.01222; n = 13: 2.1788 * 0.005335 = 0.01162.
+    assert found.pairs_needed == 13
+
+
+def test_a_hopeless_spread_promises_nothing():
+    generator = np.random.default_rng(3)
+    found = one(noisy(generator, 5, 0.5), noisy(generator, 5, 0.5))
+    assert found.verdict == "inconclusive"
+    assert found.pairs_needed is None
+
+
+def test_settled_verdicts_ask_for_no_more_pairs():
+    assert one(BASE, BASE).pairs_needed is None
+
+
+def test_the_more_stacks_are_compared_the_surer_each_must_be():
+    logs = [0.045, 0.02, 0.03, 0.015, 0.04]  # One-sided p = 0.0027 by itself, 0.008 among three.
+    stack = runs(np.exp([-value for value in logs]))
+    alone = compare(runs([1.0] * 5), {"a": stack})
+    other = runs([1.0, 1.02, 0.98, 1.01, 0.99])
+    together = compare(runs([1.0] * 5), {"a": stack, "b": other, "c": other})
+    assert alone["a"].verdict == "faster"
+    assert together["a"].verdict == "inconclusive"
+    assert together["a"].smallest_visible_effect > alone["a"].smallest_visible_effect
+
+
+@pytest.mark.parametrize("noise", [0.004, 0.02])
+def test_identical_code_is_called_different_in_at_most_1_percent(noise):
+    _, alarms = simulate(1.0, noise)
+    assert alarms / RUNS <= 0.01 + binomial_margin(0.01)
+
+
+def test_four_identical_stacks_together_raise_no_more_false_alarms():
+    _, alarms = simulate(1.0, 0.02, stacks=4, seed=2)
+    assert alarms / RUNS <= 0.01 + binomial_margin(0.01)
+
+
+@pytest.mark.parametrize(("factor", "wanted"), [(1.05, 0.95), (1.03, 0.90)])
+def test_a_slow_down_is_found_by_five_pairs(factor, wanted):
+    verdicts, _ = simulate(factor, 0.004)
+    assert verdicts.count("slower") / RUNS >= wanted
+
+
+def test_a_speed_up_is_found_as_surely_as_a_slow_down():
+    verdicts, _ = simulate(1 / 1.03, 0.004)
+    assert verdicts.count("faster") / RUNS >= 0.90
+
+
+def test_identical_code_is_called_the_same_on_a_quiet_machine():
+    verdicts, _ = simulate(1.0, 0.004)
+    assert verdicts.count("same") / RUNS >= 0.95
+
+
+def test_large_noise_leaves_the_verdict_open():
+    verdicts, _ = simulate(1.05, 0.10)
+    assert verdicts.count("inconclusive") / RUNS >= 0.95

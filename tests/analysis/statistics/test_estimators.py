@@ -1,0 +1,76 @@
+"""Statistics against numbers worked out by hand or printed in tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from accel_bench.analysis.statistics.estimators import (
+    geometric_interval,
+    holm,
+    one_sided_p,
+    paired_log_ratio,
+    quantile,
+    t_quantile,
+    t_tail,
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.5, 2.5), (0.95, 3.85), (1.0, 4.0), (0.25, 1.75)]
+)
+def test_quantiles_are_linear_between_order_statistics(share, expected):
+    assert quantile([4.0, 1.0, 3.0, 2.0], share) == pytest.approx(expected)
+
+
+def test_a_single_value_is_all_its_quantiles():
+    assert quantile([7.0], 0.95) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "probability", "expected"),
+    [(4, 0.975, 2.776), (4, 0.995, 4.604), (9, 0.975, 2.262), (1, 0.975, 12.706)],
+)
+def test_t_quantiles_are_those_of_the_printed_table(degrees, probability, expected):
+    assert t_quantile(degrees, probability) == pytest.approx(expected, abs=5e-4)
+    assert t_tail(degrees, t_quantile(degrees, probability)) == pytest.approx(1 - probability)
+
+
+def test_an_interval_is_centred_on_the_geometric_mean():
+    interval = geometric_interval([1.0, math.e**2])
+    half = 12.7062 * math.sqrt(2) / math.sqrt(2)
+    assert interval.median == pytest.approx(math.e)
+    assert interval.low == pytest.approx(math.exp(1 - half), rel=1e-4)
+    assert interval.high == pytest.approx(math.exp(1 + half), rel=1e-4)
+
+
+def test_one_value_has_no_interval():
+    interval = geometric_interval([100.0])
+    assert interval.median == pytest.approx(100.0)
+    assert (interval.low, interval.high) == (None, None)
+
+
+def test_no_value_has_no_estimate():
+    assert geometric_interval([]) is None
+
+
+def test_log_ratios_are_positive_where_the_stack_took_less_time():
+    assert paired_log_ratio([2.0, 1.0], [1.0, 1.0]) == [pytest.approx(math.log(2)), 0.0]
+
+
+def test_holm_multiplies_the_smallest_most_and_never_reverses_the_order():
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_values_without_spread_are_certain_or_nothing_at_all():
+    assert one_sided_p([0.25, 0.25]) == 0.0
+    assert one_sided_p([0.0, 0.0]) == 0.5
+
+
+def test_the_one_sided_chance_is_the_tail_beyond_the_t_statistic():
+    values = [1.0, 2.0, 3.0]
+    assert one_sided_p(values) == pytest.approx(t_tail(2, 2 * math.sqrt(3)))
+    assert one_sided_p([-value for value in values]) == pytest.approx(one_sided_p(values))

@@ -1,0 +1,101 @@
+"""The loss at the end over several seeds: equivalent, different, or not settled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result
+
+from accel_bench.analysis.schema import SeedEquivalence
+from accel_bench.analysis.statistics.seeds import judge_differences
+from accel_bench.analysis.summary import PlannedSummary, summarize
+from accel_bench.result import Status
+
+STEPS = 8
+
+
+def over_seeds(ends: Sequence[tuple[float, float]], **sweep: Any) -> tuple[SeedEquivalence, ...]:
+    """Summarize a baseline and a stack, whose losses end as given for each seed."""
+    planned, results = [], []
+    for seed, pair in enumerate(ends):
+        point = {**sweep, "train.seed": seed, "data.seed": seed}
+        for stack, end in zip(("baseline", "stack"), pair, strict=True):
+            experiment = make_experiment(stack, sweep=point)
+            rank = make_rank(step_seconds=[0.1] * STEPS, losses=[5.0] * 4 + [end] * 5)
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, ranks=[rank]))
+    return summarize("s", "baseline", planned, results, 1).seeds
+
+
+def test_losses_that_end_alike_are_equivalent() -> None:
+    (row,) = over_seeds([(2.0, 2.0002), (2.1, 2.0999), (1.9, 1.9001), (2.0, 2.0)])
+    assert (row.stack, row.seeds, row.verdict) == ("stack", 4, "equivalent")
+    assert row.tolerance == pytest.approx(1e-3)
+    assert row.low is not None and row.difference is not None and row.high is not None
+    assert row.low <= row.difference <= row.high
+
+
+def test_losses_that_end_higher_with_every_seed_are_different() -> None:
+    (row,) = over_seeds([(2.0, 2.1), (2.1, 2.2), (1.9, 2.0)])
+    assert row.verdict == "different"
+    assert row.difference == pytest.approx(0.05, abs=0.003)
+
+
+def test_losses_that_scatter_settle_nothing() -> None:
+    (row,) = over_seeds([(2.0, 2.1), (2.0, 1.9), (2.0, 2.05), (2.0, 1.96)])
+    assert row.verdict == "inconclusive"
+
+
+def test_two_seeds_are_too_few() -> None:
+    (row,) = over_seeds([(2.0, 2.0), (2.0, 2.0)])
+    assert (row.seeds, row.verdict) == (2, "not tested")
+
+
+def test_other_axes_are_compared_each_for_itself() -> None:
+    rows = over_seeds([(2.0, 2.0)] * 3, **{"data.sequence_length": 16})
+    assert rows[0].sweep == {"data.sequence_length": 16}
+
+
+def test_without_a_swept_seed_nothing_is_said() -> None:
+    experiment = make_experiment("baseline")
+    planned = [PlannedSummary(experiment=experiment)]
+    assert summarize("s", "baseline", planned, [make_result(experiment)], 1).seeds == ()
+
+
+def test_a_difference_at_the_tolerance_is_rarely_called_equivalent() -> None:
+    """Two one-sided tests of 5 %: at the edge at most one comparison in twenty passes."""
+    dice = random.Random(1)
+    called = sum(
+        judge_differences([dice.gauss(1e-3, 2e-4) for _ in range(5)], 1e-3) == "equivalent"
+        for _ in range(4000)
+    )
+    assert called / 4000 <= 0.06
+
+
+def test_the_same_steps_are_compared_where_one_stack_took_more() -> None:
+    """A window that was disturbed and measured again makes more steps, and a lower last loss."""
+    planned, results = [], []
+    curve = [5.0 - 0.1 * step for step in range(30)]
+    for seed in range(3):
+        for stack, steps in (("baseline", 10), ("stack", 20)):
+            experiment = make_experiment(stack, sweep={"train.seed": seed, "data.seed": seed})
+            rank = make_rank(step_seconds=[0.1] * steps, losses=curve[: steps + 1])
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, ranks=[rank]))
+    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    assert (row.verdict, row.difference) == ("equivalent", 0.0)
+
+
+def test_a_seed_on_which_only_the_stack_did_not_train_makes_it_different() -> None:
+    planned, results = [], []
+    for seed in range(4):
+        for stack in ("baseline", "stack"):
+            experiment = make_experiment(stack, sweep={"train.seed": seed, "data.seed": seed})
+            bad = stack == "stack" and seed == 3
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, status=Status.INVALID if bad else Status.OK))
+    (row,) = summarize("s", "baseline", planned, results, 1).seeds
+    assert (row.seeds, row.lost, row.verdict) == (3, 1, "different")

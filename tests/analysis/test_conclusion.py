@@ -1,0 +1,155 @@
+"""The sentence under the table, case by case: it never claims more than the rows do."""
+
+from __future__ import annotations
+
+from analysis_factory import (
+    STEADY,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_rounds,
+    make_summary,
+    scaled,
+)
+
+from accel_bench.analysis.conclusion import sentence
+from accel_bench.result import Status
+
+LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
+BASE = make_rounds(LORA, STEADY)
+NOISY = [0.1, 0.09, 0.11, 0.105, 0.1]
+
+
+def with_loss(experiment, seconds, losses):
+    return [
+        make_result(experiment, round=i, ranks=[make_rank(step_seconds=(s, s), losses=losses)])
+        for i, s in enumerate(seconds)
+    ]
+
+
+def failing(experiment, status):
+    return [make_result(experiment, round=i, status=status) for i in range(5)]
+
+
+def say(experiments, results, **changes):
+    return sentence(make_summary(experiments, results, **changes))
+
+
+def test_a_faster_stack_is_said_with_its_interval_and_its_loss():
+    assert say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(0.8))]) == (
+        "fast is faster than lora: 1.250 times its speed (95 % interval 1.249 to 1.251, 5 pairs), "
+        "with an equivalent loss."
+    )
+
+
+def test_a_different_loss_comes_before_the_speed_and_before_other_stacks():
+    said = say(
+        [LORA, FAST, NF4],
+        [
+            *BASE,
+            *make_rounds(FAST, scaled(0.8)),
+            *with_loss(NF4, scaled(0.9), [2.0, 2.1, 2.2]),
+        ],
+    )
+    assert said.startswith(
+        "the loss of nf4 is different (by up to 5 %, 0.1 % allowed), so that its 1.111 times the "
+        "speed of lora"
+    )
+    assert said.index("is not for the same training") < said.index("fast is faster than lora")
+
+
+def test_a_slower_stack_is_said_to_be_slower():
+    assert "fast is slower than lora: 0.800 times its speed" in say(
+        [LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.25))]
+    )
+
+
+def test_an_equally_fast_stack_is_said_to_be_so():
+    assert "fast is as fast as lora" in say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.0))])
+
+
+def test_an_open_verdict_says_what_would_settle_it():
+    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, NOISY)])
+    assert said.startswith("it is open whether fast is faster than lora: 0.992 times its speed")
+    assert said.endswith(
+        "while 5 pairs show only effects above 17 %; "
+        "about 151 pairs would settle it (--repeats 151)."
+    )
+
+
+def test_a_hopeless_spread_points_at_the_machine_instead_of_more_pairs():
+    wild = [0.1, 0.3, 0.1 / 3, 0.2, 0.05]
+    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, wild)])
+    assert "even 200 pairs would not settle it" in said
+
+
+def test_too_few_pairs_say_how_many_are_needed():
+    runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
+    assert say([LORA, FAST], runs, repeats=2) == (
+        "no verdict against lora for fast (1.999 times its speed): 2 pairs of the 5 that a verdict "
+        "needs (--repeats 5)."
+    )
+
+
+def test_a_failed_baseline_is_said_to_leave_nothing_to_compare_with():
+    said = say([LORA, FAST], [*failing(LORA, Status.OOM), *make_rounds(FAST, STEADY)])
+    assert said.startswith("the baseline lora ended as oom, so that there is no ratio to it; ")
+    assert "fast trains at 1,000 tokens/s" in said
+
+
+def test_stacks_that_failed_or_were_skipped_come_last():
+    said = say(
+        [LORA, FAST, NF4],
+        [*BASE, *failing(FAST, Status.OOM)],
+        skipped={"nf4": ["needs a GPU"]},
+    )
+    assert said.endswith("nothing was compared; fast ended as oom; nf4 was skipped.")
+
+
+def test_a_single_stack_is_said_to_be_compared_with_nothing():
+    assert say([LORA], BASE) == (
+        "lora trains at 1,000 tokens/s (95 % interval 997 to 1,002, 5 runs); nothing was compared."
+    )
+
+
+def test_one_run_of_one_stack_has_no_interval():
+    assert "(no interval, 1 run)" in say([LORA], BASE[:1], repeats=1)
+
+
+def test_stacks_without_their_baseline_are_said_to_stand_alone():
+    said = say([FAST, NF4], [*make_rounds(FAST, STEADY), *make_rounds(NF4, STEADY)])
+    assert said.endswith("nothing was compared, since the baseline lora was not run.")
+
+
+def test_a_scenario_of_skipped_stacks_ran_nothing():
+    skipped = {"lora": ["needs a GPU"], "fast": ["needs a GPU"]}
+    assert say([LORA, FAST], [], skipped=skipped) == "nothing was run; lora and fast were skipped."
+
+
+def test_a_scenario_of_failures_completed_nothing():
+    assert say([LORA, FAST], [*failing(LORA, Status.OOM), *failing(FAST, Status.HUNG)]) == (
+        "no experiment completed; lora ended as oom; fast ended as hung."
+    )
+
+
+def test_a_loss_that_was_not_tested_is_not_called_equivalent():
+    fast = with_loss(FAST, scaled(0.8), [2.0, 2.0, 2.0])
+    base = with_loss(LORA, STEADY, [2.0, None, 2.0])
+    said = say([LORA, FAST], [*base, *fast])
+    assert "its loss not tested (the baseline's loss of step 1 is missing or not finite)" in said
+
+
+def test_sweep_points_are_named_and_many_are_counted():
+    points = [
+        make_experiment(name, sweep={"size": size})
+        for size in range(1, 6)
+        for name in ("lora", "fast")
+    ]
+    results = [
+        run
+        for point in points
+        for run in make_rounds(point, STEADY if point.stack.name == "lora" else scaled(0.8))
+    ]
+    said = say(points, results)
+    assert "fast (size=1) is faster than lora" in said
+    assert said.endswith("; 2 more are faster.")

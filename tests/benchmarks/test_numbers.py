@@ -1,0 +1,240 @@
+"""The benchmarks that hold figures against one another: verdicts, clocks, memory, energy, peaks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_factory import make_rank, make_result
+from fake_nvml.library import Machine, compile_library, compiler_found
+
+from accel_bench.analysis.statistics.comparison import compare
+from accel_bench.flops.workload import Matmul, Workload
+from accel_bench.result import Metric, Result, Sample, Window
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "benchmarks" / "published"
+
+H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "aaaa"}
+
+STEPS = 20
+SECONDS = 0.2
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`benchmarks` is no part of the distribution."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def metric(name: str, value: float | None, kind: str = "", **more: Any) -> Metric:
+    facts = {"name": name, "value": value, "unit": "1", "scope": "rank", "kind": kind, **more}
+    return Metric.model_validate(facts)
+
+
+def gpu_run(
+    *,
+    device_seconds: float | None = SECONDS,
+    joules: float | None = 2000.0,
+    watts: float | None = 500.0,
+    nvml_bytes: int | None = 30,
+    rows: int = 10**5,
+) -> Result:
+    """A run of 4 s on an H100 whose readings agree unless a test says otherwise.
+
+    A step has 8192 tokens of a matrix of `rows` x 10,000, which trains.
+    """
+    sample = Sample(
+        step=0,
+        seconds=SECONDS,
+        device_seconds=device_seconds,
+        samples=2,
+        processed_tokens=8192,
+        real_tokens=8192,
+        supervised_tokens=8190,
+        loss=1.0,
+    )
+    samples = tuple(sample.model_copy(update={"step": step}) for step in range(STEPS))
+    matrix = Matmul(name="m", rows=rows, columns=10_000, input_needs_gradient=True)
+    workload = Workload(matmuls=(matrix,), attentions=())
+    changes = {
+        "window": Window(started=10.0, ended=10.0 + STEPS * SECONDS, samples=samples),
+        "workload": workload,
+        "realised": {"matmul_dtype": "bfloat16"},
+        "metrics": (
+            metric("peak_memory_bytes", 10, "allocated"),
+            metric("peak_reserved_bytes", 20, "reserved"),
+            metric("matmul_seconds", 0.15),
+        ),
+    }
+    rank = make_rank(device=H100).model_copy(update=changes)
+    outside = (
+        metric("nvml_window_peak_memory_bytes", None, "process", rank=0),
+        metric("nvml_window_peak_memory_bytes", nvml_bytes, "device_above_start", rank=0),
+        metric("gpu_board_energy_joules", joules, rank=0, reason="" if joules else "denied"),
+        metric("gpu_board_power_watts", watts, rank=0),
+    )
+    return make_result(ranks=[rank]).model_copy(update={"metrics": outside})
+
+
+def figures(run: Result) -> dict[str, Any]:
+    """Its figures by name, as JSON."""
+    from benchmarks.gpu_numbers import run_figures
+
+    return {figure.name: figure.model_dump() for figure in run_figures(run)}
+
+
+def judged(found: Sequence[Any], device_type: str = "cuda") -> tuple[bool, str]:
+    """What the script for a GPU makes of figures."""
+    from benchmarks.gpu_judges import judge_numbers
+
+    return judge_numbers({"device_type": device_type, "figures": list(found), "problems": []})
+
+
+def test_a_run_whose_readings_agree_passes_with_its_samples() -> None:
+    found = figures(gpu_run())
+    assert {name: one["met"] for name, one in found.items()} == dict.fromkeys(
+        (
+            *("events_over_wall", "nvml_over_reserved", "reserved_over_allocated"),
+            *("energy_over_power_times_time", "mfu", "hfu", "share_of_achievable"),
+        ),
+        True,
+    )
+    assert found["events_over_wall"]["value"] == pytest.approx(1)
+    assert len(found["events_over_wall"]["samples"]["event_seconds"]) == STEPS
+    assert found["nvml_over_reserved"]["samples"] == {"nvml_bytes": (30,), "reserved_bytes": (20,)}
+    assert found["share_of_achievable"]["value"] == pytest.approx(0.15 / SECONDS)
+    rate = 6 * 1e9 * 8192 / SECONDS
+    assert found["mfu"]["samples"]["flops_per_second"] == (pytest.approx(rate),)
+    assert found["mfu"]["value"] == pytest.approx(rate / 989.4e12, rel=1e-3)
+    assert judged(found.values())[0] is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"device_seconds": SECONDS * 1.03}, "events_over_wall"),
+        ({"joules": 1700.0}, "energy_over_power_times_time"),
+        ({"nvml_bytes": 19}, "nvml_over_reserved"),
+        ({"rows": 10**9}, "mfu"),
+    ],
+)
+def test_readings_that_disagree_fail_the_section_by_name(
+    changes: dict[str, Any], name: str
+) -> None:
+    found = figures(gpu_run(**changes))
+    assert found[name]["met"] is False
+    passed, line = judged(found.values())
+    assert passed is False
+    assert f"lora (round 1): {name} is" in line
+
+
+def test_a_reading_that_is_missing_fails_on_a_gpu_with_its_reason_and_not_on_a_cpu() -> None:
+    found = figures(gpu_run(joules=None))
+    assert found["energy_over_power_times_time"]["value"] is None
+    passed, line = judged(found.values())
+    assert passed is False
+    assert "not measured: energy_over_power_times_time (denied)" in line
+    assert judged(found.values(), "cpu")[0] is True
+
+
+def test_a_product_on_a_cpu_has_samples_and_no_share_of_a_peak_that_nobody_knows() -> None:
+    from benchmarks.gpu_product import SMALL, product_figures
+
+    found = {one.name: one for one in product_figures("cpu", "a CPU", "", SMALL)}
+    assert found["mfu"].value is None
+    assert found["mfu"].reason == "the table of peaks has no a CPU"
+    assert len(found["mfu"].samples["flops_per_second"]) == SMALL.batches
+    assert all(rate > 0 for rate in found["mfu"].samples["flops_per_second"])
+    assert found["events_over_wall"].met is None
+    assert found["energy_over_power_times_time"].reason == "no GPU was used"
+
+
+WATCHED = f"""
+import json, sys
+sys.path.insert(0, {str(ROOT)!r})
+from benchmarks.gpu_product import Size, product_figures
+size = Size(side=64, batches=5, batch_seconds=0.1, heat_seconds=0.2)
+found = product_figures("cpu", "NVIDIA H100 80GB HBM3", "bbbb", size)
+print(json.dumps([one.model_dump() for one in found]))
+"""
+
+
+@pytest.mark.skipif(
+    not compiler_found() or sys.platform != "linux",
+    reason="the stand-in for NVIDIA's library is compiled with cc, for Linux",
+)
+def test_energy_of_the_products_is_held_against_power_by_the_real_bindings(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, compile_library(tmp_path))
+    energy = {one["name"]: one for one in machine.python(WATCHED)}["energy_over_power_times_time"]
+    assert energy["value"] == pytest.approx(1, rel=0.01)
+    assert energy["met"] is True
+    assert energy["samples"]["mean_power_watts"] == [pytest.approx(200)]
+    machine.add("1 refuse 4 nvmlDeviceGetTotalEnergyConsumption")
+    denied = {one["name"]: one for one in machine.python(WATCHED)}["energy_over_power_times_time"]
+    assert denied["value"] is None
+    assert "NVML is denied" in denied["reason"]
+
+
+def test_a_longer_step_is_compared_by_the_program_itself_process_by_process() -> None:
+    from benchmarks.entry import Counts
+    from benchmarks.identical import measure_slowdown
+
+    entry = measure_slowdown(Counts(pairs=2, steps=3), 10)
+    assert entry.right_verdicts == ("slower",)
+    assert entry.comparison is not None
+    assert entry.comparison.verdict == "not tested"
+    assert entry.met is None
+    sides = ("baseline", "slower_by_10")
+    times = [entry.samples[f"{side}_seconds_per_token"] for side in sides]
+    assert [len(side) for side in times] == [2, 2]
+    assert times[1][0] >= 0.022 / 256
+    assert "loss of slower-by-10: equivalent" in entry.notes
+
+
+def test_a_run_that_fails_ends_the_comparison_with_what_it_said() -> None:
+    from benchmarks.identical import run_comparison
+
+    with pytest.raises(RuntimeError, match="no stack is called 'nothing'"):
+        run_comparison(("quickstart", "--only", "nothing"))
+
+
+@pytest.mark.slow
+def test_the_quickstarts_baseline_is_compared_with_itself() -> None:
+    from benchmarks.entry import QUICK
+    from benchmarks.identical import measure_identical
+
+    entry = measure_identical(QUICK)
+    assert entry.comparison is not None
+    assert entry.comparison.pairs == 1
+    assert entry.met is None
+    assert len(entry.samples["baseline_again_seconds_per_token"]) == 1
+    assert "loss of baseline-again: equivalent" in entry.notes
+
+
+@pytest.mark.parametrize("file", ["cpu-identical.json", "cpu-slowdown.json"])
+def test_a_published_verdict_follows_from_the_published_samples_and_is_right(file: str) -> None:
+    document = json.loads((PUBLISHED / file).read_text())
+    assert document["quick"] is False
+    for entry in document["entries"]:
+        keys = [key for key in entry["samples"] if key.endswith("_seconds_per_token")]
+        (stack,) = (key for key in keys if not key.startswith("baseline_seconds"))
+        times = {key: dict(enumerate(entry["samples"][key])) for key in keys}
+        pairs = {
+            key: {("sitting", round): value for round, value in runs.items()}
+            for key, runs in times.items()
+        }
+        said = compare(pairs["baseline_seconds_per_token"], {stack: pairs[stack]})[stack]
+        assert said.pairs >= 5
+        assert said.ratio is not None
+        assert said.verdict == entry["comparison"]["verdict"]
+        assert [entry["value"], *entry["interval"]] == pytest.approx(
+            [said.ratio.median, said.ratio.low, said.ratio.high]
+        )
+        assert said.verdict in entry["right_verdicts"]
+        assert entry["met"] is True
+        assert "load_average" in entry["machine"]

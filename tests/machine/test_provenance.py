@@ -1,0 +1,57 @@
+"""Which code a distribution is: its commit, and what differs from it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from accel_bench.machine.provenance import _sources_digest, git_state
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with one committed file."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "code.py").write_text("a = 1\n")
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+    return folder
+
+
+def state(folder: Path) -> str:
+    """What the checkout is now."""
+    git_state.cache_clear()
+    return git_state(folder)
+
+
+def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
+    assert len(state(checkout)) == 10
+    assert "dirty" not in state(checkout)
+
+
+def test_a_changed_file_gives_another_state_for_each_content(checkout: Path) -> None:
+    (checkout / "code.py").write_text("a = 2\n")
+    first = state(checkout)
+    (checkout / "code.py").write_text("a = 3\n")
+    assert "dirty" in first
+    assert state(checkout) != first
+
+
+def test_an_untracked_file_gives_another_state_for_each_content(checkout: Path) -> None:
+    (checkout / "new.py").write_text("b = 1\n")
+    first = state(checkout)
+    (checkout / "new.py").write_text("b = 2\n")
+    assert "dirty" in first
+    assert state(checkout) != first
+
+
+def test_sources_without_git_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("a = 1\n")
+    first = _sources_digest(tmp_path)
+    (tmp_path / "code.py").write_text("a = 2\n")
+    _sources_digest.cache_clear()
+    assert _sources_digest(tmp_path) != first

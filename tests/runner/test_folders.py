@@ -1,0 +1,135 @@
+"""Folders of attempts lie inside the root under safe names; files are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from accel_bench.errors import StoreError
+from accel_bench.runner.folders import packages_list, run_folder, slug, write_atomically
+
+HOSTILE = [
+    "../../etc/passwd",
+    "/absolute/path",
+    "..",
+    ".",
+    "",
+    "line\nbreak",
+    "nul\0byte",
+    "n" * 300,
+    "a/b",
+    "a\\b",
+    "~root",
+    "$(reboot)",
+    "héllo wörld",
+    "\udcff",
+    "-rf",
+    ".hidden",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_name_becomes_a_plain_one(text: str) -> None:
+    name = slug(text)
+    assert re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]{0,99}", name)
+    assert ".." not in name
+
+
+@pytest.mark.parametrize("text", ["nf4", "gptq+fused-kernels", "seq_2048-r0.a1", "n" * 100])
+def test_a_plain_name_stays_as_it_is(text: str) -> None:
+    assert slug(text) == text
+
+
+def test_different_names_have_different_slugs() -> None:
+    names = [*HOSTILE, "a-b", "a b", "n" * 301, "n" * 100, "absolute-path"]
+    assert len({slug(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_run_folder_of_any_name_lies_inside_the_root(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "results"
+    folder = run_folder(root, name, name)
+    assert folder.is_dir()
+    assert folder.resolve().parent.parent == root / "runs"
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_a_run_folder_is_never_used_twice(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "monday", "lora-r0-a0")
+    assert folder == tmp_path / "runs" / "monday" / "lora-r0-a0"
+    with pytest.raises(StoreError, match="never used twice"):
+        run_folder(tmp_path, "monday", "lora-r0-a0")
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/monday"])
+def test_a_link_that_leads_out_of_the_root_is_refused(tmp_path: Path, link: str) -> None:
+    root, outside = tmp_path / "results", tmp_path / "outside"
+    outside.mkdir()
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(outside, target_is_directory=True)
+    with pytest.raises(StoreError, match="leads out of"):
+        run_folder(root, "monday", "lora")
+    assert list(outside.iterdir()) == []
+
+
+def test_the_list_of_packages_pins_each_distribution_once_and_marks_checkouts() -> None:
+    lines = packages_list().splitlines()
+    assert f"pydantic=={metadata.version('pydantic')}" in lines
+    names = [line.partition("==")[0].lower() for line in lines]
+    assert names == sorted(set(names))
+    (own,) = (line for line in lines if line.startswith("accel-bench=="))
+    version = re.escape(metadata.version("accel-bench"))
+    assert re.fullmatch(rf"accel-bench=={version}( @ [0-9a-f]{{7,40}}(\+dirty\S*)?)?", own)
+
+
+def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_atomically(path, "first\r\nsecond ü\n")
+    assert path.read_bytes() == "first\r\nsecond ü\n".encode()
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_file_that_replaces_a_link_does_not_follow_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("theirs")
+    (tmp_path / "report.txt").symlink_to(outside)
+    write_atomically(tmp_path / "report.txt", "ours")
+    assert outside.read_text() == "theirs"
+    assert (tmp_path / "report.txt").read_text() == "ours"
+
+
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """The system lets this process write files of at most 20,000 bytes.
+
+    No fixture: the test runner's own output may go to a file that is longer by now.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    path.write_text("old")
+    problem = r"export\.json: File too large"
+    with pytest.raises(StoreError, match=problem) as caught, small_files():
+        write_atomically(path, "x" * 100_000)
+    assert caught.value.exit_code == 1
+    assert path.read_text() == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["export.json"]
+
+
+def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file or directory"):
+        write_atomically(tmp_path / "nowhere" / "export.json", "{}")

@@ -1,0 +1,67 @@
+"""Logs lose their secrets and, when they are very long, their middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accel_bench.documents.redaction import Redactor
+from accel_bench.runner import logs
+from accel_bench.runner.logs import log_tail, redact_file
+
+SECRET = "canary-0123456789"
+
+
+@pytest.fixture
+def redactor() -> Redactor:
+    return Redactor.from_environment({"HF_TOKEN": SECRET})
+
+
+def test_a_file_without_secrets_stays_as_it_is(tmp_path: Path, redactor: Redactor) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"plain \xff bytes"[:5] + b"\n")
+    before = path.stat().st_ino
+    redact_file(path, redactor, shorten=True)
+    assert path.stat().st_ino == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_secret_across_two_blocks_is_taken_out(
+    tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    path = tmp_path / "log"
+    path.write_text(f"some {SECRET} words\nand more\n")
+    redact_file(path, redactor, shorten=True)
+    assert SECRET not in path.read_text()
+    assert path.read_text().endswith("words\nand more\n")
+
+
+def test_a_very_long_log_keeps_its_beginning_and_its_end(
+    tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {number}\n" for number in range(1000)))
+    redact_file(path, redactor, shorten=True)
+    text = path.read_text()
+    assert text.startswith("line 0\n")
+    assert text.endswith("line 999\n")
+    assert "bytes left out]" in text
+    assert len(text) < 300
+
+
+def test_what_is_not_to_be_shortened_stays_whole(
+    tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
+    path = tmp_path / "log"
+    path.write_text(SECRET + "x" * 1000)
+    redact_file(path, redactor, shorten=False)
+    assert path.read_text().endswith("x" * 1000)
+
+
+def test_the_tail_of_a_missing_log_is_empty(tmp_path: Path) -> None:
+    assert log_tail(tmp_path / "nothing") == ""

@@ -1,0 +1,140 @@
+"""How ranks ended becomes one status with its reasons: result files first, then exit codes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from runner.job_factory import make_job, write_rank
+
+from accel_bench.result import Status
+from accel_bench.runner.outcome import describe_exit, judge, read_ranks
+from accel_bench.runner.supervise import Beat, Ending
+
+
+def test_results_that_are_missing_or_cut_short_count_as_not_written(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=3)
+    write_rank(job, 0)
+    write_rank(job, 1)
+    whole = job.result_path(1).read_text(encoding="utf8")
+    job.result_path(1).write_text(whole[:-5], encoding="utf8")
+    assert list(read_ranks(job)) == [0]
+
+
+def test_sound_ranks_are_ok(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0)
+    write_rank(job, 1)
+    assert judge(job, Ending(exits={0: 0, 1: 0}), read_ranks(job)).status is Status.OK
+
+
+def test_a_degraded_rank_degrades_the_run_and_says_why_once(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    for rank in (0, 1):
+        write_rank(job, rank, Status.DEGRADED, "the clocks were throttled")
+    verdict = judge(job, Ending(exits={0: 0, 1: 0}), read_ranks(job))
+    assert verdict.status is Status.DEGRADED
+    assert verdict.reasons == ("the clocks were throttled",)
+
+
+def test_a_crash_after_the_result_was_written_is_told(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_rank(job, 0)
+    verdict = judge(job, Ending(exits={0: -signal.SIGSEGV}), read_ranks(job))
+    assert verdict.status is Status.DEGRADED
+    assert verdict.reasons == ("rank 0 ended by SIGSEGV after its result was written",)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (3, Status.FAILED),
+        (0, Status.FAILED),
+        (-signal.SIGABRT, Status.CRASHED),
+        (-signal.SIGBUS, Status.CRASHED),
+        (-signal.SIGKILL, Status.KILLED),
+        (-signal.SIGTERM, Status.KILLED),
+    ],
+)
+def test_without_a_result_the_exit_speaks(tmp_path: Path, code: int, status: Status) -> None:
+    job = make_job(tmp_path)
+    ending = Ending(exits={0: code}, beats={0: Beat(7, "window")}, first_bad=0)
+    verdict = judge(job, ending, {})
+    assert verdict.status is status
+    assert verdict.phase == "window"
+    words = f"ended by {describe_exit(code)} in window after 7 steps, without a result"
+    assert verdict.reasons == (words,)
+
+
+def test_the_rank_that_says_why_comes_before_one_that_was_dragged_along(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=3)
+    write_rank(job, 1, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
+    write_rank(job, 2, Status.OOM, "OutOfMemoryError: full")
+    ending = Ending(exits={0: -signal.SIGKILL, 1: 0, 2: 0}, first_bad=0)
+    verdict = judge(job, ending, read_ranks(job))
+    assert verdict.status is Status.OOM
+    assert verdict.reasons == ("rank 2: OutOfMemoryError: full",)
+    assert verdict.guilty_rank == 2
+
+
+def test_the_first_lost_rank_comes_before_those_that_were_ended_for_it(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
+    ending = Ending(exits={0: 0, 1: -signal.SIGKILL}, first_bad=1)
+    verdict = judge(job, ending, read_ranks(job))
+    assert verdict.status is Status.KILLED
+    assert verdict.reasons[0].startswith("rank 1: ended by SIGKILL")
+
+
+def test_at_the_limit_the_slowest_rank_is_named(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2, seconds=90.0)
+    ending = Ending(beats={0: Beat(9, "window"), 1: Beat(4, "window")}, expired="hung", slowest=1)
+    verdict = judge(job, ending, {})
+    assert verdict.status is Status.HUNG
+    stood_still = "rank 1 stood still in window after 4 steps at the limit of 90 s"
+    assert verdict.reasons == (f"{stood_still}; if it needs longer, raise --timeout",)
+
+
+def test_exits_have_names() -> None:
+    assert [describe_exit(code) for code in (None, 0, 3, -9, -200)] == [
+        "unknown",
+        "exit 0",
+        "exit 3",
+        "SIGKILL",
+        "signal 200",
+    ]
+
+
+def test_a_rank_that_a_signal_ended_comes_before_those_that_failed_for_want_of_it(
+    tmp_path: Path,
+) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0, Status.FAILED, "RuntimeError: Connection reset by peer")
+    ending = Ending(exits={0: 0, 1: -signal.SIGKILL}, struck=[1], first_bad=0)
+    verdict = judge(job, ending, read_ranks(job))
+    assert (verdict.status, verdict.guilty_rank) == (Status.KILLED, 1)
+
+
+def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
+    tmp_path: Path,
+) -> None:
+    job = make_job(tmp_path, ranks=2)
+    write_rank(job, 0, Status.OOM, "out of memory")
+    ending = Ending(exits={0: 0, 1: -signal.SIGABRT}, struck=[1], first_bad=0)
+    assert judge(job, ending, read_ranks(job)).status is Status.OOM
+
+
+def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
+    verdict = judge(job, Ending(exits={0: 0}, first_bad=0), read_ranks(job))
+    assert verdict.status is Status.KILLED
+    assert verdict.reasons == ("ended by SIGTERM from outside in window",)
+
+
+def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    beats = {0: Beat(3, "window"), 1: Beat(3, "window")}
+    verdict = judge(job, Ending(beats=beats, expired="hung"), {})
+    assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")

@@ -1,0 +1,158 @@
+"""Ranks are watched by their heartbeats and exits, and all end when one is lost or time is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runner.job_factory import LineProcess, make_job, write_beat, write_rank
+
+from accel_bench.result import Status
+from accel_bench.runner import supervise as module
+from accel_bench.runner.supervise import Beat, Watch, read_beat
+
+ENDLESS = "import time; time.sleep(3600)"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for what must not happen takes less time."""
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(module, "DUMP_SECONDS", 0.0)
+
+
+def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None:
+    from accel_bench.worker.heartbeat import Heartbeat
+
+    job = make_job(tmp_path)
+    assert read_beat(job, 0) is None
+    heartbeat = Heartbeat(job.heartbeat_path(0))
+    assert read_beat(job, 0) == Beat(0, "start")
+    heartbeat.phase = "window"
+    heartbeat.beat(12)
+    assert read_beat(job, 0) == Beat(12, "window")
+
+
+def test_a_page_that_is_no_heartbeat_is_none(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    job.heartbeat_path(0).write_bytes(b"short")
+    assert read_beat(job, 0) is None
+
+
+def test_ranks_that_end_well_are_left_alone(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    for rank in (0, 1):
+        write_rank(job, rank)
+        write_beat(job, rank, 5 + rank, "window")
+    ranks = [LineProcess(rank, "pass") for rank in (0, 1)]
+    beats: list[Beat] = []
+    ending = Watch(job, ranks, beats.append).run(60.0)
+    assert ending.exits == {0: 0, 1: 0}
+    assert (ending.first_bad, ending.expired) == (None, "")
+    assert beats[-1] == Beat(5, "window")
+    assert [rank.asked for rank in ranks] == [["sweep"], ["sweep"]]
+
+
+@pytest.mark.parametrize("status", [None, Status.OOM])
+def test_a_lost_rank_takes_the_others_with_it(tmp_path: Path, status: Status | None) -> None:
+    job = make_job(tmp_path, ranks=2)
+    if status is not None:
+        write_rank(job, 1, status)
+    ranks = [LineProcess(0, ENDLESS), LineProcess(1, "pass")]
+    ending = Watch(job, ranks, lambda beat: None).run(60.0)
+    assert ending.first_bad == 1
+    assert ending.exits == {0: -15, 1: 0}
+    assert ranks[0].asked == ["dump", "signal 15", "sweep"]
+
+
+def test_a_deaf_rank_is_killed(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    line = f"import signal; signal.signal(15, signal.SIG_IGN); open({str(tmp_path / 'up')!r}, 'w')"
+    rank = LineProcess(0, f"{line}; {ENDLESS}")
+    while not (tmp_path / "up").exists():
+        rank.wait(0.05)
+    ending = Watch(job, [rank], lambda beat: None).run(0.2)
+    assert ending.exits == {0: -9}
+    assert ending.expired == "hung"
+    assert rank.asked == ["dump", "signal 15", "signal 9", "sweep"]
+
+
+def test_what_a_rank_did_before_it_was_ended_is_what_counts(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_beat(job, 0, 3, "window")
+
+    class Closing(LineProcess):
+        def signal(self, number: int) -> None:
+            write_beat(job, 0, 3, "close_run")
+            super().signal(number)
+
+    ending = Watch(job, [Closing(0, ENDLESS)], lambda beat: None).run(0.6)
+    assert ending.beats == {0: Beat(3, "window")}
+
+
+def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_beat(job, 0, 1, "warm-up")
+    rank = LineProcess(0, ENDLESS)
+
+    def press(beat: Beat) -> None:
+        raise KeyboardInterrupt
+
+    watch = Watch(job, [rank], press)
+    with pytest.raises(KeyboardInterrupt):
+        watch.run(60.0)
+    assert rank.poll() is not None
+    assert rank.asked == ["signal 15", "sweep"]
+
+
+def test_a_rank_that_ends_on_the_last_moment_has_not_expired(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    write_rank(job, 0)
+    rank = LineProcess(0, "pass")
+    rank.wait(60.0)
+
+    class Late(LineProcess):
+        """Seems to run until it is waited for."""
+
+        def __init__(self, inner: LineProcess) -> None:
+            self.rank, self.asked, self._inner, self._waited = 0, [], inner, False
+
+        def wait(self, seconds: float) -> None:
+            self._waited = True
+
+        def poll(self) -> int | None:
+            return self._inner.poll() if self._waited else None
+
+        def sweep(self) -> None:
+            self._inner.sweep()
+
+    ending = Watch(job, [Late(rank)], lambda beat: None).run(0.0)
+    assert ending.expired == ""
+    assert ending.exits == {0: 0}
+
+
+def test_a_rank_that_ends_between_two_looks_is_no_fault(tmp_path: Path) -> None:
+    class Vanishing(LineProcess):
+        """Runs at the first look and is gone at the second."""
+
+        looks = 0
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            return None if self.looks == 1 else 0
+
+    job = make_job(tmp_path)
+    write_rank(job, 0)
+    ending = Watch(job, [Vanishing(0, "pass")], lambda beat: None).run(60.0)
+    assert ending.exits == {0: 0}
+
+
+def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    ranks = [
+        LineProcess(0, ENDLESS),
+        LineProcess(1, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+    ]
+    ending = Watch(job, ranks, lambda beat: None).run(60.0)
+    assert ending.struck == [1]
+    assert ending.exits[0] < 0
