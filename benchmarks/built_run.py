@@ -12,7 +12,7 @@ from typing import Any
 from accel_bench.engine import Engine
 from accel_bench.job import Job
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.manager import activate
 from accel_bench.run import Run
 from accel_bench.scenario.draft import read_draft
@@ -66,8 +66,8 @@ def build_run(scenario: Path, overrides: Mapping[str, Any]) -> Iterator[BuiltRun
 
     Raises what the hooks raise.
     """
-    wishes = Wishes(overrides=tuple(overrides.items()))
-    plan = make_plan(read_draft(scenario), read_machine(), wishes)
+    request = PlanRequest(overrides=tuple(overrides.items()))
+    plan = make_plan(read_draft(scenario), read_machine(), request)
     experiment = plan.runnable[0].experiment
     active = activate(experiment.scenario, experiment.stack, allow_torch=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import label, percent
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.markdown import render_markdown
 from accel_bench.result import Result, Status
@@ -126,7 +126,7 @@ def publish(
 ) -> tuple[Claim, ...]:
     """Write scenario, samples, report and summary of one work; return its claims."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = find_samples("scenarios").get(work)
+    source = find_presets("scenarios").get(work)
     if source is None:
         raise AccelBenchError(f"the scenario {work!r} is not installed; install its plugin")
     results = newest(results)
@@ -263,10 +263,10 @@ def _measured(
 
 def _peaks(goal: Goal, runs: Sequence[Result]) -> Iterator[float]:
     """Peak bytes of the stack's windows, for a ratio over its baseline's of the same round."""
-    peaks = {(run.experiment.stack.name, run.sitting, run.round): _peak(run) for run in runs}
-    for (stack, sitting, number), peak in peaks.items():
+    peaks = {(run.experiment.stack.name, run.session, run.round): _peak(run) for run in runs}
+    for (stack, session, number), peak in peaks.items():
         is_ratio = goal.metric == "peak_allocated_ratio"
-        base = peaks.get((goal.baseline, sitting, number)) if is_ratio else 1.0
+        base = peaks.get((goal.baseline, session, number)) if is_ratio else 1.0
         if stack == goal.stack and peak and base:
             yield peak / base
 

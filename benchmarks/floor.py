@@ -97,7 +97,7 @@ def floor_seconds(row: ExperimentSummary, rates: Rates) -> tuple[float, float] |
     if row.utilization is None or row.tokens is None:
         return None
     flops = row.utilization.flops_per_token.causal * row.tokens.per_step_per_device.processed
-    trained = row.realised.get("trained_dtypes")
+    trained = row.effective.get("trained_dtypes")
     if flops is None or not isinstance(trained, dict):
         return None
     moved = sum(OPTIMIZER_PASSES * ITEM_BYTES[str(d)] * int(str(n)) for d, n in trained.items())

@@ -29,7 +29,7 @@ WORKS = (
 )
 """Scenarios that claims are made about, in order of worth."""
 
-FEW = ("--repeats", "1", "--set", "measure.steps=3", "--set", "measure.warmup=1")
+FEW = ("--rounds", "1", "--set", "measure.steps=3", "--set", "measure.warmup=1")
 """Few steps."""
 
 TINY = ("model.id=tiny-llama-cpu", "data.sequence_length=64", "resources.threads=1")
@@ -103,7 +103,7 @@ def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
         ),
         Section(
             "quickstart",
-            (*run, "quickstart", *printed, *(FEW if small else ("--repeats", "5"))),
+            (*run, "quickstart", *printed, *(FEW if small else ("--rounds", "5"))),
             420,
             judges.judge_comparison,
         ),

@@ -64,7 +64,7 @@ def _measure(
         ratio=row["ratio"],
         verdict=row["verdict"],
         reason=row["verdict_reason"],
-        smallest_visible_effect=row["smallest_visible_effect"],
+        minimum_detectable_effect=row["minimum_detectable_effect"],
         pairs_needed=row["pairs_needed"],
     )
     if said.ratio is None:
@@ -88,9 +88,9 @@ def _measure(
 def shortened(counts: Counts) -> tuple[str, ...]:
     """Options that make a comparison short where it only has to work."""
     if counts.pairs > 1:
-        return ("--repeats", str(counts.pairs))
+        return ("--rounds", str(counts.pairs))
     few = (f"measure.steps={counts.steps}", "measure.warmup=1")
-    return ("--repeats", "1", *(word for one in few for word in ("--set", one)))
+    return ("--rounds", "1", *(word for one in few for word in ("--set", one)))
 
 
 def run_comparison(arguments: Sequence[str]) -> Compared:

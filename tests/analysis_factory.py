@@ -89,7 +89,7 @@ def make_rank(
                 name="peak_memory_bytes", value=peak, unit="bytes", scope="rank", kind="host RSS"
             ),
         ),
-        realised={"dtype": "float32"},
+        effective={"dtype": "float32"},
         evidence={"lora": {"modules": 4}, "data": {"constant_length": True}},
     )
 
@@ -100,7 +100,7 @@ def make_result(
     round: int = 0,
     status: Status = Status.OK,
     seconds: float = 0.1,
-    sitting: str = "monday",
+    session: str = "monday",
     attempt: int = 0,
     reasons: Sequence[str] = (),
     ranks: Sequence[RankResult] | None = None,
@@ -110,10 +110,10 @@ def make_result(
     experiment = experiment or make_experiment()
     if ranks is None:
         ranks = [make_rank(step_seconds=(seconds, seconds))] if status.completed else []
-    day = {"monday": 1, "tuesday": 2}[sitting]
+    day = {"monday": 1, "tuesday": 2}[session]
     return Result(
-        run_id=f"{experiment.id}-{sitting}-{round}-{attempt}",
-        sitting=sitting,
+        run_id=f"{experiment.id}-{session}-{round}-{attempt}",
+        session=session,
         experiment=experiment,
         round=round,
         position=0,
@@ -139,7 +139,7 @@ def make_rounds(experiment: Experiment, seconds: Sequence[float], **changes: Any
 def make_summary(
     experiments: Sequence[Experiment],
     results: Sequence[Result],
-    repeats: int = 5,
+    rounds: int = 5,
     skipped: Mapping[str, Sequence[str]] | None = None,
     baseline: str = "lora",
 ) -> Summary:
@@ -148,7 +148,7 @@ def make_summary(
         PlannedSummary(experiment=e, skipped=tuple((skipped or {}).get(e.stack.name, ())))
         for e in experiments
     ]
-    return summarize("peft", baseline, planned, results, repeats)
+    return summarize("peft", baseline, planned, results, rounds)
 
 
 STEADY = (0.100, 0.1003, 0.0998, 0.1001, 0.0999)

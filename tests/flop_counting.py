@@ -22,7 +22,7 @@ from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import ModelUse
 
 
-def catalogue_model(
+def catalog_model(
     name: str,
     overrides: dict[str, Any] | None = None,
     *,
@@ -31,7 +31,7 @@ def catalogue_model(
     checkpointing: bool = False,
     device: str = "meta",
 ) -> Any:
-    """A catalogue model, in train mode, with eager attention.
+    """A catalog model, in train mode, with eager attention.
 
     `lora` are options of the adapter; `trained` are beginnings of the names of the parameters that
     train, all where it is None.

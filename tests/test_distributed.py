@@ -23,7 +23,7 @@ data: {use: text, source: path, path: %(text)s, sequence_length: %(length)d%(dat
 optimizer: sgd
 train: {global_batch_size: 8, gradient_accumulation: %(accumulation)d, learning_rate: 0.1}
 resources: {device: cpu, threads: 1}
-measure: {warmup: 1, steps: 4, repeats: 1}
+measure: {warmup: 1, steps: 4, rounds: 1}
 """
 
 
@@ -89,8 +89,8 @@ def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> N
     for rank in two.ranks:
         assert rank.window is not None
         assert len(rank.window.samples) == 4
-        assert rank.realised["strategy"] == "DistributedDataParallel"
-        assert rank.realised["world_size"] == 2
+        assert rank.effective["strategy"] == "DistributedDataParallel"
+        assert rank.effective["world_size"] == 2
     assert {rank.device["index"] for rank in two.ranks} == {0, 1}
 
 

@@ -22,7 +22,7 @@ model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
 data: {use: text, source: path, path: TEXT, sequence_length: 32}
 train: {global_batch_size: 8, gradient_accumulation: 1, learning_rate: 1e-3}
 resources: {device: cpu, threads: 1}
-measure: {warmup: 1, steps: 4, repeats: 1}
+measure: {warmup: 1, steps: 4, rounds: 1}
 stacks:
   torch: []
   hf-trainer: {set: {engine.use: hf-trainer}}
@@ -122,15 +122,15 @@ def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: P
     assert names <= {"engines.yaml", "fp16", "results", "text"}, "something else was written"
     for result in results.values():
         assert result.status is Status.OK, result.reasons
-        assert [rank.realised["strategy"] for rank in result.ranks] == [
+        assert [rank.effective["strategy"] for rank in result.ranks] == [
             "DistributedDataParallel",
             "DistributedDataParallel",
         ]
         for rank in result.ranks:
-            assert rank.realised["world_size"] == 2
-            assert rank.realised["threads"] == 1
-            assert rank.realised["nested_wrapping"] == []
-            assert rank.realised["synchronized_buffer_bytes"] == 0
+            assert rank.effective["world_size"] == 2
+            assert rank.effective["threads"] == 1
+            assert rank.effective["nested_wrapping"] == []
+            assert rank.effective["synchronized_buffer_bytes"] == 0
         assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
     for plain, trainer in zip(*(results[name].ranks for name in ENGINES), strict=True):
         assert plain.window is not None and trainer.window is not None

@@ -17,7 +17,7 @@ from cli.program import start, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,15 +118,15 @@ def test_a_plan_imports_the_plugins_that_it_names_and_no_other(site: Path, tmp_p
 
 def test_what_was_active_is_what_was_named_in_the_order_of_the_calls(tmp_path: Path) -> None:
     path = write_nulls(tmp_path, stacks="{both: [example, torch-compile]}")
-    (planned,) = make_plan(read_draft(path), read_machine(), Wishes()).planned
-    names = [member.name for member in planned.active.members]
+    (planned,) = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
+    names = [member.name for member in planned.active.plugins]
     assert names == ["example", "torch-compile", *["null"] * 4, "local", "memory"]
 
 
 def test_two_plans_share_no_plugin_instance(tmp_path: Path) -> None:
     draft = read_draft(write_nulls(tmp_path, stacks="{one: [example]}"))
     members = [
-        make_plan(draft, read_machine(), Wishes()).planned[0].active.members for _ in range(2)
+        make_plan(draft, read_machine(), PlanRequest()).planned[0].active.plugins for _ in range(2)
     ]
     assert not {id(m.instance) for m in members[0]} & {id(m.instance) for m in members[1]}
 

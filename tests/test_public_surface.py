@@ -37,7 +37,7 @@ PROMISED = {
     "architecture_of",
     "check_fit",
     "describe_quantized",
-    "forget_compilation",
+    "reset_compiler",
     "hookimpl",
     "load_base_model",
     "model_directory",

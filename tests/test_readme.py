@@ -14,9 +14,9 @@ import pytest
 from cli.program import start, write_nulls
 from fault_plugins.distribution import install
 
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.extras import extras
 from accel_bench.report.table import NUMBERS
 from accel_bench.scenario.draft import read_draft
@@ -115,7 +115,7 @@ def test_its_output_is_real_and_not_a_placeholder() -> None:
     first = "\n".join(line.split()[0] for line in lines[4:8]).replace("-\n", "-").split("\n")
     words = [word for header in NUMBERS for word in header.split()]
     assert sorted([*words, "stack"]) == sorted(" ".join(headers).split())
-    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    quickstart = read_draft(find_presets("scenarios")["quickstart"])
     assert first == list(quickstart.data["stacks"])
     assert "Results: " in printed
 
@@ -134,7 +134,7 @@ def test_its_scenarios_plan(source: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-data.jsonl").write_text('{"text": "some words"}\n' * 50)
     (tmp_path / "some.yaml").write_text(source)
-    plan = make_plan(read_draft(tmp_path / "some.yaml"), read_machine(), Wishes())
+    plan = make_plan(read_draft(tmp_path / "some.yaml"), read_machine(), PlanRequest())
     assert plan.planned
 
 

@@ -13,9 +13,9 @@ import yaml
 
 from accel_bench.catalog.models import read_card
 from accel_bench.cli.request import find_drafts
-from accel_bench.documents.presets import SAMPLES_GROUP, find_samples, sample_roots, samples_root
+from accel_bench.documents.presets import SAMPLES_GROUP, find_presets, presets_root, sample_roots
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.extras import extras
 from accel_bench.scenario.draft import Draft, normalise_stacks, read_draft, read_stack
 from accel_bench.scenario.expand import check_file
@@ -30,15 +30,15 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("scenarios", "stacks", "models", "hardware", "prices")
 """Folders of samples."""
 
-scenarios = pytest.mark.parametrize("name", sorted(find_samples("scenarios")))
-stacks = pytest.mark.parametrize("name", sorted(find_samples("stacks")))
-models = pytest.mark.parametrize("name", sorted(find_samples("models")))
+scenarios = pytest.mark.parametrize("name", sorted(find_presets("scenarios")))
+stacks = pytest.mark.parametrize("name", sorted(find_presets("stacks")))
+models = pytest.mark.parametrize("name", sorted(find_presets("models")))
 
 
 def test_the_shipped_samples_and_those_of_installed_plugins_are_found() -> None:
-    assert "quickstart" in find_samples("scenarios")
-    assert "tiny-llama-cpu" in find_samples("models")
-    assert {"activation-checkpointing", "torch-compile"} <= set(find_samples("stacks"))
+    assert "quickstart" in find_presets("scenarios")
+    assert "tiny-llama-cpu" in find_presets("models")
+    assert {"activation-checkpointing", "torch-compile"} <= set(find_presets("stacks"))
 
 
 def test_every_samples_entry_point_leads_to_a_folder() -> None:
@@ -49,7 +49,7 @@ def test_every_samples_entry_point_leads_to_a_folder() -> None:
 @scenarios
 def test_a_scenario_loads_and_plans(name: str) -> None:
     (draft,) = find_drafts([name])
-    plan = make_plan(draft, read_machine(), Wishes(max_runs=10_000))
+    plan = make_plan(draft, read_machine(), PlanRequest(max_runs=10_000))
     assert plan.file.name == name
     needs_gpu = plan.file.resources.device == "cuda" and not read_machine().gpus
     assert needs_gpu or plan.runnable
@@ -59,19 +59,19 @@ def test_a_scenario_loads_and_plans(name: str) -> None:
 
 @scenarios
 def test_a_scenario_says_its_question_in_its_first_line(name: str) -> None:
-    first = find_samples("scenarios")[name].read_text(encoding="utf8").splitlines()[0]
+    first = find_presets("scenarios")[name].read_text(encoding="utf8").splitlines()[0]
     assert re.fullmatch(r"# [A-Z].*[.?]", first)
 
 
 @stacks
 def test_a_stack_loads_and_plans_on_the_quickstart(name: str) -> None:
-    stack = read_stack(find_samples("stacks")[name])
+    stack = read_stack(find_presets("stacks")[name])
     assert stack.description
     assert stack.set or stack.use
-    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    quickstart = read_draft(find_presets("scenarios")["quickstart"])
     draft = Draft("test", {**quickstart.data, "stacks": {"baseline": [], "it": name}})
     normalise_stacks(draft)
-    plan = make_plan(draft, read_machine(), Wishes())
+    plan = make_plan(draft, read_machine(), PlanRequest())
     baseline, it = (planned.experiment.id for planned in plan.planned)
     assert baseline != it
 
@@ -80,7 +80,7 @@ def test_a_stack_loads_and_plans_on_the_quickstart(name: str) -> None:
 def test_a_model_loads_and_can_be_named_by_a_scenario(name: str) -> None:
     card = read_card(name)
     assert card.description.endswith(".")
-    quickstart = read_draft(find_samples("scenarios")["quickstart"])
+    quickstart = read_draft(find_presets("scenarios")["quickstart"])
     quickstart.set("model.id", name, "test")
     file = check_file(quickstart)
     assert file.model.id == name
@@ -88,18 +88,18 @@ def test_a_model_loads_and_can_be_named_by_a_scenario(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_s_file_name_is_a_short_name(kind: str) -> None:
-    names = list(find_samples(kind))
+    names = list(find_presets(kind))
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) for name in names)
 
 
 def test_no_sample_names_a_path_of_some_machine() -> None:
-    for path in samples_root().rglob("*.yaml"):
+    for path in presets_root().rglob("*.yaml"):
         assert not re.search(r"(^|[\s:'\"])(/|~|[A-Z]:\\)", path.read_text()), path
 
 
 def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
-    found = {path for path in samples_root().rglob("*") if path.is_file()}
-    known = {path for kind in KINDS for path in find_samples(kind).values()}
+    found = {path for path in presets_root().rglob("*") if path.is_file()}
+    known = {path for kind in KINDS for path in find_presets(kind).values()}
     assert {path.name for path in found - known} == {"extras.yaml", "libraries.yaml"}
 
 
@@ -132,5 +132,5 @@ def distributions() -> list[dict[str, Any]]:
 
 
 def test_samples_are_plain_yaml_for_other_readers_too() -> None:
-    for path in samples_root().rglob("*.yaml"):
+    for path in presets_root().rglob("*.yaml"):
         assert isinstance(yaml.safe_load(path.read_text(encoding="utf8")), dict), path

@@ -106,7 +106,7 @@ def test_a_version_from_a_wheel_carries_no_commit(site: Path, tmp_path: Path) ->
     use = "{use: null}"
     scenario.write_text(
         f"model: {use}\ndata: {use}\noptimizer: {use}\nengine: {use}\n"
-        "measure: {warmup: 1, steps: 2, repeats: 1}\n"
+        "measure: {warmup: 1, steps: 2, rounds: 1}\n"
     )
     found = json.loads(call(site, tmp_path, "run", str(scenario), "-q", "--format", "json"))
     versions = {plugin["version"] for plugin in found["experiments"][0]["plugins"]}

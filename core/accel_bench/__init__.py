@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from accel_bench.job import Job
     from accel_bench.launcher import Observer, RankProcess
     from accel_bench.machine.info import Machine
-    from accel_bench.modeling.compilation import forget_compilation, read_compilation
+    from accel_bench.modeling.compilation import read_compilation, reset_compiler
     from accel_bench.modeling.loading import check_fit, load_base_model
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
@@ -54,18 +54,18 @@ __all__ = [
     "architecture_of",
     "check_fit",
     "describe_quantized",
-    "forget_compilation",
     "hookimpl",
     "load_base_model",
     "model_directory",
     "quantize_seconds",
     "read_compilation",
     "read_config",
+    "reset_compiler",
 ]
 
 _HOMES = {
     "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
-    "accel_bench.modeling.compilation": ("forget_compilation", "read_compilation"),
+    "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Matmul",),
     "accel_bench.job": ("Job",),

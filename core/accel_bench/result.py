@@ -128,7 +128,7 @@ class Window(Frozen):
     discarded: tuple[Sample, ...] = ()
     """Steps of windows that were disturbed and measured again."""
 
-    disturbances: tuple[str, ...] = ()
+    instabilities: tuple[str, ...] = ()
     """What disturbed each window that was discarded, and the kept one where it was disturbed too.
     """
 
@@ -221,7 +221,7 @@ class RankResult(Frozen):
     metrics: tuple[Metric, ...] = ()
     """What metrics plugins measured."""
 
-    realised: dict[str, JsonValue] = Field(default_factory=dict)
+    effective: dict[str, JsonValue] = Field(default_factory=dict)
     """What really held when the clock started: dtypes, attention, optimizer, gradient flow ..."""
 
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
@@ -254,8 +254,8 @@ class Result(Frozen):
     run_id: str
     """Unique name of the attempt."""
 
-    sitting: str
-    """The `accel-bench run` that it belongs to; only runs of one sitting are paired."""
+    session: str
+    """The `accel-bench run` that it belongs to; only runs of one session are paired."""
 
     experiment: Experiment
     """What was run."""

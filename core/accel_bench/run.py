@@ -18,8 +18,8 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.process_memory import (
     device_bytes,
-    forget_peaks,
     peak_resident_bytes,
+    reset_peak_memory,
     resident_bytes,
 )
 from accel_bench.result import Stage
@@ -71,12 +71,12 @@ class Trace:
         )
         self.stages.append(stage)
         if forget:
-            self.forget_peaks()
+            self.reset_peak_memory()
         return stage
 
-    def forget_peaks(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Leave out of the next stage's peaks what has been in use and is so no more."""
-        self._own_peak = forget_peaks()
+        self._own_peak = reset_peak_memory()
 
     def find(self, name: str) -> Stage | None:
         """Return the stage of that name, or None when it was not reached."""

@@ -25,7 +25,7 @@ def test_pairs_get_a_verdict():
 
 
 def test_runs_that_are_no_pairs_get_a_ratio_and_never_a_verdict():
-    tuesday = make_rounds(FAST, scaled(0.5), sitting="tuesday")
+    tuesday = make_rounds(FAST, scaled(0.5), session="tuesday")
     found = compare_stored(make_rounds(BASE, STEADY), tuesday)
     assert (found.comparable, found.paired, found.pairs) == (True, False, 0)
     assert (found.verdict, found.verdict_reason) == ("not tested", HISTORY)
@@ -44,9 +44,9 @@ def test_pairs_that_are_not_comparable_get_no_verdict_but_the_fields():
     assert found.loss_verdict == "not tested"
 
 
-def test_a_different_loss_is_seen_across_sittings():
+def test_a_different_loss_is_seen_across_sessions():
     ranks = [make_rank(losses=[2.0, 2.1, 2.2])]
-    unlike = [make_result(FAST, round=i, ranks=ranks, sitting="tuesday") for i in range(2)]
+    unlike = [make_result(FAST, round=i, ranks=ranks, session="tuesday") for i in range(2)]
     found = compare_stored(make_rounds(BASE, STEADY), unlike)
     assert found.loss_verdict == "different"
     assert found.loss_difference == pytest.approx(0.05)

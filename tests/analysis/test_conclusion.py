@@ -73,7 +73,7 @@ def test_an_open_verdict_says_what_would_settle_it():
     assert said.startswith("it is open whether fast is faster than lora: 0.992 times its speed")
     assert said.endswith(
         "while 5 pairs show only effects above 17 %; "
-        "about 151 pairs would settle it (--repeats 151)."
+        "about 151 pairs would settle it (--rounds 151)."
     )
 
 
@@ -85,9 +85,9 @@ def test_a_hopeless_spread_points_at_the_machine_instead_of_more_pairs():
 
 def test_too_few_pairs_say_how_many_are_needed():
     runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
-    assert say([LORA, FAST], runs, repeats=2) == (
+    assert say([LORA, FAST], runs, rounds=2) == (
         "no verdict against lora for fast (1.999 times its speed): 2 pairs of the 5 that a verdict "
-        "needs (--repeats 5)."
+        "needs (--rounds 5)."
     )
 
 
@@ -113,7 +113,7 @@ def test_a_single_stack_is_said_to_be_compared_with_nothing():
 
 
 def test_one_run_of_one_stack_has_no_interval():
-    assert "(no interval, 1 run)" in say([LORA], BASE[:1], repeats=1)
+    assert "(no interval, 1 run)" in say([LORA], BASE[:1], rounds=1)
 
 
 def test_stacks_without_their_baseline_are_said_to_stand_alone():

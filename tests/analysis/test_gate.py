@@ -58,9 +58,9 @@ def test_an_open_gate_says_how_many_more_pairs_would_settle_it():
     assert f"about {point.more_pairs} more pairs would settle it" in point.reason
 
 
-def test_pairs_of_two_sittings_have_been_looked_at_twice():
+def test_pairs_of_two_sessions_have_been_looked_at_twice():
     one, two = (
-        [*make_rounds(LORA, STEADY[:3], sitting=day), *make_rounds(FAST, STEADY[:3], sitting=day)]
+        [*make_rounds(LORA, STEADY[:3], session=day), *make_rounds(FAST, STEADY[:3], session=day)]
         for day in ("monday", "tuesday")
     )
     (point,) = judged(one, two).points

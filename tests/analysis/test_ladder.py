@@ -95,7 +95,7 @@ def test_memory_is_the_paired_difference_with_an_interval() -> None:
         for e in experiments
         for i, peak in enumerate(peaks[e.stack.name])
     ]
-    memory = make_summary(experiments, results, repeats=3).ladder[0].adds.memory
+    memory = make_summary(experiments, results, rounds=3).ladder[0].adds.memory
     assert memory is not None
     assert memory.bytes == -300
     # Differences -300, -295, -305: standard error 5 / sqrt(3), t(2, 0.975) = 4.303.
@@ -106,7 +106,7 @@ def test_memory_is_the_paired_difference_with_an_interval() -> None:
 def test_memory_that_was_not_measured_is_null() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a")]
     results = [make_result(e, ranks=[make_rank(peak=None)]) for e in experiments]
-    assert make_summary(experiments, results, repeats=1).ladder[0].adds.memory is None
+    assert make_summary(experiments, results, rounds=1).ladder[0].adds.memory is None
 
 
 def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> None:
@@ -117,7 +117,7 @@ def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> N
         for e in experiments
         for i in range(2)
     ]
-    first, second = make_summary(experiments, results, repeats=2).ladder
+    first, second = make_summary(experiments, results, rounds=2).ladder
     assert (first.adds.loss_verdict, first.left_out.loss_verdict) == ("different", "different")
     assert (second.adds.loss_verdict, second.left_out.loss_verdict) == ("equivalent", "equivalent")
 
@@ -127,7 +127,7 @@ def test_leaving_an_item_out_is_judged_by_what_the_stack_with_it_allows() -> Non
     results = [
         make_result(e, loss_tolerance=0.5 if e.stack.name == "2+b" else 1e-6) for e in experiments
     ]
-    step = make_summary(experiments, results, repeats=1).ladder[0]
+    step = make_summary(experiments, results, rounds=1).ladder[0]
     assert step.left_out.loss_tolerance == 0.5
 
 
@@ -142,7 +142,7 @@ def test_a_rung_that_failed_leaves_its_neighbours_without_a_figure_and_says_so()
             else make_rounds(e, STEADY[:1])
         )
     ]
-    first, second = make_summary(experiments, results, repeats=1).ladder
+    first, second = make_summary(experiments, results, rounds=1).ladder
     assert (first.adds.ratio, first.adds.reason) == (None, "1+a ended as oom")
     assert (second.adds.ratio, second.adds.reason) == (None, "1+a ended as oom")
     assert first.left_out.ratio is not None
@@ -172,11 +172,11 @@ def test_an_item_that_another_one_implies_is_not_missed() -> None:
     assert "changes nothing" in step.left_out.reason
 
 
-def test_rounds_of_different_sittings_are_no_pairs_of_neighbours() -> None:
+def test_rounds_of_different_sessions_are_no_pairs_of_neighbours() -> None:
     experiments = [on_ladder("lora"), on_ladder("1+a")]
     results = [
         *make_rounds(experiments[0], STEADY),
-        *make_rounds(experiments[1], STEADY, sitting="tuesday"),
+        *make_rounds(experiments[1], STEADY, session="tuesday"),
     ]
     reason = make_summary(experiments, results).ladder[0].adds.reason
     assert reason == "no round in which both completed"

@@ -12,9 +12,9 @@ from accel_bench.result import Status
 PLAN = PlannedSummary(experiment=make_experiment())
 
 
-def end(*statuses, repeats=None):
+def end(*statuses, rounds=None):
     runs = [make_result(round=i, status=Status(status)) for i, status in enumerate(statuses)]
-    return ending(PLAN, runs, len(statuses) if repeats is None else repeats)
+    return ending(PLAN, runs, len(statuses) if rounds is None else rounds)
 
 
 def test_only_the_last_attempt_of_a_run_counts():
@@ -25,19 +25,19 @@ def test_only_the_last_attempt_of_a_run_counts():
     assert [run.attempt for run in counted_runs(attempts).values()] == [1]
 
 
-def test_a_failed_round_that_a_later_sitting_repeated_does_not_count():
+def test_a_failed_round_that_a_later_session_repeated_does_not_count():
     first = [make_result(round=0), make_result(round=1, status=Status.KILLED)]
-    second = [make_result(round=1, sitting="tuesday")]
+    second = [make_result(round=1, session="tuesday")]
     assert list(counted_runs(second + first)) == [("monday", 0), ("tuesday", 1)]
 
 
-def test_a_completed_round_counts_in_every_sitting():
-    runs = [make_result(round=0, sitting=sitting) for sitting in ("tuesday", "monday")]
+def test_a_completed_round_counts_in_every_session():
+    runs = [make_result(round=0, session=session) for session in ("tuesday", "monday")]
     assert list(counted_runs(runs)) == [("monday", 0), ("tuesday", 0)]
 
 
-def test_a_failure_that_no_sitting_repaired_counts():
-    runs = [make_result(round=0, status=Status.KILLED, sitting="tuesday"), make_result(round=0)]
+def test_a_failure_that_no_session_repaired_counts():
+    runs = [make_result(round=0, status=Status.KILLED, session="tuesday"), make_result(round=0)]
     assert len(counted_runs(runs)) == 2
 
 
@@ -68,12 +68,12 @@ def test_one_invalid_run_makes_everything_invalid():
 
 
 def test_rounds_that_never_came_degrade_or_interrupt():
-    assert end("ok", "ok", "ok", repeats=5).status is Status.DEGRADED
-    assert end("ok", "ok", repeats=5).status is Status.INTERRUPTED
+    assert end("ok", "ok", "ok", rounds=5).status is Status.DEGRADED
+    assert end("ok", "ok", rounds=5).status is Status.INTERRUPTED
 
 
 def test_more_rounds_than_asked_for_are_welcome():
-    assert end("ok", "ok", "ok", repeats=2).status is Status.OK
+    assert end("ok", "ok", "ok", rounds=2).status is Status.OK
 
 
 def test_reasons_are_said_once():
@@ -112,7 +112,7 @@ def test_the_exit_code_tells_success_from_failure_from_nothing_done(statuses, co
             skipped[experiment.stack.name] = ["needs a GPU"]
         else:
             results.append(make_result(experiment, status=Status(status)))
-    summary = make_summary([LORA, FAST], results, repeats=1, skipped=skipped)
+    summary = make_summary([LORA, FAST], results, rounds=1, skipped=skipped)
     assert exit_code([summary]) == code
 
 

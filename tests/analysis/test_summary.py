@@ -24,7 +24,7 @@ KEYS = {
     "experiment_id", "stack", "sweep", "status", "reasons", "runs", "tokens_per_second", "ratio",
     "step_seconds", "peak_memory_bytes", "loss", "loss_verdict", "verdict",
     "tokens_per_second_per_device", "peak_memory_kind", "differs", "devices_used", "plugins",
-    "evidence", "realised",
+    "evidence", "effective",
 }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_the_baseline_is_once_as_fast_as_itself_and_not_tested():
 
 def test_one_round_has_a_ratio_without_an_interval_and_no_verdict():
     results = [make_result(LORA), make_result(FAST, seconds=0.05)]
-    row = make_summary([LORA, FAST], results, repeats=1).experiments[1]
+    row = make_summary([LORA, FAST], results, rounds=1).experiments[1]
     assert row.status is Status.OK
     assert row.ratio.median == pytest.approx(2.0)
     assert (row.ratio.low, row.verdict) == (None, "not tested")
@@ -134,10 +134,10 @@ def test_a_retry_replaces_the_attempt_before():
     assert (row.status, row.runs, row.verdict) == (Status.OK, 5, "faster")
 
 
-def test_runs_of_different_sittings_are_no_pairs():
+def test_runs_of_different_sessions_are_no_pairs():
     results = [
         *make_rounds(LORA, STEADY),
-        *make_rounds(FAST, scaled(0.8), sitting="tuesday"),
+        *make_rounds(FAST, scaled(0.8), session="tuesday"),
     ]
     row = make_summary([LORA, FAST], results).experiments[1]
     assert row.ratio is None
@@ -180,7 +180,7 @@ def test_step_quantiles_are_medians_over_runs_and_never_pooled():
         make_result(LORA, round=i, ranks=[make_rank(step_seconds=steps)])
         for i, steps in enumerate(runs)
     ]
-    steps = make_summary([LORA], results, repeats=3).experiments[0].step_seconds
+    steps = make_summary([LORA], results, rounds=3).experiments[0].step_seconds
     assert (steps.p50, steps.p95) == (pytest.approx(0.3), pytest.approx(0.39))
     assert (steps.p90, steps.p99) == (pytest.approx(0.38), pytest.approx(0.398))
 
@@ -192,7 +192,7 @@ def test_the_spread_across_processes_is_that_of_their_medians():
         make_result(LORA, round=i, ranks=[make_rank(step_seconds=steps)])
         for i, steps in enumerate(runs)
     ]
-    spread = make_summary([LORA], results, repeats=2).experiments[0].step_seconds.spread
+    spread = make_summary([LORA], results, rounds=2).experiments[0].step_seconds.spread
     assert spread == pytest.approx(0.0707107 / 0.25, rel=1e-4)
     assert make_summary([LORA], results[:1], 1).experiments[0].step_seconds.spread is None
 
@@ -213,7 +213,7 @@ def on_two_ranks(first=None, second=None, peaks=((100, 300),)):
         )
         for i, (one, two) in enumerate(peaks)
     ]
-    return make_summary([experiment], results, repeats=len(peaks)).experiments[0]
+    return make_summary([experiment], results, rounds=len(peaks)).experiments[0]
 
 
 def test_peak_memory_is_that_of_the_rank_that_needed_most_and_the_median_over_runs():
@@ -243,9 +243,9 @@ def test_devices_are_counted_by_what_ranks_really_used(first, second, used):
     assert on_two_ranks(first, second).devices_used == used
 
 
-def test_evidence_and_realised_are_those_of_rank_0():
+def test_evidence_and_effective_are_those_of_rank_0():
     row = on_two_ranks()
-    assert (row.evidence, row.realised) == (make_rank().evidence, {"dtype": "float32"})
+    assert (row.evidence, row.effective) == (make_rank().evidence, {"dtype": "float32"})
 
 
 def test_a_stack_says_in_one_line_what_it_changes():

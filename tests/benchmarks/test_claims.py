@@ -33,7 +33,7 @@ def rounds(  # noqa: PLR0917 - what a test may say of runs
     device: Any = H100,
     steps: int = 20,
     losses: Sequence[float] | None = None,
-    sitting: str = "monday",
+    session: str = "monday",
 ) -> list[Result]:
     """Runs of a stack of which a step of 100 tokens takes `seconds`, one for each round."""
     scenario = {"name": "single-gpu-full", "measure": {"steps": steps}}
@@ -45,7 +45,7 @@ def rounds(  # noqa: PLR0917 - what a test may say of runs
         make_result(
             experiment,
             round=number,
-            sitting=sitting,
+            session=session,
             ranks=[
                 make_rank(step_seconds=(step, step), device=device, losses=losses).model_copy(
                     update={"metrics": (allocated,)}
@@ -115,8 +115,8 @@ def test_what_is_not_measured_as_the_goal_asks_is_reported_and_not_judged(
 
 def test_of_two_experiments_with_a_stack_s_name_the_last_alone_counts() -> None:
     earlier = rounds("fused", [0.01] * 5, peak=1e9, steps=3)
-    later = rounds("fused", [0.1] * 5, peak=60e9, sitting="tuesday")
-    runs = [*rounds("eager", [0.2] * 5, sitting="tuesday"), *earlier, *later]
+    later = rounds("fused", [0.1] * 5, peak=60e9, session="tuesday")
+    runs = [*rounds("eager", [0.2] * 5, session="tuesday"), *earlier, *later]
     speed = claim(runs, metric="tokens_per_second", goal=900.0)
     assert (speed.value, speed.met) == (pytest.approx(1000), True)
     assert claim(runs, metric="peak_allocated_bytes", goal=64e9, at_most=True).value == 60e9
@@ -163,7 +163,7 @@ def test_a_work_is_published_with_scenario_samples_report_and_summary(
 
     file = tmp_path / "it.yaml"
     file.write_text("name: single-gpu-full\nbaseline: eager\n")
-    monkeypatch.setattr(claims, "find_samples", lambda kind: {"single-gpu-full": file})
+    monkeypatch.setattr(claims, "find_presets", lambda kind: {"single-gpu-full": file})
     runs = [*rounds("eager", [0.2] * 5), *rounds("fused-compiled", [0.1] * 5)]
     claims.publish("single-gpu-full", runs, tmp_path / "out", None)
     assert (tmp_path / "out" / "scenario.yaml").read_text() == file.read_text()
@@ -196,8 +196,8 @@ def test_the_floor_is_products_and_optimizer_over_measured_rates() -> None:
 
     run = gpu_run()
     rank = run.ranks[0]
-    realised = {**rank.realised, "trained_dtypes": {"bfloat16": 10**9}}
-    run = run.model_copy(update={"ranks": (rank.model_copy(update={"realised": realised}),)})
+    effective = {**rank.effective, "trained_dtypes": {"bfloat16": 10**9}}
+    run = run.model_copy(update={"ranks": (rank.model_copy(update={"effective": effective}),)})
     (row,) = summary_of("x", run.experiment.stack.name, [run]).experiments
     rates = Rates(
         device="H100",

@@ -64,7 +64,7 @@ def gpu_run(
     changes = {
         "window": Window(started=10.0, ended=10.0 + STEPS * SECONDS, samples=samples),
         "workload": workload,
-        "realised": {"matmul_dtype": "bfloat16"},
+        "effective": {"matmul_dtype": "bfloat16"},
         "metrics": (
             metric("peak_memory_bytes", 10, "allocated"),
             metric("peak_reserved_bytes", 20, "reserved"),
@@ -225,7 +225,7 @@ def test_a_published_verdict_follows_from_the_published_samples_and_is_right(fil
         (stack,) = (key for key in keys if not key.startswith("baseline_seconds"))
         times = {key: dict(enumerate(entry["samples"][key])) for key in keys}
         pairs = {
-            key: {("sitting", round): value for round, value in runs.items()}
+            key: {("session", round): value for round, value in runs.items()}
             for key, runs in times.items()
         }
         said = compare(pairs["baseline_seconds_per_token"], {stack: pairs[stack]})[stack]

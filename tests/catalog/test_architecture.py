@@ -1,4 +1,4 @@
-"""Figures of the catalogue, worked out without torch, against the models that torch builds."""
+"""Figures of the catalog, worked out without torch, against the models that torch builds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from flop_counting import catalogue_model, run_of
+from flop_counting import catalog_model, run_of
 
 from accel_bench.catalog.architecture import read_architecture
 from accel_bench.catalog.models import list_cards, read_card
@@ -39,7 +39,7 @@ def test_a_card_gives_the_workload_that_the_worker_reads_from_the_modules(
 ) -> None:
     found = read_architecture(read_card(name))
     assert found is not None
-    assert found.workload == without_dtypes(read_workload(run_of(catalogue_model(name), tmp_path)))
+    assert found.workload == without_dtypes(read_workload(run_of(catalog_model(name), tmp_path)))
 
 
 def test_a_window_from_a_certain_layer_on_is_read_as_the_modules_have_it(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_window_from_a_certain_layer_on_is_read_as_the_modules_have_it(tmp_pat
     }
     card = read_card("qwen2.5-7b")
     config = {**card.config, **changes}
-    model = catalogue_model("qwen2.5-7b", changes)
+    model = catalog_model("qwen2.5-7b", changes)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     found = read_architecture(card.model_copy(update={"config": config, "parameters": parameters}))
     assert found is not None

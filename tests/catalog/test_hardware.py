@@ -236,6 +236,6 @@ def test_a_broken_file_is_named_with_its_key(
 ) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("description: A new one.\nvendor: acme\n")
-    monkeypatch.setattr(hardware, "find_samples", lambda kind: {"new": path})
+    monkeypatch.setattr(hardware, "find_presets", lambda kind: {"new": path})
     with pytest.raises(HardwareError, match=r"new\.yaml:2:\d+: vendor"):
         list_hardware.__wrapped__()

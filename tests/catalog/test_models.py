@@ -1,4 +1,4 @@
-"""The catalogue: every card loads, its figures are right, and reading it needs no torch."""
+"""The catalog: every card loads, its figures are right, and reading it needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_bench.catalog import models as catalogue
+from accel_bench.catalog import models as catalog
 from accel_bench.documents import presets as samples
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.uses import ModelUse
@@ -30,8 +30,8 @@ NAMES = (
 )
 
 
-def test_the_catalogue_holds_every_model_and_each_card_loads() -> None:
-    assert set(NAMES) <= set(catalogue.list_cards())
+def test_the_catalog_holds_every_model_and_each_card_loads() -> None:
+    assert set(NAMES) <= set(catalog.list_cards())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,7 +39,7 @@ def test_the_architecture_has_exactly_the_published_number_of_parameters(name: s
     import torch
     import transformers
 
-    card = catalogue.read_card(name)
+    card = catalog.read_card(name)
     config = transformers.CONFIG_MAPPING[card.model_type](**card.config)
     with torch.device("meta"):
         model = getattr(transformers, card.architecture)(config)
@@ -50,13 +50,13 @@ def test_the_architecture_has_exactly_the_published_number_of_parameters(name: s
 def test_every_figure_is_one_that_the_configuration_class_knows(name: str) -> None:
     import transformers
 
-    card = catalogue.read_card(name)
+    card = catalog.read_card(name)
     assert set(card.config) <= set(transformers.CONFIG_MAPPING[card.model_type]().to_dict())
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(ScenarioError, match=r"'misral-7b'.*did you mean 'mistral-7b'"):
-        catalogue.read_card("misral-7b")
+        catalog.read_card("misral-7b")
 
 
 def test_a_wrong_card_is_refused_with_file_line_and_key(
@@ -67,16 +67,16 @@ def test_a_wrong_card_is_refused_with_file_line_and_key(
     (tmp_path / "models" / "wrong.yaml").write_text(text + "config: {a: 1}\n")
     monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:5:1: parameters"):
-        catalogue.read_card("wrong")
+        catalog.read_card("wrong")
 
 
-def test_the_architecture_of_a_catalogue_name_comes_from_its_card() -> None:
-    assert catalogue.architecture_of(ModelUse(id="mixtral-8x7b")) == "MixtralForCausalLM"
+def test_the_architecture_of_a_catalog_name_comes_from_its_card() -> None:
+    assert catalog.architecture_of(ModelUse(id="mixtral-8x7b")) == "MixtralForCausalLM"
 
 
 def test_the_architecture_of_a_directory_comes_from_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OPTForCausalLM"]}))
-    assert catalogue.architecture_of(ModelUse(id=str(tmp_path))) == "OPTForCausalLM"
+    assert catalog.architecture_of(ModelUse(id=str(tmp_path))) == "OPTForCausalLM"
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
@@ -86,14 +86,14 @@ def test_a_directory_without_a_readable_configuration_is_refused(
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(ScenarioError, match=r"config\.json"):
-        catalogue.architecture_of(ModelUse(id=str(tmp_path)))
+        catalog.architecture_of(ModelUse(id=str(tmp_path)))
 
 
 def test_the_architecture_of_a_hub_id_is_not_known() -> None:
-    assert catalogue.architecture_of(ModelUse(id="some-org/some-model")) is None
+    assert catalog.architecture_of(ModelUse(id="some-org/some-model")) is None
 
 
-def test_reading_the_catalogue_imports_no_torch_and_no_transformers() -> None:
+def test_reading_the_catalog_imports_no_torch_and_no_transformers() -> None:
     program = (
         "import sys\n"
         "from accel_bench.catalog.models import architecture_of, list_cards\n"

@@ -1,4 +1,4 @@
-"""A catalogue is read row by row, and anything odd in it is named with its line."""
+"""A catalog is read row by row, and anything odd in it is named with its line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_bench.catalog.price_import import MAXIMUM_BYTES, Catalogue, Origin, read_catalogue
+from accel_bench.catalog.price_import import MAXIMUM_BYTES, Catalog, Origin, read_catalog
 from accel_bench.errors import PriceError
 
 HEADER = (
@@ -14,11 +14,11 @@ HEADER = (
     "Region,AvailabilityZone"
 )
 GPU_INFO = "\"{'Gpus': [{'Name': 'A10G', 'Count': 1.0}], 'TotalGpuMemoryInMiB': 24576}\""
-ORIGIN = Origin("aws", "a catalogue", "2026-03-04")
+ORIGIN = Origin("aws", "a catalog", "2026-03-04")
 
 
 def write(folder: Path, *lines: str, header: str = HEADER) -> Path:
-    """A catalogue with these rows."""
+    """A catalog with these rows."""
     path = folder / "aws.csv"
     path.write_text("\n".join((header, *lines)) + "\n", encoding="utf8")
     return path
@@ -29,9 +29,9 @@ def a10g(region: str = "us-east-1", zone: str = "a", usd: str = "1.006", spot: s
     return f"g5.xlarge,A10G,1.0,4.0,16.0,{GPU_INFO},{usd},{spot},{region},{region}{zone}"
 
 
-def read(path: Path) -> Catalogue:
+def read(path: Path) -> Catalog:
     """All rows."""
-    return read_catalogue(path, ORIGIN)
+    return read_catalog(path, ORIGIN)
 
 
 def test_a_row_becomes_a_price_with_source_date_and_region(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_row_becomes_a_price_with_source_date_and_region(tmp_path: Path) -> No
         "devices": 1,
         "usd_per_hour": 1.006,
         "spot_usd_per_hour": 0.4,
-        "source": "a catalogue",
+        "source": "a catalog",
         "date": "2026-03-04",
     }
 
@@ -88,8 +88,8 @@ def test_regions_and_instances_can_be_chosen(tmp_path: Path) -> None:
     big = a10g("eu-west-1").replace("g5.xlarge", "g5.big")
     path = write(tmp_path, a10g(), a10g("eu-west-1"), big)
     assert len(read(path).prices) == 3
-    assert len(read_catalogue(path, ORIGIN, regions=["eu-west-1"]).prices) == 2
-    (one,) = read_catalogue(path, ORIGIN, ["eu-west-1"], ["g5.big"]).prices
+    assert len(read_catalog(path, ORIGIN, regions=["eu-west-1"]).prices) == 2
+    (one,) = read_catalog(path, ORIGIN, ["eu-west-1"], ["g5.big"]).prices
     assert one.instance == "g5.big"
 
 

@@ -125,7 +125,7 @@ def test_several_prices_of_an_instance_need_a_region(own: Path) -> None:
 
 
 def test_an_unknown_instance_gets_the_nearest_one() -> None:
-    shipped = [prices.Listed(one, own=False) for one in shipped_prices()]
+    shipped = [prices.PriceEntry(one, own=False) for one in shipped_prices()]
     with pytest.raises(PriceError, match=r"did you mean 'p4d\.24xlarge'"):
         find_price(shipped, "p4d.24xlarg")
 

@@ -22,7 +22,7 @@ data: {use: null, sequence_length: 16}
 optimizer: {use: null}
 engine: {use: null}
 stacks: {baseline: [], other: []}
-measure: {warmup: 1, steps: 2, repeats: 1}
+measure: {warmup: 1, steps: 2, rounds: 1}
 """
 """A scenario that needs no torch: a run takes about half a second."""
 

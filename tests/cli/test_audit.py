@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analysis_factory import make_experiment, make_result
 from cli.program import call
-from store.store_factory import change_payload, make_sitting
+from store.store_factory import change_payload, make_session
 
 from accel_bench.result import Status
 from accel_bench.store.database import open_store
@@ -21,7 +21,7 @@ TOO_SHORT = make_experiment("short", scenario={"data": {"sequence_length": 220}}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder with a sound row and a failed one."""
     with open_store(tmp_path, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         store.add(make_result(SOUND).model_copy(update={"run_id": "sound"}))
         failed = make_result(TOO_SHORT, status=Status.OOM)
         store.add(failed.model_copy(update={"run_id": "failed"}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, scaled
 from cli.program import Done, call
-from store.store_factory import make_sitting
+from store.store_factory import make_session
 
 from accel_bench.store.database import open_store
 
@@ -22,7 +22,7 @@ OTHER = SEEDED.model_copy(update={"stack": SEEDED.stack.model_copy(update={"name
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A results folder that the environment names, with three stacks in one sitting."""
+    """A results folder that the environment names, with three stacks in one session."""
     folder = tmp_path / "results"
     rows = [
         *make_rounds(BASE, STEADY),
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *make_rounds(OTHER, scaled(0.9)),
     ]
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for number, row in enumerate(rows):
             store.add(row.model_copy(update={"run_id": f"run-{number}"}))
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(folder))
@@ -69,8 +69,8 @@ def test_people_see_the_differing_fields_with_both_values() -> None:
 def test_a_reference_in_another_folder_is_history(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "reference"
     with open_store(other, write=True) as store:
-        store.add_sitting(make_sitting("tuesday"))
-        for row in make_rounds(FAST, scaled(0.5), sitting="tuesday"):
+        store.add_session(make_session("tuesday"))
+        for row in make_rounds(FAST, scaled(0.5), session="tuesday"):
             store.add(row)
     done = compare("lora", "fast", "--results-b", str(other), "--format", "json")
     found = json.loads(done.out)
@@ -108,7 +108,7 @@ def test_sweep_points_are_compared_one_by_one(tmp_path: Path) -> None:
     swept = tmp_path / "swept"
     points = [make_experiment(name, sweep={"k": k}) for k in (1, 2) for name in ("lora", "fast")]
     with open_store(swept, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for point in points:
             for row in make_rounds(point, STEADY):
                 store.add(row)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.program import Done, call
-from store.store_factory import make_experiment, make_rank, make_result, make_sitting
+from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.result import Status
 from accel_bench.store.database import open_store
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     results = tmp_path / "results"
     with open_store(results, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for number, seconds in enumerate((0.5, 0.5)):
             rank = make_rank(0, seconds=seconds)
             store.add(make_result(f"run-{number}", experiment=LORA, round=number, ranks=(rank,)))

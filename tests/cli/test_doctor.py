@@ -82,7 +82,7 @@ def test_the_noise_floor_is_measured_by_ordinary_runs(tmp_path: Path) -> None:
     noise = found["noise"]
     assert noise["pairs"] == 5
     assert noise["ratio"]["low"] <= noise["ratio"]["median"] <= noise["ratio"]["high"]
-    assert noise["smallest_visible_effect"] >= 0.01
+    assert noise["minimum_detectable_effect"] >= 0.01
     assert noise["words"]
     assert done.err.startswith("Measuring the noise of this machine: about a minute")
     assert not list(tmp_path.glob("accel-bench-*"))

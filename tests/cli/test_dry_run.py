@@ -73,7 +73,7 @@ def test_an_excluded_point_stands_there_with_the_file_s_reason(folder: Path) -> 
 
 
 def test_the_estimate_grows_with_the_rounds_and_says_what_it_rests_on() -> None:
-    one, three = plan(), plan("--repeats", "3")
+    one, three = plan(), plan("--rounds", "3")
     assert three["estimated_seconds"] > one["estimated_seconds"]
     assert (one["runs"], three["runs"]) == (2, 6)
     assert "not been timed" in one["estimate"]

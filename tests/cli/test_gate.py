@@ -33,7 +33,7 @@ stacks:
   unlike: [{use: sleepy, loss_factor: 1.1}]
   set-doubled: {set: {engine.step_seconds: 0.02}}
   broken: [{use: faulty, fault: broken}]
-measure: {warmup: 1, steps: 8, repeats: 1}
+measure: {warmup: 1, steps: 8, rounds: 1}
 """
 
 TRAINED = """\
@@ -42,7 +42,7 @@ model: {overrides: {num_hidden_layers: 1}}
 data: {sequence_length: 16}
 resources: {device: cpu, threads: 1}
 stacks: {baseline: [], frozen: [frozen]}
-measure: {warmup: 1, steps: 2, repeats: 1}
+measure: {warmup: 1, steps: 2, rounds: 1}
 """
 
 
@@ -76,9 +76,9 @@ def document(*arguments: str) -> tuple[Any, dict[str, Any]]:
 
 
 def rounds(stack: str) -> list[tuple[str, int]]:
-    """Sitting and round of every stored run of a stack."""
+    """SessionRecord and round of every stored run of a stack."""
     with open_store(Path("accel_bench_results"), write=False) as store:
-        return [(r.sitting, r.round) for r in store.results() if r.experiment.stack.name == stack]
+        return [(r.session, r.round) for r in store.results() if r.experiment.stack.name == stack]
 
 
 def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_stack_that_sets_the_doubled_step_is_a_regression_against_the_plain_on
 
 
 def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> None:
-    code, found = document("--stack", "unlike", "--floor", "50%", "--repeats", "1")
+    code, found = document("--stack", "unlike", "--floor", "50%", "--rounds", "1")
     (point,) = found["points"]
     assert (code, point["loss_verdict"]) == (4, "different")
     assert "the loss of unlike is different (by up to 10 %, 0.1 % allowed)" == point["reason"]
@@ -122,10 +122,10 @@ def test_the_same_work_passes_a_wide_floor_and_other_stacks_are_not_run() -> Non
 
 
 def test_too_few_pairs_are_inconclusive_and_say_how_many_are_missing_until_they_are_added() -> None:
-    code, found = document("--stack", "twin", "--floor", "50%", "--repeats", "2")
+    code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "2")
     (point,) = found["points"]
     assert (code, point["pairs"], point["more_pairs"]) == (5, 2, 3)
-    code, found = document("--stack", "twin", "--floor", "50%", "--repeats", "5", "--resume")
+    code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "5", "--resume")
     (point,) = found["points"]
     assert (code, point["pairs"], point["looks"], point["more_pairs"]) == (0, 5, 2, None)
     assert len(rounds("twin")) == 5
@@ -133,25 +133,25 @@ def test_too_few_pairs_are_inconclusive_and_say_how_many_are_missing_until_they_
 
 def test_pairs_are_added_up_to_the_limit_and_each_time_is_a_look() -> None:
     # Nothing passes a floor of a ten-millionth: every look stays open.
-    arguments = ("--stack", "twin", "--floor", "0.0000001", "--repeats", "2", "--max-pairs", "5")
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "2", "--max-pairs", "5")
     code, found = document(*arguments)
     (point,) = found["points"]
     assert (code, point["pairs"], point["looks"]) == (5, 5, 3)
-    by_look = [sitting for sitting, _ in rounds("twin")]
-    assert [by_look.count(sitting) for sitting in dict.fromkeys(by_look)] == [2, 2, 1]
+    by_look = [session for session, _ in rounds("twin")]
+    assert [by_look.count(session) for session in dict.fromkeys(by_look)] == [2, 2, 1]
     assert sorted(number for _, number in rounds("twin")) == [0, 1, 2, 3, 4]
 
 
 def test_pairs_of_earlier_commands_do_not_count_unless_they_are_resumed() -> None:
-    gate("--stack", "twin", "--floor", "0.0000001", "--repeats", "2")
-    arguments = ("--stack", "twin", "--floor", "0.0000001", "--repeats", "1", "--max-pairs", "2")
+    gate("--stack", "twin", "--floor", "0.0000001", "--rounds", "2")
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "1", "--max-pairs", "2")
     _, found = document(*arguments)
     assert found["points"][0]["pairs"] == 2
     assert len(rounds("twin")) == 4
 
 
 def test_a_failed_run_is_neither_passed_nor_open() -> None:
-    done = gate("--stack", "broken", "--repeats", "1")
+    done = gate("--stack", "broken", "--rounds", "1")
     assert done.code == 1
     assert "a run of broken ended as failed: ValueError: broken on purpose" in done.out
 
@@ -169,7 +169,7 @@ def test_a_plugin_that_freezes_all_parameters_is_invalid(folder: Path) -> None:
 
 
 def test_every_sweep_point_is_judged() -> None:
-    sweep = ("--set", "sweep.train.seed=[1,2]", "--repeats", "1")
+    sweep = ("--set", "sweep.train.seed=[1,2]", "--rounds", "1")
     done = gate("--stack", "twin", "--format", "csv", *sweep)
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert done.code == 5, done.err
@@ -193,7 +193,7 @@ def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
         (("--stack", "double"), "did you mean 'doubled'?"),
         (("--stack", "twin", "--against", "basline"), "did you mean 'baseline'?"),
         (("--stack", "twin", "--floor", "1"), "write 1% or 0.01"),
-        (("--stack", "twin", "--repeats", "9", "--max-pairs", "6"), "--max-pairs 6 is less"),
+        (("--stack", "twin", "--rounds", "9", "--max-pairs", "6"), "--max-pairs 6 is less"),
         (("--stack", "twin", "--max-pairs", "2000"), "more than --max-runs 1,000"),
         (("--stack", "twin", "--junit", "no/such/file.xml"), "no/such/file.xml cannot be written"),
     ],

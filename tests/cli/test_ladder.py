@@ -94,7 +94,7 @@ def stacks(found: dict[str, Any]) -> list[str]:
     return [experiment["stack"] for experiment in found["experiments"]]
 
 
-def test_a_ladder_is_run_in_one_sitting_and_reported_from_the_store_again(folder: Path) -> None:
+def test_a_ladder_is_run_in_one_session_and_reported_from_the_store_again(folder: Path) -> None:
     found = document()
     assert stacks(found) == STACKS
     assert [row["status"] for row in found["experiments"]] == ["ok"] * 6

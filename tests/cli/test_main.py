@@ -102,7 +102,7 @@ def test_an_error_is_one_message_that_names_the_culprit_and_no_traceback(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "--repeats", "0"],
+        ["run", "--rounds", "0"],
         ["run", "--device", "tpu"],
         ["run", "--format", "xml"],
         ["run", "--timeout", "-1"],

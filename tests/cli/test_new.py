@@ -15,7 +15,7 @@ from cli.program import call
 SCENARIO = """\
 model: {overrides: {num_hidden_layers: 2}}
 data: {sequence_length: 32}
-measure: {warmup: 1, steps: 2, repeats: 1}
+measure: {warmup: 1, steps: 2, rounds: 1}
 """
 """Small enough for a few seconds."""
 

@@ -1,4 +1,4 @@
-"""`accel-bench prices` lists prices and brings a catalogue's into the user's own table."""
+"""`accel-bench prices` lists prices and brings a catalog's into the user's own table."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path) -> Path:
-    """A catalogue in SkyPilot's form, a file of March 2026."""
+def catalog(tmp_path: Path) -> Path:
+    """A catalog in SkyPilot's form, a file of March 2026."""
     path = tmp_path / "aws" / "vms.csv"
     path.parent.mkdir()
     path.write_text("\n".join((HEADER, *ROWS)) + "\n")
@@ -67,8 +67,8 @@ def test_the_list_names_date_source_and_staleness_of_every_price() -> None:
     assert all(name in printed.splitlines()[0] for name in p4d)
 
 
-def test_an_imported_row_has_source_date_and_region_and_wins(own: Path, catalogue: Path) -> None:
-    done = import_(catalogue)
+def test_an_imported_row_has_source_date_and_region_and_wins(own: Path, catalog: Path) -> None:
+    done = import_(catalog)
     assert (done.code, done.err) == (0, "")
     assert "2 prices of aws, dated 2026-03-04" in done.out
     assert "1 with no accelerator" in done.out
@@ -92,9 +92,9 @@ def test_an_imported_row_has_source_date_and_region_and_wins(own: Path, catalogu
 
 
 @pytest.mark.usefixtures("own")
-def test_the_options_say_what_the_file_does_not(catalogue: Path) -> None:
+def test_the_options_say_what_the_file_does_not(catalog: Path) -> None:
     arguments = ("--provider", "mine", "--date", "2026-01-02", "--source", "a contract")
-    assert import_(catalogue, *arguments, "--region", "eu-west-1").code == 0
+    assert import_(catalog, *arguments, "--region", "eu-west-1").code == 0
     mine = [row for row in listed().values() if row["table"] == "own"]
     assert [(row["provider"], row["date"], row["source"]) for row in mine] == [
         ("mine", "2026-01-02", "a contract")
@@ -102,7 +102,7 @@ def test_the_options_say_what_the_file_does_not(catalogue: Path) -> None:
 
 
 def test_a_second_import_keeps_other_rows_the_comment_and_the_version_before(
-    own: Path, catalogue: Path
+    own: Path, catalog: Path
 ) -> None:
     own.parent.mkdir(parents=True)
     first = (
@@ -110,19 +110,19 @@ def test_a_second_import_keeps_other_rows_the_comment_and_the_version_before(
         " device: a10, devices: 2,\n     usd_per_hour: 0.5, source: me, date: 2026-05-01}\n"
     )
     own.write_text(first)
-    assert import_(catalogue, "--instance", "p4d.24xlarge").code == 0
+    assert import_(catalog, "--instance", "p4d.24xlarge").code == 0
     assert listed()["ours", ""]["usd_per_hour"] == 0.5
     assert own.read_text().startswith("# Ask me before you change this.\nprices:\n")
     assert own.with_name("prices.yaml.bak").read_text() == first
     assert sorted(p.name for p in own.parent.iterdir()) == ["prices.yaml", "prices.yaml.bak"]
 
 
-def test_a_link_to_a_table_stays_a_link(own: Path, catalogue: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_table_stays_a_link(own: Path, catalog: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.yaml"
     real.write_text("prices: []\n")
     own.parent.mkdir(parents=True)
     own.symlink_to(real)
-    assert import_(catalogue).code == 0
+    assert import_(catalog).code == 0
     assert own.is_symlink()
     assert "p4d.24xlarge" in real.read_text()
 
@@ -134,14 +134,14 @@ def test_a_link_to_a_table_stays_a_link(own: Path, catalogue: Path, tmp_path: Pa
         ("p5.48xlarge,H100,8.0", "vms.csv:5: 3 cells"),
     ],
 )
-def test_a_bad_catalogue_is_refused_and_the_table_left_as_it_is(
-    row: str, words: str, own: Path, catalogue: Path
+def test_a_bad_catalog_is_refused_and_the_table_left_as_it_is(
+    row: str, words: str, own: Path, catalog: Path
 ) -> None:
-    assert import_(catalogue).code == 0
+    assert import_(catalog).code == 0
     before = own.read_bytes()
-    with catalogue.open("a") as file:
+    with catalog.open("a") as file:
         file.write(row + "\n")
-    done = import_(catalogue)
+    done = import_(catalog)
     assert done.code == 2
     assert words in done.err
     assert own.read_bytes() == before
@@ -157,9 +157,9 @@ def test_a_bad_catalogue_is_refused_and_the_table_left_as_it_is(
     ],
 )
 def test_what_cannot_be_imported_leaves_no_table(
-    arguments: tuple[str, ...], words: str, own: Path, catalogue: Path
+    arguments: tuple[str, ...], words: str, own: Path, catalog: Path
 ) -> None:
-    done = import_(catalogue, *arguments)
+    done = import_(catalog, *arguments)
     assert done.code == 2
     assert words in done.err
     assert not own.exists()
@@ -172,18 +172,18 @@ def test_a_file_that_is_not_there_is_named(own: Path, tmp_path: Path) -> None:
     assert not own.exists()
 
 
-def test_a_broken_table_of_one_s_own_is_not_overwritten(own: Path, catalogue: Path) -> None:
+def test_a_broken_table_of_one_s_own_is_not_overwritten(own: Path, catalog: Path) -> None:
     own.parent.mkdir(parents=True)
     own.write_text("prices:\n  - {instance: p4d.24xlarge}\n")
-    done = import_(catalogue)
+    done = import_(catalog)
     assert done.code == 2
     assert f"{own}:2:" in done.err
     assert own.read_text() == "prices:\n  - {instance: p4d.24xlarge}\n"
 
 
-def test_a_file_where_the_folder_should_be_is_an_error(own: Path, catalogue: Path) -> None:
+def test_a_file_where_the_folder_should_be_is_an_error(own: Path, catalog: Path) -> None:
     own.parent.parent.write_text("in the way")
-    done = import_(catalogue)
+    done = import_(catalog)
     assert done.code == 2
     assert str(own.parent) in done.err
 

@@ -15,7 +15,7 @@ from store.store_factory import (
     make_experiment,
     make_rank,
     make_result,
-    make_sitting,
+    make_session,
 )
 from typer.testing import CliRunner
 
@@ -50,7 +50,7 @@ def runs() -> list[Result]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder that the environment names."""
     with open_store(tmp_path, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for result in runs():
             store.add(result)
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path))
@@ -143,7 +143,7 @@ def test_a_shown_run_says_what_each_stage_did_to_memory_and_why_it_ended(tmp_pat
     error = {"bytes_asked": 2**31, "step_part": "backward", "bytes_reserved_unallocated": 7}
     ended = RankResult(rank=0, status=Status.OOM, stages=stages, error=error)
     with open_store(tmp_path, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         store.add(make_result("run-m", ranks=(ended,), status=Status.OOM))
     printed = call("show", "run-m", "--results", str(tmp_path))
     (part,) = [block for block in printed.split("\n\n") if block.startswith("run:")]

@@ -14,7 +14,7 @@ from fault_plugins.distribution import install
 
 from accel_bench.cli.request import parse_overrides
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 
 KEYS = {
@@ -37,7 +37,7 @@ KEYS = {
     "devices_used",
     "plugins",
     "evidence",
-    "realised",
+    "effective",
 }
 """What every experiment of the document has; further keys may be added."""
 
@@ -72,8 +72,8 @@ def show(measured: Path, output: str, *arguments: str) -> Done:
 
 def resolved(*arguments: str) -> dict[str, Any]:
     """The scenario of the first experiment that `run` would run with these `--set` options."""
-    wishes = Wishes(overrides=parse_overrides(arguments, {}))
-    plan = make_plan(read_draft(Path("nulls.yaml")), read_machine(), wishes)
+    plan_request = PlanRequest(overrides=parse_overrides(arguments, {}))
+    plan = make_plan(read_draft(Path("nulls.yaml")), read_machine(), plan_request)
     return plan.planned[0].experiment.scenario.model_dump(mode="json")
 
 
@@ -122,7 +122,7 @@ def test_json_is_one_document_on_stdout_with_the_promised_keys(measured: Path) -
 
 
 def test_progress_stands_on_stderr_a_line_for_each_run_that_has_ended() -> None:
-    done = run("--format", "json", "--repeats", "2")
+    done = run("--format", "json", "--rounds", "2")
     lines = done.err.splitlines()
     assert lines[0] == "nulls: 4 runs"
     assert len(lines) == 5
@@ -261,7 +261,7 @@ def test_set_changes_a_key_of_the_work(assignment: str, key: tuple[str, ...], va
 
 
 def test_set_and_its_short_forms_reach_the_measurement() -> None:
-    document("--repeats", "1", "--timeout", "77", "--device", "cpu", "--set", "measure.steps=3")
+    document("--rounds", "1", "--timeout", "77", "--device", "cpu", "--set", "measure.steps=3")
     scenario = stored()[0]["experiment"]["scenario"]
     assert len(stored()[0]["ranks"][0]["window"]["samples"]) == 3
     assert scenario["measure"]["timeout_seconds"] == 77
@@ -270,7 +270,7 @@ def test_set_and_its_short_forms_reach_the_measurement() -> None:
 
 
 def test_a_short_form_wins_over_set() -> None:
-    assert plan("--set", "measure.repeats=7", "--repeats", "2")["runs"] == 4
+    assert plan("--set", "measure.rounds=7", "--rounds", "2")["runs"] == 4
 
 
 def test_set_reaches_an_option_of_a_plugin_in_a_stack() -> None:
@@ -415,11 +415,11 @@ def test_no_baseline_and_no_other_stack_is_refused(folder: Path) -> None:
 
 
 def test_a_plan_of_more_runs_than_allowed_is_refused_with_its_size(folder: Path) -> None:
-    done = run("--repeats", "600")
+    done = run("--rounds", "600")
     assert done.code == 2
     assert "1,200 runs" in done.err
     assert "--max-runs" in done.err
-    assert run("--repeats", "600", "--max-runs", "1200", "--dry-run").code == 0
+    assert run("--rounds", "600", "--max-runs", "1200", "--dry-run").code == 0
     assert not (folder / "accel_bench_results").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from cli.program import call, write_nulls
 
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 
 
 def schema() -> dict[str, Any]:
@@ -103,12 +103,12 @@ def references(node: Any) -> list[str]:
     return own + [found for value in node.values() for found in references(value)]
 
 
-@pytest.mark.parametrize("name", sorted(find_samples("scenarios")))
+@pytest.mark.parametrize("name", sorted(find_presets("scenarios")))
 def test_the_schema_accepts_the_shipped_scenarios(name: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(schema())
-    data = load_file(find_samples("scenarios")[name]).data
+    data = load_file(find_presets("scenarios")[name]).data
     assert [error.message for error in validator(schema()).iter_errors(data)] == []
 
 

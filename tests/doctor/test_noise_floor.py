@@ -11,7 +11,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.doctor.noise_floor import AGAIN, SCENARIO, noise_of
 from accel_bench.documents.presets import sample_path
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.result import Status
 from accel_bench.scenario.draft import read_draft
 
@@ -20,7 +20,7 @@ def row(stack: str, **changes: Any) -> ExperimentSummary:
     """A row of the table."""
     ratio = Interval(median=1.002, low=0.99, high=1.014)
     seconds = StepSeconds(p50=0.1, p90=0.1, p95=0.1, p99=0.1, spread=0.02)
-    values = {"ratio": ratio, "verdict": "same", "pairs": 5, "smallest_visible_effect": 0.021}
+    values = {"ratio": ratio, "verdict": "same", "pairs": 5, "minimum_detectable_effect": 0.021}
     empty = dict.fromkeys(
         (
             "tokens_per_second",
@@ -45,7 +45,7 @@ def row(stack: str, **changes: Any) -> ExperimentSummary:
             "differs": "",
             "plugins": (),
             "evidence": {},
-            "realised": {},
+            "effective": {},
             **values,
             **changes,
         }
@@ -57,14 +57,14 @@ def test_it_says_what_can_be_seen_and_with_how_many_pairs() -> None:
     assert found.words == (
         "The same work, measured twice in 5 pairs, came out at 1.002 times its own speed "
         "(95 % interval 0.990 to 1.014). So with 5 pairs a difference of 2.1 % or more between "
-        "two stacks can be seen on this machine; more pairs (--repeats) show smaller ones."
+        "two stacks can be seen on this machine; more pairs (--rounds) show smaller ones."
     )
     assert found.spread == 0.02
     assert found.problems == ()
 
 
 def test_a_machine_that_is_too_noisy_is_called_so() -> None:
-    found = noise_of(row("baseline"), row(AGAIN, smallest_visible_effect=7.07), ())
+    found = noise_of(row("baseline"), row(AGAIN, minimum_detectable_effect=7.07), ())
     assert "too noisy here just now" in found.words
     assert "8.1 times as fast" in found.words
 
@@ -79,7 +79,7 @@ def test_where_a_run_failed_the_reason_stands_there() -> None:
     failed = row(
         AGAIN,
         ratio=None,
-        smallest_visible_effect=None,
+        minimum_detectable_effect=None,
         pairs=0,
         step_seconds=None,
         status=Status.FAILED,
@@ -95,7 +95,7 @@ def test_where_a_run_failed_the_reason_stands_there() -> None:
 
 
 def test_both_stacks_of_its_scenario_are_the_same_experiment() -> None:
-    wishes = Wishes(overrides=((f"stacks.{AGAIN}", []),))
-    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), read_machine(), wishes)
+    plan_request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
+    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), read_machine(), plan_request)
     assert [one.experiment.stack.name for one in plan.runnable] == ["baseline", AGAIN]
     assert len({one.experiment.id for one in plan.runnable}) == 1

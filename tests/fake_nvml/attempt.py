@@ -20,7 +20,7 @@ from runner.job_factory import LineProcess, make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
-from accel_bench.plugins.manager import Active, Member
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
 from accel_bench.runner.attempt import Attempt, carry_out
 
 RANK = Path(__file__).with_name("rank.py")
@@ -78,14 +78,14 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
     launcher = Launcher(Options())
     launcher.plan = plan
     members = [
-        Member(launcher, "stand-in", "launcher", "tests"),
-        Member(NVML(NVMLOptions(**options)), "nvml", "metrics", "accel-bench"),
-        Member(Starter(Options()), "starter", "metrics", "tests"),
+        ActivePlugin(launcher, "stand-in", "launcher", "tests"),
+        ActivePlugin(NVML(NVMLOptions(**options)), "nvml", "metrics", "accel-bench"),
+        ActivePlugin(Starter(Options()), "starter", "metrics", "tests"),
     ]
     attempt = Attempt(job, "monday", 0, (), {}, folder.parent)
     kept: list[Any] = []
     try:
-        carry_out(attempt, Active(members), lambda beat: None, kept.append)
+        carry_out(attempt, ActivePlugins(members), lambda beat: None, kept.append)
     except KeyboardInterrupt:
         print("Ctrl-C was raised again")
     (result,) = kept

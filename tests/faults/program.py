@@ -34,7 +34,7 @@ def null_scenario(stacks: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         "engine": {"use": "null", "step_seconds": 0.005},
         "metrics": [],
         "stacks": dict(stacks),
-        "measure": {"warmup": 2, "steps": 4, "repeats": 1},
+        "measure": {"warmup": 2, "steps": 4, "rounds": 1},
         **changes,
     }
 

@@ -95,7 +95,7 @@ def test_workers_do_not_outlive_a_killed_parent_and_a_resumed_run_does_the_rest(
     scenario = program.folder / "scenario.yaml"
     finished = program.call("run", str(scenario), "--quiet", "--resume", "--timeout", "2")
     added = [row for row in program.results() if row.run_id not in {r.run_id for r in before}]
-    # The round that was cut short is run as a whole, since only runs of one sitting are paired.
+    # The round that was cut short is run as a whole, since only runs of one session are paired.
     assert {row.experiment.stack.name for row in added} == {"baseline", "other", "endless"}
     assert {row.experiment.id for row in before} < {row.experiment.id for row in added}
     assert finished.code == 1
@@ -106,7 +106,7 @@ def test_rounds_that_were_complete_before_a_kill_are_not_run_again(
 ) -> None:
     program.environment = {"FAULTY_COUNTER": str(tmp_path / "counter"), "FAULTY_SHARE": "0"}
     stacks = {"baseline": [], "other": [{"use": "faulty", "fault": "sometimes"}]}
-    measure = {"warmup": 2, "steps": 4, "repeats": 4}
+    measure = {"warmup": 2, "steps": 4, "rounds": 4}
     path = write_scenario(tmp_path / "long.yaml", null_scenario(stacks, measure=measure))
     process = program.start("run", str(path), "--quiet")
     assert wait_for(lambda: len(program.results()) >= 3)

@@ -54,7 +54,7 @@ def stacks() -> dict[str, Any]:
 def finished(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Finished:
     """The program after it has run all of them."""
     program = Program(tmp_path_factory.mktemp("limits"), site)
-    measure = {"warmup": 2, "steps": 20, "repeats": 2, "timeout_seconds": LIMIT_SECONDS}
+    measure = {"warmup": 2, "steps": 20, "rounds": 2, "timeout_seconds": LIMIT_SECONDS}
     return program.run(null_scenario(stacks(), measure=measure), "--quiet", "--format", "json")
 
 
@@ -110,11 +110,11 @@ def test_the_program_exits_1(finished: Finished) -> None:
     assert finished.code == 1
 
 
-def test_a_store_that_cannot_grow_ends_the_sitting_and_keeps_what_is_in_it(
+def test_a_store_that_cannot_grow_ends_the_session_and_keeps_what_is_in_it(
     program: Program,
 ) -> None:
     """As on a full disk: the rows that were acknowledged are there, and nobody interrupted it."""
-    scenario = null_scenario({"baseline": [], "other": []}, measure={"repeats": 40, "steps": 2})
+    scenario = null_scenario({"baseline": [], "other": []}, measure={"rounds": 40, "steps": 2})
     path = write_scenario(program.folder / "scenario.yaml", scenario)
     process = program.start(
         "run",

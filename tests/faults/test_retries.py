@@ -15,7 +15,7 @@ def run(program: Program, tmp_path: Path) -> Finished:
     """Four rounds, of which about a third crash."""
     program.environment = {"FAULTY_COUNTER": str(tmp_path / "counter")}
     stacks = {"baseline": [], "shaky": [{"use": "faulty", "fault": "sometimes"}]}
-    measure = {"warmup": 2, "steps": 4, "repeats": ROUNDS}
+    measure = {"warmup": 2, "steps": 4, "rounds": ROUNDS}
     scenario = null_scenario(stacks, measure=measure)
     return program.run(scenario, "--quiet", "--retries", "2", "--format", "json")
 

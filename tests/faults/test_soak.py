@@ -16,10 +16,10 @@ from faults.program import MARK, Program, null_scenario, write_scenario
 
 from accel_bench.cli.progress import QuietReporter
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Planned, Wishes, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.runner.session import Session
-from accel_bench.runner.supervise import Beat
+from accel_bench.runner.supervise import Progress
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 
@@ -38,7 +38,7 @@ class Gauge(QuietReporter):
         self.bytes: list[int] = []
         self.descriptors: list[int] = []
 
-    def on_beat(self, planned: Planned, beat: Beat) -> None:
+    def on_progress(self, planned: Planned, beat: Progress) -> None:
         """Nothing to read."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
@@ -49,11 +49,11 @@ class Gauge(QuietReporter):
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 10 * RUNS)
-def test_a_long_sitting_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
+def test_a_long_session_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     finder = Program(tmp_path, tmp_path / "site")
     engine = {"use": "null"}
-    measure = {"warmup": 1, "steps": 4, "repeats": RUNS}
+    measure = {"warmup": 1, "steps": 4, "rounds": RUNS}
     stacks = {"soak": [{"use": "faulty", "fault": "assorted"}]}
     scenario = null_scenario(stacks, engine=engine, measure=measure)
     path = write_scenario(tmp_path / "soak.yaml", scenario)
@@ -61,7 +61,7 @@ def test_a_long_sitting_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
     with faulty_installed(tmp_path / "site") as patch:
         patch.setenv("FAULTY_COUNTER", str(tmp_path / "counter"))
         patch.setenv(MARK, finder.mark)
-        plan = make_plan(read_draft(path), machine, Wishes(max_runs=RUNS))
+        plan = make_plan(read_draft(path), machine, PlanRequest(max_runs=RUNS))
         with open_store(tmp_path / "results", write=True) as store:
             Session(store, machine, gauge).carry_out(plan)
             rows = store.results()

@@ -85,7 +85,7 @@ def test_what_was_in_use_before_can_be_left_out() -> None:
     trace = Trace()
     trace.mark("warm-up")
     use_for_a_while(64 * MIB)
-    trace.forget_peaks()
+    trace.reset_peak_memory()
     stage = trace.mark("window")
     assert stage.host_peak_bytes is not None and stage.host_bytes is not None
     assert stage.host_peak_bytes < stage.host_bytes + 32 * MIB

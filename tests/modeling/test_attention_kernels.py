@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flop_counting import catalogue_model
+from flop_counting import catalog_model
 
 from accel_bench.modeling.attention_kernels import attention_kernels
 
@@ -12,7 +12,7 @@ SMALL = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 512, "attn_pdrop
 
 
 def kernels(attention: str, checkpointing: bool = False) -> dict[str, int]:
-    model = catalogue_model("gpt2", SMALL, device="cpu", checkpointing=checkpointing)
+    model = catalog_model("gpt2", SMALL, device="cpu", checkpointing=checkpointing)
     model.config._attn_implementation = attention
     tokens = torch.arange(16)[None]
     return attention_kernels(model(input_ids=tokens, labels=tokens).loss)

@@ -26,7 +26,7 @@ TINY = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-"""Sizes that each architecture of the catalogue has, by one of its names."""
+"""Sizes that each architecture of the catalog has, by one of its names."""
 
 TINY_BY_NAME = {
     "gpt2": {"n_inner": 96},
@@ -37,7 +37,7 @@ TINY_BY_NAME = {
 
 
 def tiny_config(name: str) -> Any:
-    """The configuration of a model of the catalogue, made small."""
+    """The configuration of a model of the catalog, made small."""
     others = {"intermediate_size": 96, "num_key_value_heads": 2}
     overrides = TINY | TINY_BY_NAME.get(name, others)
     return loading.build_config(ModelUse(id=name, overrides=overrides))

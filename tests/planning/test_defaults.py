@@ -12,7 +12,7 @@ from fault_plugins.distribution import install
 
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Plan, Wishes, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins.registry import installed
 from accel_bench.scenario.draft import read_draft
 
@@ -62,7 +62,7 @@ def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     def make(*plugins: str, **changes: str) -> Plan:
         path = write_nulls(tmp_path, **{"stacks": "{baseline: []}", **changes})
-        return make_plan(read_draft(path), read_machine(), Wishes(plugins=plugins))
+        return make_plan(read_draft(path), read_machine(), PlanRequest(plugins=plugins))
 
     yield make
     installed.cache_clear()

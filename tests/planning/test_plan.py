@@ -14,7 +14,7 @@ from faults.program import null_scenario, write_scenario
 from accel_bench.documents.load import parse_value
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import GPU, Machine, read_machine
-from accel_bench.planning.plan import Plan, Wishes, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins.registry import installed
 from accel_bench.scenario.draft import read_draft
 
@@ -29,10 +29,12 @@ def machine() -> Machine:
 def plan_of(tmp_path: Path, machine: Machine) -> Any:
     """Plan a scenario."""
 
-    def make(wishes: Wishes | None = None, here: Machine | None = None, **changes: Any) -> Plan:
+    def make(
+        plan_request: PlanRequest | None = None, here: Machine | None = None, **changes: Any
+    ) -> Plan:
         stacks = changes.pop("stacks", {"baseline": [], "other": []})
         path = write_scenario(tmp_path / "scenario.yaml", null_scenario(stacks, **changes))
-        return make_plan(read_draft(path), here or machine, wishes or Wishes())
+        return make_plan(read_draft(path), here or machine, plan_request or PlanRequest())
 
     return make
 
@@ -100,8 +102,8 @@ def test_a_million_points_are_refused_before_they_are_made(plan_of: Any) -> None
 
 def test_the_limit_can_be_moved(plan_of: Any) -> None:
     with pytest.raises(ScenarioError, match=r"--max-runs 3;"):
-        plan_of(Wishes(max_runs=3), sweep={"train.seed": [1, 2]})
-    assert plan_of(Wishes(max_runs=4), sweep={"train.seed": [1, 2]}).runs == 4
+        plan_of(PlanRequest(max_runs=3), sweep={"train.seed": [1, 2]})
+    assert plan_of(PlanRequest(max_runs=4), sweep={"train.seed": [1, 2]}).runs == 4
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_the_limit_can_be_moved(plan_of: Any) -> None:
 def test_a_variable_beyond_the_list_needs_trust(plan_of: Any, name: str) -> None:
     with pytest.raises(ScenarioError, match=f"may not set {name}; if you trust it, use --allow-e"):
         plan_of(environment={name: "value"})
-    trusted = plan_of(Wishes(allow_environment=True), environment={name: "value"})
+    trusted = plan_of(PlanRequest(allow_environment=True), environment={name: "value"})
     assert trusted.planned[0].experiment.scenario.environment == {name: "value"}
 
 
@@ -124,7 +126,7 @@ def test_two_stacks_that_do_the_same_are_the_same_experiment(plan_of: Any) -> No
     [
         ({"name": "renamed"}, True),
         ({"description": "asks something else"}, True),
-        ({"measure": {"warmup": 2, "steps": 4, "repeats": 9, "timeout_seconds": 5.0}}, True),
+        ({"measure": {"warmup": 2, "steps": 4, "rounds": 9, "timeout_seconds": 5.0}}, True),
         ({"measure": {"warmup": 3, "steps": 4}}, False),
         ({"train": {"seed": 1}}, False),
         ({"data": {"use": "null", "sequence_length": 17}}, False),
@@ -160,17 +162,17 @@ def test_devices_that_are_not_here_are_a_reason(plan_of: Any) -> None:
 
 def test_the_baseline_always_runs_beside_what_is_asked_for(plan_of: Any) -> None:
     stacks = {"baseline": [], "one": [], "two": []}
-    assert [name for name, _ in points(plan_of(Wishes(only=("two",)), stacks=stacks))] == [
+    assert [name for name, _ in points(plan_of(PlanRequest(only=("two",)), stacks=stacks))] == [
         "baseline",
         "two",
     ]
-    wishes = Wishes(only=("two",), no_baseline=True)
-    assert [name for name, _ in points(plan_of(wishes, stacks=stacks))] == ["two"]
+    plan_request = PlanRequest(only=("two",), no_baseline=True)
+    assert [name for name, _ in points(plan_of(plan_request, stacks=stacks))] == ["two"]
 
 
 def test_an_unknown_stack_gets_the_nearest_name(plan_of: Any) -> None:
     with pytest.raises(ScenarioError, match="no stack is called 'othre'; did you mean 'other'"):
-        plan_of(Wishes(only=("othre",)))
+        plan_of(PlanRequest(only=("othre",)))
 
 
 @pytest.mark.parametrize("text", ["2e-4", "089", "1e5", "-1", ".5", "+3", "no", "null", "a: b"])
@@ -226,7 +228,7 @@ def test_what_the_stack_sets_or_the_file_sweeps_is_not_added(
 
 @pytest.mark.usefixtures("needy")
 def test_what_a_stack_that_is_not_chosen_needs_is_not_added(plan_of: Any) -> None:
-    plan = plan_of(Wishes(only=("baseline",)), stacks={"baseline": [], "n": ["needy"]})
+    plan = plan_of(PlanRequest(only=("baseline",)), stacks={"baseline": [], "n": ["needy"]})
     assert plan.notices == ()
 
 
@@ -246,7 +248,7 @@ def test_options_of_an_adapter_that_is_none_are_refused(plan_of: Any) -> None:
 def test_a_plugin_does_not_replace_a_stack_of_the_same_name(plan_of: Any) -> None:
     stacks = {"baseline": [], "example": [{"use": "example", "factor": 2.0}]}
     with pytest.raises(ScenarioError, match=r"has a stack 'example' of its own.*--only example"):
-        plan_of(Wishes(plugins=("example",)), stacks=stacks)
+        plan_of(PlanRequest(plugins=("example",)), stacks=stacks)
 
 
 DEEP = "model.overrides" + ".a" * 400
@@ -260,7 +262,7 @@ def test_a_key_of_hundreds_of_parts_is_refused(plan_of: Any, changes: dict[str, 
     with pytest.raises(ScenarioError, match=r"402 parts; at most"):
         plan_of(**changes)
     with pytest.raises(ScenarioError, match=r"402 parts; at most"):
-        plan_of(Wishes(overrides=((DEEP, 1),)))
+        plan_of(PlanRequest(overrides=((DEEP, 1),)))
 
 
 @pytest.mark.parametrize(
@@ -281,18 +283,18 @@ def test_a_gpu_is_watched_from_outside_unless_metrics_were_chosen(
     scenario = null_scenario({"baseline": [], "other": []})
     del scenario["metrics"]
     path = write_scenario(tmp_path / "scenario.yaml", {**scenario, **changes})
-    plan = make_plan(read_draft(path), here, Wishes())
+    plan = make_plan(read_draft(path), here, PlanRequest())
     for planned in plan.planned:
         assert [use.use for use in planned.experiment.scenario.metrics] == names
-        assert [m.name for m in planned.active.members if m.slot == "metrics"] == names
+        assert [m.name for m in planned.active.plugins if m.slot == "metrics"] == names
 
 
 def test_seeds_of_weights_and_data_move_together_from_those_of_the_file(plan_of: Any) -> None:
-    plan = plan_of(Wishes(seeds=3), train={"seed": 7})
+    plan = plan_of(PlanRequest(seeds=3), train={"seed": 7})
     swept = [one.experiment.sweep for one in plan.planned if one.experiment.stack.name == "other"]
     assert swept == [{"train.seed": 7 + n, "data.seed": n} for n in range(3)]
 
 
 def test_seeds_cannot_be_added_to_a_zip(plan_of: Any) -> None:
     with pytest.raises(ScenarioError, match="--seeds cannot be added to a zip"):
-        plan_of(Wishes(seeds=2), zip={"train.learning_rate": [0.1, 0.2]})
+        plan_of(PlanRequest(seeds=2), zip={"train.learning_rate": [0.1, 0.2]})

@@ -13,7 +13,7 @@ from fault_plugins.distribution import install
 
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import GPU, Machine, read_machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.plugins.registry import installed, unmet_requirement
 from accel_bench.scenario.draft import read_draft
@@ -242,7 +242,7 @@ def test_the_architecture_of_a_local_directory_is_read_from_its_configuration(
     assert bool(found) is not fits
 
 
-def test_the_architecture_of_a_name_of_the_catalogue_is_on_its_card(pick: Any) -> None:
+def test_the_architecture_of_a_name_of_the_catalog_is_on_its_card(pick: Any) -> None:
     path = pick(OPT_ONLY, model="{use: null}")
     assert reasons(path, "--set", "model.id=opt-125m") == []
     (found,) = reasons(path, "--set", "model.id=mistral-7b")
@@ -268,7 +268,7 @@ def test_a_directory_without_a_configuration_ends_with_2(pick: Any, tmp_path: Pa
 
 def test_the_worker_refuses_the_real_architecture_by_the_same_words(pick: Any) -> None:
     path = pick(OPT_ONLY, model="{use: null, id: some-org/some-model}")
-    planned = make_plan(read_draft(path), read_machine(), Wishes()).planned
+    planned = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
     baseline, asked = (one.active for one in planned)
     refuse_architecture(baseline, "LlamaForCausalLM")
     refuse_architecture(asked, "OPTForCausalLM")
@@ -311,7 +311,7 @@ def test_the_devices_that_are_used_must_be_new_enough(
 ) -> None:
     resources = f"{{device: cuda, devices: {devices}}}"
     path = pick("minimum_compute_capability = (8, 0)", resources=resources, parallel="none")
-    plan = make_plan(read_draft(path), gpu_machine(*capabilities), Wishes())
+    plan = make_plan(read_draft(path), gpu_machine(*capabilities), PlanRequest())
     assert list(plan.planned[1].skipped) == reasons
 
 

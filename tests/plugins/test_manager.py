@@ -16,7 +16,7 @@ from faults.program import null_scenario
 from accel_bench import Options, Plugin, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.plugins.manager import Active, Member, activate, hooks, load_class
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, hooks, load_class
 from accel_bench.plugins.registry import duplicates, find, installed, unmet_requirement
 from accel_bench.scenario.models import Scenario, Stack
 
@@ -85,20 +85,20 @@ class Listing(First):
         yield "two"
 
 
-def member(kind: type[Plugin[Any]], name: str, slot: str | None = None) -> Member:
+def member(kind: type[Plugin[Any]], name: str, slot: str | None = None) -> ActivePlugin:
     """A use of a class of this file."""
-    return Member(kind(Options(), name), name, slot, "these-tests")
+    return ActivePlugin(kind(Options(), name), name, slot, "these-tests")
 
 
 def test_hooks_are_called_in_written_order_with_what_they_take() -> None:
     CALLED.clear()
-    active = Active([member(First, name) for name in ("c", "a", "b")])
+    active = ActivePlugins([member(First, name) for name in ("c", "a", "b")])
     answers = [value for _, value in active.call_all("accelerate_model", run=None)]
     assert CALLED == answers == ["c", "a", "b"]
 
 
 def test_an_exception_is_blamed_on_the_plugin_and_keeps_its_cause() -> None:
-    active = Active([member(Breaking, "breaking")])
+    active = ActivePlugins([member(Breaking, "breaking")])
     with pytest.raises(HookError) as caught:
         list(active.call_all("accelerate_model", run=None))
     error = caught.value
@@ -113,27 +113,27 @@ def test_an_exception_is_blamed_on_the_plugin_and_keeps_its_cause() -> None:
 
 
 def test_an_error_without_words_is_named_by_its_type() -> None:
-    active = Active([member(Exhausted, "exhausted")])
+    active = ActivePlugins([member(Exhausted, "exhausted")])
     with pytest.raises(HookError, match=r"failed in accelerate_model: MemoryError$"):
         list(active.call_all("accelerate_model", run=None))
 
 
 def test_the_stack_s_plugin_answers_before_the_slot_s() -> None:
     both = [member(Answering, "of-stack"), member(Answering, "of-slot", "optimizer")]
-    assert Active(both).call_one("build_optimizer") == "of-stack"
-    assert Active(both[1:]).call_one("build_optimizer") == "of-slot"
+    assert ActivePlugins(both).call_one("build_optimizer") == "of-stack"
+    assert ActivePlugins(both[1:]).call_one("build_optimizer") == "of-slot"
     silent = [member(Silent, "of-stack"), both[1]]
-    assert Active(silent).call_one("build_optimizer") == "of-slot"
+    assert ActivePlugins(silent).call_one("build_optimizer") == "of-slot"
 
 
 def test_a_slot_s_plugin_answers_for_no_other_slot() -> None:
-    active = Active([member(Answering, "of-slot", "data")])
+    active = ActivePlugins([member(Answering, "of-slot", "data")])
     assert active.answers("build_optimizer") is None
     assert active.call_one("build_optimizer") is None
 
 
 def test_what_a_hook_yields_is_a_list() -> None:
-    active = Active([member(First, "first"), member(Listing, "listing")])
+    active = ActivePlugins([member(First, "first"), member(Listing, "listing")])
     found = [(one.name, items) for one, items in active.call_lists("check_scenario")]
     assert found == [("listing", ["one", "two"])]
 
@@ -142,8 +142,8 @@ def test_the_largest_tolerance_of_the_stack_counts() -> None:
     tolerant = type("Tolerant", (First,), {"loss_tolerance": 0.02})
     strict = type("Strict", (First,), {"loss_tolerance": 0.001})
     members = [member(tolerant, "a"), member(strict, "b"), member(First, "c")]
-    assert Active(members).loss_tolerance() == 0.02
-    assert Active([member(tolerant, "slot", "model")]).loss_tolerance() is None
+    assert ActivePlugins(members).loss_tolerance() == 0.02
+    assert ActivePlugins([member(tolerant, "slot", "model")]).loss_tolerance() is None
 
 
 def test_hooks_are_named_in_call_order() -> None:
@@ -213,7 +213,7 @@ def null_work(**changes: Any) -> Scenario:
 
 
 def test_what_is_active_is_what_is_named_in_that_order() -> None:
-    names = [member.name for member in activate(null_work(), Stack(name="baseline")).members]
+    names = [member.name for member in activate(null_work(), Stack(name="baseline")).plugins]
     assert names == ["null", "null", "null", "null", "local"]
 
 
@@ -272,7 +272,7 @@ def test_a_plugin_need_not_be_hashable() -> None:
     class Unhashable(First):
         __hash__ = None  # type: ignore[assignment]
 
-    active = Active([Member(Unhashable(Options(), "u"), "u", None, "d")])
+    active = ActivePlugins([ActivePlugin(Unhashable(Options(), "u"), "u", None, "d")])
     assert [found for _, found in active.call_all("accelerate_model", run=None)] == ["u"]
 
 

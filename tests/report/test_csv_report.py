@@ -39,7 +39,7 @@ def test_each_experiment_is_a_row_with_units_in_the_names_of_columns():
 
 
 def test_a_missing_number_is_an_empty_cell_and_not_0():
-    summary = make_summary([LORA], [make_result(LORA, status=Status.OOM)], repeats=1)
+    summary = make_summary([LORA], [make_result(LORA, status=Status.OOM)], rounds=1)
     (row,) = read(render_csv([summary]))
     assert row["tokens_per_second_median"] == row["loss_last"] == ""
 

@@ -44,7 +44,7 @@ def test_what_is_missing_is_null_and_not_left_out():
 
 def test_a_number_that_is_not_finite_becomes_null():
     rank = make_rank().model_copy(update={"evidence": {"scale": math.nan}})
-    summary = summary_of([LORA], [make_result(LORA, ranks=[rank])], repeats=1)
+    summary = summary_of([LORA], [make_result(LORA, ranks=[rank])], rounds=1)
 
     def refuse(word):
         raise AssertionError(word)

@@ -137,6 +137,6 @@ def test_each_scenario_has_a_table_of_its_own():
 
 def test_one_round_shows_numbers_without_intervals_and_says_why_nothing_was_tested():
     results = [make_result(LORA), make_result(FAST, seconds=0.05)]
-    text = render_table([make_summary([LORA, FAST], results, repeats=1)])
+    text = render_table([make_summary([LORA, FAST], results, rounds=1)])
     assert line_of(text, "fast").split()[1:3] == ["2,000", "2.000"]
     assert "fast: speed not tested: 1 of the 5 pairs that a verdict needs; 4 missing" in text

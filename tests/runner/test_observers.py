@@ -11,7 +11,7 @@ from runner.job_factory import make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.errors import HookError
-from accel_bench.plugins.manager import Active, Member
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
 from accel_bench.runner import observers as observe
 from accel_bench.runner.observers import Observation
 
@@ -54,8 +54,8 @@ class StuckAtOnce(Plugin[Options]):
 
 def observation(folder: Path, *kinds: type[Plugin[Any]]) -> Observation:
     """Of those plugins."""
-    members = [Member(kind(Options()), kind.__name__, "metrics", "tests") for kind in kinds]
-    return Observation(make_job(folder), Active(members))
+    members = [ActivePlugin(kind(Options()), kind.__name__, "metrics", "tests") for kind in kinds]
+    return Observation(make_job(folder), ActivePlugins(members))
 
 
 def test_all_metrics_come_back_in_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from runner.job_factory import make_job, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks
-from accel_bench.runner.supervise import Beat, Ending
+from accel_bench.runner.supervise import Ending, Progress
 
 
 def test_results_that_are_missing_or_cut_short_count_as_not_written(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_crash_after_the_result_was_written_is_told(tmp_path: Path) -> None:
 )
 def test_without_a_result_the_exit_speaks(tmp_path: Path, code: int, status: Status) -> None:
     job = make_job(tmp_path)
-    ending = Ending(exits={0: code}, beats={0: Beat(7, "window")}, first_bad=0)
+    ending = Ending(exits={0: code}, beats={0: Progress(7, "window")}, first_bad=0)
     verdict = judge(job, ending, {})
     assert verdict.status is status
     assert verdict.phase == "window"
@@ -89,7 +89,9 @@ def test_the_first_lost_rank_comes_before_those_that_were_ended_for_it(tmp_path:
 
 def test_at_the_limit_the_slowest_rank_is_named(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2, seconds=90.0)
-    ending = Ending(beats={0: Beat(9, "window"), 1: Beat(4, "window")}, expired="hung", slowest=1)
+    ending = Ending(
+        beats={0: Progress(9, "window"), 1: Progress(4, "window")}, expired="hung", slowest=1
+    )
     verdict = judge(job, ending, {})
     assert verdict.status is Status.HUNG
     stood_still = "rank 1 stood still in window after 4 steps at the limit of 90 s"
@@ -135,6 +137,6 @@ def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) ->
 
 def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
-    beats = {0: Beat(3, "window"), 1: Beat(3, "window")}
+    beats = {0: Progress(3, "window"), 1: Progress(3, "window")}
     verdict = judge(job, Ending(beats=beats, expired="hung"), {})
     assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")

@@ -12,10 +12,10 @@ from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
 
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session
-from accel_bench.runner.supervise import Beat
+from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
@@ -29,7 +29,7 @@ class Notes:
     def __init__(self) -> None:
         self.runs = 0
         self.starts: list[tuple[str, str]] = []
-        self.beats: list[Beat] = []
+        self.beats: list[Progress] = []
         self.results: list[Result] = []
 
     def on_plan(self, plan: Plan, runs: int) -> None:
@@ -38,7 +38,7 @@ class Notes:
     def on_start(self, planned: Planned, what: str) -> None:
         self.starts.append((planned.experiment.stack.name, what))
 
-    def on_beat(self, planned: Planned, beat: Beat) -> None:
+    def on_progress(self, planned: Planned, beat: Progress) -> None:
         self.beats.append(beat)
 
     def on_result(self, planned: Planned, result: Result) -> None:
@@ -53,9 +53,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
 
 
 def carry_out(folder: Path, scenario: dict[str, Any], **session: Any) -> Notes:
-    """One sitting on the results folder."""
+    """One session on the results folder."""
     path = write_scenario(folder / "scenario.yaml", scenario)
-    plan = make_plan(read_draft(path), MACHINE, Wishes())
+    plan = make_plan(read_draft(path), MACHINE, PlanRequest())
     notes = Notes()
     with open_store(folder / "results", write=True) as store:
         Session(store, MACHINE, notes, **session).carry_out(plan)
@@ -74,30 +74,30 @@ def warmups(rows: list[Result]) -> list[int]:
     return [len(window.warmup) for window in windows if window is not None]
 
 
-def test_rounds_are_interleaved_and_the_realised_order_is_stored(tmp_path: Path) -> None:
-    measure = {"warmup": 1, "steps": 2, "repeats": 3, "seed": 5}
+def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path) -> None:
+    measure = {"warmup": 1, "steps": 2, "rounds": 3, "seed": 5}
     scenario = null_scenario({"baseline": [], "a": [], "b": []}, measure=measure)
     notes = carry_out(tmp_path, scenario)
     wanted = williams_rounds(["baseline", "a", "b"], 3, 5)
     rows = stored(tmp_path)
-    realised = [(row.round, row.position, row.experiment.stack.name) for row in rows]
-    assert realised == [(r, p, name) for r in range(3) for p, name in enumerate(wanted[r])]
+    effective = [(row.round, row.position, row.experiment.stack.name) for row in rows]
+    assert effective == [(r, p, name) for r in range(3) for p, name in enumerate(wanted[r])]
     with open_store(tmp_path / "results", write=False) as store:
-        (sitting,) = store.sittings()
-    assert sitting.document["order"] == {"{}": wanted}
+        (session,) = store.sessions()
+    assert session.document["order"] == {"{}": wanted}
     assert notes.runs == 9
     assert notes.results == rows
     assert {row.status for row in rows} == {Status.OK}
 
 
 def test_the_warm_up_that_round_1_finds_is_frozen_for_all(tmp_path: Path) -> None:
-    measure = {"warmup": "auto", "steps": 2, "repeats": 2}
+    measure = {"warmup": "auto", "steps": 2, "rounds": 2}
     scenario = null_scenario({"baseline": [], "other": []}, measure=measure)
     carry_out(tmp_path, scenario)
     found = warmups(stored(tmp_path))
     assert min(found[:2]) >= 10
     assert found[2:] == [max(found[:2])] * 2
-    longer = {**scenario, "measure": {**measure, "repeats": 3}}
+    longer = {**scenario, "measure": {**measure, "rounds": 3}}
     carry_out(tmp_path, longer, resume=True)
     assert warmups(stored(tmp_path))[4:] == [max(found)] * 2
 
@@ -108,7 +108,7 @@ def test_resuming_runs_unfinished_rounds_again_with_their_baseline(
     faulty.setenv("FAULTY_COUNTER", str(tmp_path / "counter"))
     faulty.setenv("FAULTY_SHARE", "0.3")
     stacks = {"baseline": [], "shaky": [{"use": "faulty", "fault": "sometimes"}]}
-    measure = {"warmup": 1, "steps": 4, "repeats": 3}
+    measure = {"warmup": 1, "steps": 4, "rounds": 3}
     carry_out(tmp_path, null_scenario(stacks, measure=measure))
     first = stored(tmp_path)
     ended = [row.status.value for row in first if row.experiment.stack.name == "shaky"]
@@ -125,7 +125,7 @@ def test_resuming_runs_unfinished_rounds_again_with_their_baseline(
 
 def test_a_stack_that_would_end_so_again_is_given_up_and_not_tried_again(tmp_path: Path) -> None:
     stacks = {"baseline": [], "hopeless": [{"use": "faulty", "fault": "oom"}]}
-    measure = {"warmup": 1, "steps": 4, "repeats": 3}
+    measure = {"warmup": 1, "steps": 4, "rounds": 3}
     notes = carry_out(tmp_path, null_scenario(stacks, measure=measure), retries=2)
     names = [row.experiment.stack.name for row in notes.results]
     assert (names.count("hopeless"), names.count("baseline")) == (1, 3)
@@ -146,7 +146,7 @@ def test_a_lost_run_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
 
 def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: Path) -> None:
     stacks = {"baseline": [], "prepared": ["faulty-preparation"]}
-    measure = {"warmup": 1, "steps": 2, "repeats": 2}
+    measure = {"warmup": 1, "steps": 2, "rounds": 2}
     notes = carry_out(tmp_path, null_scenario(stacks, measure=measure))
     assert notes.starts[0] == ("prepared", "prepare")
     assert [what for _, what in notes.starts].count("prepare") == 1
@@ -155,7 +155,7 @@ def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: 
 
 def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
     engine = {"use": "null", "step_seconds": 0.05}
-    measure = {"warmup": 2, "steps": 20, "repeats": 1}
+    measure = {"warmup": 2, "steps": 20, "rounds": 1}
     notes = carry_out(tmp_path, null_scenario({"baseline": []}, engine=engine, measure=measure))
     steps = [beat.step for beat in notes.beats]
     assert steps == sorted(steps)
@@ -166,7 +166,7 @@ def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
 def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:
     """A round that was lost in the middle is run again as itself, with its own order of stacks."""
     stacks = {"baseline": [], "other": []}
-    scenario = null_scenario(stacks, measure={"warmup": 1, "steps": 2, "repeats": 4})
+    scenario = null_scenario(stacks, measure={"warmup": 1, "steps": 2, "rounds": 4})
     first = carry_out(tmp_path, scenario)
     lost = next(r for r in first.results if (r.round, r.experiment.stack.name) == (1, "other"))
     database = sqlite3.connect(tmp_path / "results" / "results.sqlite")

@@ -9,7 +9,7 @@ from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
-from accel_bench.runner.supervise import Beat, Watch, read_beat
+from accel_bench.runner.supervise import Progress, Watch, read_beat
 
 ENDLESS = "import time; time.sleep(3600)"
 
@@ -27,10 +27,10 @@ def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None
     job = make_job(tmp_path)
     assert read_beat(job, 0) is None
     heartbeat = Heartbeat(job.heartbeat_path(0))
-    assert read_beat(job, 0) == Beat(0, "start")
+    assert read_beat(job, 0) == Progress(0, "start")
     heartbeat.phase = "window"
     heartbeat.beat(12)
-    assert read_beat(job, 0) == Beat(12, "window")
+    assert read_beat(job, 0) == Progress(12, "window")
 
 
 def test_a_page_that_is_no_heartbeat_is_none(tmp_path: Path) -> None:
@@ -45,11 +45,11 @@ def test_ranks_that_end_well_are_left_alone(tmp_path: Path) -> None:
         write_rank(job, rank)
         write_beat(job, rank, 5 + rank, "window")
     ranks = [LineProcess(rank, "pass") for rank in (0, 1)]
-    beats: list[Beat] = []
+    beats: list[Progress] = []
     ending = Watch(job, ranks, beats.append).run(60.0)
     assert ending.exits == {0: 0, 1: 0}
     assert (ending.first_bad, ending.expired) == (None, "")
-    assert beats[-1] == Beat(5, "window")
+    assert beats[-1] == Progress(5, "window")
     assert [rank.asked for rank in ranks] == [["sweep"], ["sweep"]]
 
 
@@ -87,7 +87,7 @@ def test_what_a_rank_did_before_it_was_ended_is_what_counts(tmp_path: Path) -> N
             super().signal(number)
 
     ending = Watch(job, [Closing(0, ENDLESS)], lambda beat: None).run(0.6)
-    assert ending.beats == {0: Beat(3, "window")}
+    assert ending.beats == {0: Progress(3, "window")}
 
 
 def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path
     write_beat(job, 0, 1, "warm-up")
     rank = LineProcess(0, ENDLESS)
 
-    def press(beat: Beat) -> None:
+    def press(beat: Progress) -> None:
         raise KeyboardInterrupt
 
     watch = Watch(job, [rank], press)

@@ -207,7 +207,7 @@ def test_a_plugin_s_samples_are_found_without_importing_it(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: with-samples\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[accel_bench.samples]\nany = with_samples\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "brought" in samples.find_samples("stacks")
+    assert "brought" in samples.find_presets("stacks")
     assert read_stack(samples.sample_path("stacks", "brought")).set == {"train.seed": 8}
 
 

@@ -94,7 +94,7 @@ def test_a_whole_slot_can_be_swept(tmp_path: Path) -> None:
         ("sweep: {train.seed: [1]}\nzip: {train.seed: [1]}\n", r"is in `sweep` and in `zip`"),
         ("sweep: {train.sed: [1]}\n", r"1:9: unknown key 'train\.sed'; did you mean 'seed'"),
         ("sweep: {train.seed: [1, x]}\n", r"1:9: train\.seed: .*at train\.seed=x"),
-        ("sweep: {measure.repeats: [1, 2]}\n", r"1:9: .*belongs to the whole comparison"),
+        ("sweep: {measure.rounds: [1, 2]}\n", r"1:9: .*belongs to the whole comparison"),
         ("sweep: {name: [a, b]}\n", r"1:9: .*belongs to the whole comparison"),
         ("sweep: {launcher.x: [1]}\n", r"1:9: .*belongs to the whole comparison"),
         ("stacks: {a: {set: {measure.steps: 3}}}\n", r"1:10: a stack cannot set 'measure\.steps'"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, Wishes, make_plan, scenario_of
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan, scenario_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.experiment import canonical_json, digest
 
@@ -22,7 +22,7 @@ MACHINE = read_machine()
 
 def plan(tmp_path: Path, machine: Machine = MACHINE, **changes: str) -> Plan:
     """The plan of the scenario without torch, with these lines changed."""
-    return make_plan(read_draft(write_nulls(tmp_path, **changes)), machine, Wishes())
+    return make_plan(read_draft(write_nulls(tmp_path, **changes)), machine, PlanRequest())
 
 
 def identity(tmp_path: Path, machine: Machine = MACHINE, **changes: str) -> str:
@@ -39,8 +39,8 @@ def identity(tmp_path: Path, machine: Machine = MACHINE, **changes: str) -> str:
         {"stacks": "{baseline: [], renamed: []}"},
         {"stacks": "{only: []}"},
         {"baseline": "other"},
-        {"measure": "{warmup: 1, steps: 2, repeats: 9}"},
-        {"measure": "{warmup: 1, steps: 2, repeats: 1, timeout_seconds: 5}"},
+        {"measure": "{warmup: 1, steps: 2, rounds: 9}"},
+        {"measure": "{warmup: 1, steps: 2, rounds: 1, timeout_seconds: 5}"},
         {"launcher": "local"},
         {"sweep": "{train.seed: [0]}"},
         {"train": "{seed: 0}"},
@@ -67,10 +67,10 @@ def test_names_repeats_timeouts_and_defaults_do_not_change_the_id(
         {"metrics": "[]"},
         {"environment": "{OMP_NUM_THREADS: '1'}"},
         {"resources": "{threads: 1}"},
-        {"measure": "{warmup: 2, steps: 2, repeats: 1}"},
-        {"measure": "{warmup: 1, steps: 3, repeats: 1}"},
-        {"measure": "{warmup: 1, steps: 2, repeats: 1, sync: each}"},
-        {"measure": "{warmup: 1, steps: 2, repeats: 1, seed: 1}"},
+        {"measure": "{warmup: 2, steps: 2, rounds: 1}"},
+        {"measure": "{warmup: 1, steps: 3, rounds: 1}"},
+        {"measure": "{warmup: 1, steps: 2, rounds: 1, sync: each}"},
+        {"measure": "{warmup: 1, steps: 2, rounds: 1, seed: 1}"},
         {"stacks": "{baseline: [], other: {set: {train.seed: 1}}}"},
         {"stacks": "{baseline: [], other: [example]}"},
     ],
@@ -160,7 +160,7 @@ def test_the_scenario_that_a_run_writes_down_gives_the_same_id(
     planned = plan(tmp_path, **changes).planned[-1]
     path = tmp_path / "again.yaml"
     path.write_text(yaml.safe_dump(scenario_of(planned), sort_keys=False))
-    (again,) = make_plan(read_draft(path), MACHINE, Wishes()).planned
+    (again,) = make_plan(read_draft(path), MACHINE, PlanRequest()).planned
     assert again.experiment.identity == planned.experiment.identity
     assert again.experiment.id == planned.experiment.id
 

@@ -1,4 +1,4 @@
-"""Sittings and results made up for tests of the store: real models, chosen content."""
+"""Sessions and results made up for tests of the store: real models, chosen content."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from accel_bench.result import Metric, PluginVersion, RankResult, Result, Sample
 from accel_bench.scenario.experiment import Experiment, digest, identity_of
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
-from accel_bench.store.database import Sitting
+from accel_bench.store.database import SessionRecord
 
 
-def make_sitting(sitting: str = "monday") -> Sitting:
-    """A sitting with a plan of two rounds."""
-    return Sitting(
-        id=sitting,
+def make_session(session: str = "monday") -> SessionRecord:
+    """A session with a plan of two rounds."""
+    return SessionRecord(
+        id=session,
         started_at="2026-01-05T08:00:00Z",
         scenario="peft",
         command=("accel-bench", "run", "peft.yaml"),
@@ -61,12 +61,12 @@ def make_rank(rank: int = 0, seconds: float = 0.5, tokens: int = 100) -> RankRes
         device={"type": "cpu", "name": "a CPU"},
         window=Window(started=1.0, ended=1 + 2 * seconds, samples=samples[1:], warmup=samples[:1]),
         metrics=(Metric(name="peak_memory_bytes", value=1000, unit="bytes", scope="rank"),),
-        realised={"dtype": "float32"},
+        effective={"dtype": "float32"},
         evidence={"lora": {"modules": 4}},
     )
 
 
-def make_result(run_id: str = "run-1", sitting: str = "monday", **changes: Any) -> Result:
+def make_result(run_id: str = "run-1", session: str = "monday", **changes: Any) -> Result:
     """A completed run of one rank; `changes` are fields of the result."""
     fields: dict[str, Any] = {
         "experiment": make_experiment(),
@@ -80,9 +80,9 @@ def make_result(run_id: str = "run-1", sitting: str = "monday", **changes: Any) 
         "plugins": (PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
         "machine": {"host": "bench-1", "versions": {"torch": "2.13.0"}},
         "command": ("accel-bench", "run", "peft.yaml", "--only", "lora"),
-        "folder": f"runs/{sitting}/{run_id}",
+        "folder": f"runs/{session}/{run_id}",
     }
-    return Result(run_id=run_id, sitting=sitting, **{**fields, **changes})
+    return Result(run_id=run_id, session=session, **{**fields, **changes})
 
 
 def change_payload(folder: Path, run_id: str, old: str, new: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store.store_factory import make_experiment, make_rank, make_result, make_sitting
+from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
@@ -24,9 +24,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fill(folder: Path, *results: Result) -> None:
-    """Store results of the sitting on Monday."""
+    """Store results of the session on Monday."""
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for result in results:
             store.add(result)
 
@@ -49,10 +49,10 @@ def test_a_result_comes_back_equal_from_another_opening_of_the_folder(folder: Pa
         assert store.results() == [result]
 
 
-def test_a_sitting_comes_back_equal_with_its_plan(folder: Path) -> None:
+def test_a_session_comes_back_equal_with_its_plan(folder: Path) -> None:
     fill(folder)
     with open_store(folder, write=False) as store:
-        assert store.sittings() == [make_sitting()]
+        assert store.sessions() == [make_session()]
 
 
 def test_results_are_ordered_by_start_then_round_position_and_attempt(folder: Path) -> None:
@@ -66,43 +66,43 @@ def test_results_are_ordered_by_start_then_round_position_and_attempt(folder: Pa
         assert [row.run_id for row in store.rows()] == ["d", "c", "b", "a"]
 
 
-def test_results_can_be_asked_for_by_sitting_experiment_and_scenario(folder: Path) -> None:
+def test_results_can_be_asked_for_by_session_experiment_and_scenario(folder: Path) -> None:
     lora, long = make_experiment(), make_experiment(sweep={"data.sequence_length": 4096})
     fill(folder, make_result("a", experiment=lora), make_result("b", experiment=long))
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting("tuesday"))
-        store.add(make_result("c", sitting="tuesday", experiment=lora))
+        store.add_session(make_session("tuesday"))
+        store.add(make_result("c", session="tuesday", experiment=lora))
 
         def ids(**which: object) -> list[str]:
             return [result.run_id for result in store.results(**which)]  # type: ignore[arg-type]
 
-        assert ids(sitting="tuesday") == ["c"]
+        assert ids(session="tuesday") == ["c"]
         assert ids(experiment_ids=[lora.id]) == ["a", "c"]
         assert ids(experiment_ids=[]) == []
-        assert ids(sitting="monday", experiment_ids={lora.id, long.id}) == ["a", "b"]
+        assert ids(session="monday", experiment_ids={lora.id, long.id}) == ["a", "b"]
         assert ids(scenario="peft") == ["a", "b", "c"]
         assert ids(scenario="other") == []
 
 
 def test_a_run_id_is_stored_once_and_the_first_row_stays(folder: Path) -> None:
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         store.add(make_result("same", seconds=1.0))
         with pytest.raises(StoreError, match=r"'same' is already in .*nothing is overwritten"):
             store.add(make_result("same", seconds=2.0))
         with pytest.raises(StoreError, match="'monday' is already in"):
-            store.add_sitting(make_sitting())
+            store.add_session(make_session())
         assert [result.seconds for result in store.results()] == [1.0]
 
 
-def test_a_run_without_its_sitting_is_refused(folder: Path) -> None:
+def test_a_run_without_its_session_is_refused(folder: Path) -> None:
     with open_store(folder, write=True) as store:
-        with pytest.raises(StoreError, match=r"'friday'.*add the sitting first"):
-            store.add(make_result(sitting="friday"))
+        with pytest.raises(StoreError, match=r"'friday'.*add the session first"):
+            store.add(make_result(session="friday"))
         assert store.rows() == []
 
 
-def test_a_beginning_finds_runs_experiments_and_sittings(folder: Path) -> None:
+def test_a_beginning_finds_runs_experiments_and_sessions(folder: Path) -> None:
     lora, long = make_experiment(), make_experiment(sweep={"data.sequence_length": 4096})
     fill(folder, make_result("run-1", experiment=lora), make_result("run-10", experiment=long))
     assert found_by(folder, "run-10") == ["run-10"]
@@ -189,12 +189,12 @@ def test_eight_processes_that_start_and_write_together_lose_no_row(folder: Path,
     script = (
         "import sys; from pathlib import Path\n"
         "from accel_bench.store.database import open_store\n"
-        "from store.store_factory import make_result, make_sitting\n"
+        "from store.store_factory import make_result, make_session\n"
         "folder, writer, rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])\n"
         "with open_store(folder, write=True) as store:\n"
-        "    store.add_sitting(make_sitting(writer))\n"
+        "    store.add_session(make_session(writer))\n"
         "    for row in range(rows):\n"
-        "        store.add(make_result(f'{writer}-{row}', sitting=writer))\n"
+        "        store.add(make_result(f'{writer}-{row}', session=writer))\n"
     )
     command = [sys.executable, "-c", script, str(folder)]
     writers = [
@@ -212,9 +212,9 @@ def test_rows_acknowledged_before_a_kill_are_all_there(folder: Path) -> None:
     script = (
         "import itertools, sys; from pathlib import Path\n"
         "from accel_bench.store.database import open_store\n"
-        "from store.store_factory import make_result, make_sitting\n"
+        "from store.store_factory import make_result, make_session\n"
         "with open_store(Path(sys.argv[1]), write=True) as store:\n"
-        "    store.add_sitting(make_sitting())\n"
+        "    store.add_session(make_session())\n"
         "    for row in itertools.count():\n"
         "        store.add(make_result(f'run-{row}'))\n"
         "        print(f'run-{row}', flush=True)\n"
@@ -244,7 +244,7 @@ def test_what_is_stored_holds_no_secret_of_the_environment(
         command=("accel-bench", "run", "--token", "canary-argument", "peft.yaml"),
     )
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         store.add(result)
         stored = store.results()[0]
         files = [path.read_bytes() for path in folder.iterdir()]
@@ -259,7 +259,7 @@ def test_a_secret_that_is_a_word_of_the_schema_is_named_and_stores_nothing(
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", "causal-lm")
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         with pytest.raises(StoreError, match="unset variables such as"):
             store.add(make_result())
         assert store.rows() == []

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store.store_factory import change_payload, make_result, make_sitting
+from store.store_factory import change_payload, make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
@@ -18,7 +18,7 @@ from accel_bench.store.database import open_store
 def folder(tmp_path: Path) -> Path:
     """A results folder with three runs, each with a marked log."""
     with open_store(tmp_path, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for number in range(3):
             store.add(run(number))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Which runs words mean: ids, stacks of the newest command, stacks of a sitting."""
+"""Which runs words mean: ids, stacks of the newest command, stacks of a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store.store_factory import make_experiment, make_result, make_sitting
+from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.scenario.experiment import Experiment
@@ -21,14 +21,14 @@ LORA, NF4, LONG = (
 
 
 def fill(folder: Path, *rows: tuple[str, Experiment, str]) -> Path:
-    """A results folder with a run for each sitting, experiment and minute."""
+    """A results folder with a run for each session, experiment and minute."""
     with open_store(folder, write=True) as store:
-        for sitting in dict.fromkeys(sitting for sitting, _, _ in rows):
-            store.add_sitting(make_sitting(sitting))
-        for number, (sitting, experiment, minute) in enumerate(rows):
+        for session in dict.fromkeys(session for session, _, _ in rows):
+            store.add_session(make_session(session))
+        for number, (session, experiment, minute) in enumerate(rows):
             started = f"2026-01-05T08:{minute}:00Z"
             run_id = f"run-{number}"
-            store.add(make_result(run_id, sitting, experiment=experiment, started_at=started))
+            store.add(make_result(run_id, session, experiment=experiment, started_at=started))
     return folder
 
 
@@ -58,7 +58,7 @@ def test_bare_names_mean_the_newest_command_that_ran_both_with_all_its_looks(sto
     assert ids(store, "lora", "nf4") == (["run-1", "run-3"], ["run-2", "run-4"])
 
 
-def test_a_name_within_a_sitting_means_that_sitting(store: Store) -> None:
+def test_a_name_within_a_session_means_that_session(store: Store) -> None:
     assert ids(store, "sunday/lora", "monday.2/nf4") == (["run-0"], ["run-4"])
     assert ids(store, "/lora", "nf4")[0] == ["run-0", "run-1", "run-3", "run-5"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
-from store.store_factory import make_result, make_sitting
+from store.store_factory import make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.store.database import open_store
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def fill(folder: Path) -> None:
     with open_store(folder, write=True) as store:
-        store.add_sitting(make_sitting())
+        store.add_session(make_session())
         for number in range(10):
             store.add(make_result(f"run-{number}", round=number))
 
@@ -183,7 +183,7 @@ def run_child(script: str, folder: Path) -> str:
         "import os, resource, sys\n"
         "from pathlib import Path\n"
         "from accel_bench.store.database import open_store\n"
-        "from store.store_factory import make_result, make_sitting\n"
+        "from store.store_factory import make_result, make_session\n"
         "folder = Path(sys.argv[1])\n"
     )
     done = subprocess.run(

@@ -322,11 +322,11 @@ def test_a_dtype_in_which_not_even_the_baseline_trains_is_unproven(tmp_path: Pat
     )
 
 
-def test_an_architecture_without_a_model_in_the_catalogue_is_unproven(tmp_path: Path) -> None:
+def test_an_architecture_without_a_model_in_the_catalog_is_unproven(tmp_path: Path) -> None:
     declared = "restricted_model_archs = frozenset({'LlamaForCausalLM', 'OtherForCausalLM'})"
     report = check(tmp_path, source(declared=declared), archs=None)
     told = [clause.sentence for clause in report.unproven if clause.name == "architectures"]
-    assert told == ["no model of the catalogue is a OtherForCausalLM"]
+    assert told == ["no model of the catalog is a OtherForCausalLM"]
 
 
 def test_a_need_of_an_adapter_that_is_not_declared_is_found(tmp_path: Path) -> None:

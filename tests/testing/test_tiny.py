@@ -32,14 +32,14 @@ def test_the_slot_follows_from_the_hooks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_cards())
-def test_every_model_of_the_catalogue_is_made_small(name: str) -> None:
+def test_every_model_of_the_catalog_is_made_small(name: str) -> None:
     overrides = shrunk(name)
     layers = overrides.get("num_hidden_layers", overrides.get("n_layer"))
     assert layers == 2
     assert overrides["vocab_size"] == 2048
 
 
-def test_each_architecture_of_the_catalogue_has_a_model() -> None:
+def test_each_architecture_of_the_catalog_has_a_model() -> None:
     for card in list_cards().values():
         found = model_of(card.architecture)
         assert found is not None

@@ -52,7 +52,7 @@ def test_fsdp_that_becomes_ddp_is_invalid(program: Program) -> None:
         "train": {"micro_batch_size": 1, "learning_rate": 1e-3},
         "resources": {"device": "cpu", "devices": 2, "threads": 1},
         "stacks": {"sharded": ["fsdp"]},
-        "measure": {"warmup": 1, "steps": 2, "repeats": 1},
+        "measure": {"warmup": 1, "steps": 2, "rounds": 1},
     }
     done = program.run(scenario)
     result = done.result("sharded")

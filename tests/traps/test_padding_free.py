@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from accel_bench import Run
-from accel_bench.worker.verify.effective import differences, read_realised
+from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 LENGTHS = (7, 12, 5)
@@ -51,7 +51,7 @@ def trained(run: Run) -> tuple[list[str], list[str]]:
         run.optimizer.step()
     finally:
         probe.remove()
-    return differences(run, {**read_realised(run), **probe.seen()})
+    return differences(run, {**read_effective(run), **probe.seen()})
 
 
 def test_our_models_keep_no_cache_and_the_losses_are_those_of_separate_sequences(
@@ -90,6 +90,6 @@ def test_a_cache_beside_ordinary_rows_costs_memory_and_is_said(
 ) -> None:
     run = llama_run()
     run.model.config.use_cache = True
-    degraded, invalid = differences(run, read_realised(run))
+    degraded, invalid = differences(run, read_effective(run))
     assert degraded == ["the model keeps a key-value cache while it trains"]
     assert invalid == []

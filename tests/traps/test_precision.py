@@ -12,7 +12,7 @@ import torch
 from accel_bench import Run
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import InvalidRunError, ScenarioError
-from accel_bench.worker.verify.effective import differences, read_realised
+from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 TOKENS = torch.arange(16)[None]
@@ -46,7 +46,7 @@ def test_a_trainer_that_ignores_fp16_on_a_cpu_is_found_by_the_dtype_of_its_matmu
     probe = FirstStepProbe(run)
     Trainer(run.model, arguments, train_dataset=rows).train()
     probe.remove()
-    degraded, _ = differences(run, {**read_realised(run), **probe.seen()})
+    degraded, _ = differences(run, {**read_effective(run), **probe.seen()})
     assert "matmuls compute in float32, asked was fp16-autocast" in degraded
 
 
@@ -63,7 +63,7 @@ def test_autocast_that_is_on_is_no_difference(llama_run: Callable[..., Run]) -> 
         loss_of(run.model).backward()
     run.optimizer.step()
     assert probe.seen()["matmul_dtype"] == "bfloat16"
-    assert differences(run, {**read_realised(run), **probe.seen()}) == ([], [])
+    assert differences(run, {**read_effective(run), **probe.seen()}) == ([], [])
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from accel_bench import Run
 from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
 from accel_bench.builtin.parallel.ddp_impl import wrap
-from accel_bench.worker.verify.effective import differences, read_realised
+from accel_bench.worker.verify.effective import differences, read_effective
 
 # A group of one rank: gloo says that it is of little use, and DDP that nothing is to be reduced.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,7 +36,7 @@ def test_torch_s_own_default_sends_buffers_every_step_and_is_named(
     run = llama_run()
     run.model = DistributedDataParallel(run.model)
     sent = sum(b.numel() * b.element_size() for b in run.unwrapped_model.buffers())
-    degraded, invalid = differences(run, read_realised(run), DDP.strategy)
+    degraded, invalid = differences(run, read_effective(run), DDP.strategy)
     assert sent > 0
     assert degraded == [f"the ranks send one another {sent} bytes of buffers before every forward"]
     assert invalid == []
@@ -45,8 +45,8 @@ def test_torch_s_own_default_sends_buffers_every_step_and_is_named(
 def test_our_ddp_sends_no_buffers(llama_run: Callable[..., Run]) -> None:
     run = llama_run()
     run.model = wrap(run, DDPOptions())
-    assert read_realised(run)["synchronized_buffer_bytes"] == 0
-    assert differences(run, read_realised(run), DDP.strategy) == ([], [])
+    assert read_effective(run)["synchronized_buffer_bytes"] == 0
+    assert differences(run, read_effective(run), DDP.strategy) == ([], [])
 
 
 def test_a_model_that_an_engine_wraps_again_is_invalid_though_nobody_says_so(
@@ -56,7 +56,7 @@ def test_a_model_that_an_engine_wraps_again_is_invalid_though_nobody_says_so(
     run = llama_run()
     run.model = wrap(run, DDPOptions())
     outer = DistributedDataParallel(run.model)
-    _, invalid = differences(run, read_realised(run), DDP.strategy)
+    _, invalid = differences(run, read_effective(run), DDP.strategy)
     assert invalid == [
         "the model is wrapped twice: DistributedDataParallel around DistributedDataParallel"
     ]
@@ -67,7 +67,7 @@ def test_an_engine_that_wraps_a_bare_model_is_seen(llama_run: Callable[..., Run]
     run = llama_run()
     outer = DistributedDataParallel(run.model)
     assert run.model is run.unwrapped_model
-    assert read_realised(run)["strategy"] == "DistributedDataParallel"
+    assert read_effective(run)["strategy"] == "DistributedDataParallel"
     del outer
 
 
@@ -78,8 +78,8 @@ def test_sharding_block_by_block_is_one_strategy_and_no_nesting(
     for layer in run.model.model.layers:
         fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
     fully_shard(run.model, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-    realised = read_realised(run)
-    assert (realised["strategy"], realised["nested_wrapping"]) == ("FSDPModule", [])
+    effective = read_effective(run)
+    assert (effective["strategy"], effective["nested_wrapping"]) == ("FSDPModule", [])
 
 
 def test_a_plugin_that_claims_one_strategy_and_makes_another_is_invalid(
@@ -87,7 +87,7 @@ def test_a_plugin_that_claims_one_strategy_and_makes_another_is_invalid(
 ) -> None:
     run = llama_run()
     run.model = wrap(run, DDPOptions())
-    _, invalid = differences(run, read_realised(run), "FSDPModule")
+    _, invalid = differences(run, read_effective(run), "FSDPModule")
     assert invalid == ["the strategy is DistributedDataParallel, and its plugin says FSDPModule"]
 
 
@@ -95,5 +95,5 @@ def test_a_wrapper_of_another_model_is_not_this_one_s(llama_run: Callable[..., R
     run = llama_run()
     with warnings.catch_warnings():
         other = DistributedDataParallel(nn.Linear(2, 2))
-    assert read_realised(run)["strategy"] == "none"
+    assert read_effective(run)["strategy"] == "none"
     del other

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accel_bench import Sample
-from accel_bench.worker.outliers import Disturbances, out_of_range
+from accel_bench.worker.outliers import WindowMonitor, out_of_range
 
 
 def steps(seconds: Sequence[float], tokens: Sequence[int] | None = None) -> list[Sample]:
@@ -41,13 +41,13 @@ def test_a_hiccup_of_a_few_milliseconds_is_not() -> None:
 
 
 def test_a_quiet_window_has_no_disturbance() -> None:
-    watch = Disturbances("cpu")
+    watch = WindowMonitor("cpu")
     watch.start()
     assert watch.look(steps([0.1] * 5)) == []
 
 
 def test_a_jump_is_named_with_its_step() -> None:
-    watch = Disturbances("cpu")
+    watch = WindowMonitor("cpu")
     watch.start()
     (reason,) = watch.look(steps([0.1, 0.1, 0.9]))
     assert "step 2 took 0.9 s" in reason
@@ -57,7 +57,7 @@ def test_a_jump_is_named_with_its_step() -> None:
 def test_a_graph_that_is_compiled_within_the_window_is_found() -> None:
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
     compiled(torch.ones(2))
-    watch = Disturbances("cpu")
+    watch = WindowMonitor("cpu")
     watch.start()
     compiled(torch.ones(2))
     assert watch.look([]) == []

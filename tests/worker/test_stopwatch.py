@@ -184,13 +184,13 @@ def test_a_disturbed_window_is_kept_apart_and_measured_again(heartbeat: Heartbea
         warmup=1,
         steps=2,
         before_window=lambda: opened.append(1),
-        disturbances=lambda samples: next(found),
+        instabilities=lambda samples: next(found),
     )
     assert drive(stopwatch) == 5
     window = stopwatch.window()
     assert [sample.step for sample in window.discarded] == [1, 2]
     assert [sample.step for sample in window.samples] == [3, 4]
-    assert window.disturbances == ("it compiled again",)
+    assert window.instabilities == ("it compiled again",)
     assert len(opened) == 2
 
 
@@ -198,12 +198,12 @@ def test_after_two_disturbed_windows_the_third_is_kept_with_what_disturbed_it(
     heartbeat: Heartbeat,
 ) -> None:
     stopwatch = WindowStopwatch(
-        HostClock(), heartbeat, warmup=1, steps=2, disturbances=lambda samples: ["a jump"]
+        HostClock(), heartbeat, warmup=1, steps=2, instabilities=lambda samples: ["a jump"]
     )
     drive(stopwatch)
     window = stopwatch.window()
     assert [sample.step for sample in window.samples] == [5, 6]
-    assert (len(window.discarded), len(window.disturbances)) == (4, 3)
+    assert (len(window.discarded), len(window.instabilities)) == (4, 3)
 
 
 def test_ranks_discard_a_window_together(heartbeat: Heartbeat) -> None:
@@ -212,7 +212,7 @@ def test_ranks_discard_a_window_together(heartbeat: Heartbeat) -> None:
         HostClock(), heartbeat, warmup=1, steps=1, agree=lambda ready: next(answers)
     )
     drive(stopwatch)
-    assert stopwatch.window().disturbances == ("the window of another rank was disturbed",)
+    assert stopwatch.window().instabilities == ("the window of another rank was disturbed",)
 
 
 def test_phases_are_split_in_steps_of_their_own_after_the_window(heartbeat: Heartbeat) -> None:

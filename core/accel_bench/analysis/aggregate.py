@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
-from accel_bench.analysis.checks.audit import marked
+from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
@@ -68,13 +68,13 @@ class Measured:
 def measure(
     planned: PlannedSummary,
     results: Sequence[Result],
-    repeats: int,
+    rounds: int,
     stopped: Ending = BY_THE_USER,
 ) -> Measured:
     """Pick the experiment's runs out of all results and say how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
-    experiment has no runs, whatever an earlier sitting left. Runs whose figures disagree with one
+    experiment has no runs, whatever an earlier session left. Runs whose figures disagree with one
     another are degraded, also those that were stored long ago.
     """
     experiment = planned.experiment
@@ -85,8 +85,8 @@ def measure(
         and result.experiment.id == experiment.id
         and result.experiment.stack.name == experiment.stack.name
     ]
-    counted = {key: marked(run) for key, run in counted_runs(own).items()}
-    end = ending(planned, list(counted.values()), repeats, stopped)
+    counted = {key: with_audit(run) for key, run in counted_runs(own).items()}
+    end = ending(planned, list(counted.values()), rounds, stopped)
     valid = end.status is not Status.INVALID
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}

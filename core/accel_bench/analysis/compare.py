@@ -29,7 +29,7 @@ from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 Value = TypeVar("Value")
 
-HISTORY = "no round of one sitting holds both: a stored reference is history, not a gate"
+HISTORY = "no round of one session holds both: a stored reference is history, not a gate"
 """Why there is no verdict on runs that are no pairs."""
 
 
@@ -48,8 +48,8 @@ class Side(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
-    sittings: tuple[str, ...]
-    """Sittings in which it ran, oldest first."""
+    sessions: tuple[str, ...]
+    """Sessions in which it ran, oldest first."""
 
     hosts: tuple[str, ...]
     """Machines on which it ran."""
@@ -82,7 +82,7 @@ class Side(Frozen):
     """What the stack declares, in one line."""
 
 
-class StoredComparison(Frozen):
+class ExperimentComparison(Frozen):
     """The document of `accel-bench compare`: B against A."""
 
     schema_version: int = SCHEMA_VERSION
@@ -104,7 +104,7 @@ class StoredComparison(Frozen):
     """What else differs."""
 
     paired: bool
-    """Whether rounds of one sitting hold both."""
+    """Whether rounds of one session hold both."""
 
     pairs: int
     """How many."""
@@ -118,7 +118,7 @@ class StoredComparison(Frozen):
     verdict_reason: str
     """Why there is no verdict, where there is none."""
 
-    smallest_visible_effect: float | None
+    minimum_detectable_effect: float | None
     """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
 
     pairs_needed: int | None
@@ -137,7 +137,7 @@ class StoredComparison(Frozen):
     """Why the loss verdict is not `equivalent`, where it is not."""
 
 
-def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> StoredComparison:
+def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentComparison:
     """Compare the runs of one experiment with those of another; at least one run each."""
     left, right = _measure(a), _measure(b)
     allowed = comparability(list(left.counted.values()), list(right.counted.values()))
@@ -145,7 +145,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> StoredComparison
     speed = _judge(left, right, allowed, paired)
     loss = _loss(left, right, allowed, paired)
     steps = shared_steps([left, right])
-    return StoredComparison(
+    return ExperimentComparison(
         a=_side(left, steps),
         b=_side(beside_baseline(right, left), steps),
         comparable=allowed.comparable,
@@ -156,7 +156,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> StoredComparison
         ratio=speed.ratio,
         verdict=speed.verdict,
         verdict_reason=speed.reason,
-        smallest_visible_effect=speed.smallest_visible_effect,
+        minimum_detectable_effect=speed.minimum_detectable_effect,
         pairs_needed=speed.pairs_needed,
         loss_verdict=loss.verdict,
         loss_difference=loss.largest_difference,
@@ -244,7 +244,7 @@ def _side(side: Measured, steps: int) -> Side:
         scenario=experiment.scenario.name,
         stack=experiment.stack.name,
         sweep=experiment.sweep,
-        sittings=tuple(dict.fromkeys(run.sitting for run in runs)),
+        sessions=tuple(dict.fromkeys(run.session for run in runs)),
         hosts=tuple(dict.fromkeys(host for host in hosts if host)),
         status=side.ending.status,
         reasons=side.ending.reasons,

@@ -85,11 +85,11 @@ def _same(row: ExperimentSummary, baseline: str) -> str:
 
 def _inconclusive(row: ExperimentSummary, baseline: str) -> str:
     """Say what these pairs could have seen, and how many more would do."""
-    visible = row.smallest_visible_effect or 0.0
+    visible = row.minimum_detectable_effect or 0.0
     if row.pairs_needed is None:
         settle = "even 200 pairs would not settle it, so look for what makes the machine noisy"
     else:
-        settle = f"about {row.pairs_needed} pairs would settle it (--repeats {row.pairs_needed})"
+        settle = f"about {row.pairs_needed} pairs would settle it (--rounds {row.pairs_needed})"
     return (
         f"it is open whether {_name(row)} is faster than {baseline}: {_times(row)}, "
         f"while {row.pairs} pairs show only effects above {percent(visible)}; {settle}"
@@ -104,7 +104,7 @@ def _too_few_pairs(rows: Sequence[ExperimentSummary], baseline: str) -> list[str
     fewest = min(row.pairs for row in rows)
     return [
         f"no verdict against {baseline} for {names}: {_count(fewest, 'pair')} of the "
-        f"{MINIMUM_PAIRS} that a verdict needs (--repeats {MINIMUM_PAIRS})"
+        f"{MINIMUM_PAIRS} that a verdict needs (--rounds {MINIMUM_PAIRS})"
     ]
 
 

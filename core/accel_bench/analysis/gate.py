@@ -54,7 +54,7 @@ class GatePoint(Frozen):
     """Rounds in which both completed."""
 
     looks: int = 0
-    """Sittings in which these pairs were measured; each is a look at them."""
+    """Sessions in which these pairs were measured; each is a look at them."""
 
     ratio: Interval | None = None
     """The stack's speed over the other's, with a 95 % interval; null without a pair."""
@@ -198,7 +198,7 @@ def _outcome(
     if judged is None:
         pairs = len(set(stack.seconds_per_token) & set(against.seconds_per_token))
         reason = f"{pairs} of the {MINIMUM_PAIRS} pairs that a verdict needs"
-        return "inconclusive", f"{reason} (--repeats {MINIMUM_PAIRS})"
+        return "inconclusive", f"{reason} (--rounds {MINIMUM_PAIRS})"
     return judged.outcome, _sentence(stack, against, loss, judged, floor)
 
 
@@ -220,7 +220,7 @@ def _sentence(
         trained = loss.verdict if loss.verdict == "equivalent" else f"not tested ({loss.reason})"
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
-        f"about {judged.pairs_needed - len(logs)} more pairs would settle it (--resume --repeats "
+        f"about {judged.pairs_needed - len(logs)} more pairs would settle it (--resume --rounds "
         f"{judged.pairs_needed}, or --max-pairs {judged.pairs_needed} from the start)"
         if judged.pairs_needed
         else f"even {MAXIMUM_PAIRS} pairs would not settle it: look for what makes the machine "
@@ -243,9 +243,9 @@ def _skipped(stack: Measured, against: Measured) -> bool:
 
 
 def _looks(stack: Measured, against: Measured) -> int:
-    """Sittings that brought pairs."""
+    """Sessions that brought pairs."""
     return len(
-        {sitting for sitting, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
+        {session for session, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
     )
 
 

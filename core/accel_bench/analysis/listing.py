@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from accel_bench.analysis.checks.audit import marked
+from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.experiment import canonical_json
@@ -45,12 +45,12 @@ def flat_run(result: Result) -> Cells:
 
     A run that the self-audit finds broken is `degraded`, with the reason.
     """
-    result = marked(result)
+    result = with_audit(result)
     scenario, speed = result.experiment.scenario, run_throughput(result)
     device = result.ranks[0].device if result.ranks else {}
     return {
         "run_id": result.run_id,
-        "sitting": result.sitting,
+        "session": result.session,
         "experiment_id": result.experiment.id,
         "scenario": scenario.name,
         "stack": result.experiment.stack.name,
@@ -126,7 +126,7 @@ def _listed(row: Row, result: Result | None) -> Cells:
     if result is not None and not row.corrupt:
         speed = run_throughput(result)
         cells["tokens_per_second"] = speed.tokens_per_second if speed else None
-        cells["status"] = marked(result).status.value
+        cells["status"] = with_audit(result).status.value
     return {name: cells[name] for name in LIST_COLUMNS}
 
 

@@ -134,7 +134,7 @@ class ExperimentSummary(Frozen):
     evidence: dict[str, JsonValue]
     """What each plugin shows for having acted: rank 0 of the last completed run."""
 
-    realised: dict[str, JsonValue]
+    effective: dict[str, JsonValue]
     """What really held when the clock started: rank 0 of the last completed run."""
 
     tokens: TokenSummary | None = None
@@ -158,7 +158,7 @@ class ExperimentSummary(Frozen):
     pairs: int = 0
     """Rounds in which the stack and its baseline both completed."""
 
-    smallest_visible_effect: float | None = None
+    minimum_detectable_effect: float | None = None
     """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
 
     pairs_needed: int | None = None
@@ -227,4 +227,4 @@ class Summary(Frozen):
     """The loss at the end over several seeds; empty when no seed is swept."""
 
     noise: tuple[str, ...] = ()
-    """Load of the host that disturbed some runs more than the others of their sitting."""
+    """Load of the host that disturbed some runs more than the others of their session."""

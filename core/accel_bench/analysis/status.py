@@ -12,7 +12,7 @@ from accel_bench.result import Result, Status
 
 
 class Ending(NamedTuple):
-    """How an experiment ended, or what ended a sitting before its time."""
+    """How an experiment ended, or what ended a session before its time."""
 
     status: Status
     """Exactly one."""
@@ -22,34 +22,34 @@ class Ending(NamedTuple):
 
 
 BY_THE_USER = Ending(Status.INTERRUPTED, ("it was planned and never run",))
-"""What ends a sitting early when nothing else has."""
+"""What ends a session early when nothing else has."""
 
 
 def counted_runs(results: Iterable[Result]) -> dict[PairKey, Result]:
-    """Runs of one experiment that count, by sitting and round, oldest sitting first.
+    """Runs of one experiment that count, by session and round, oldest session first.
 
     Of the attempts of a run only the last counts. A run that failed does not count either when a
-    later sitting ran its round again, since that is how a run is resumed.
+    later session ran its round again, since that is how a run is resumed.
     """
     last: dict[PairKey, Result] = {}
     for result in sorted(results, key=lambda result: (result.started_at, result.attempt)):
-        key = (result.sitting, result.round)
+        key = (result.session, result.round)
         if key not in last or result.attempt >= last[key].attempt:
             last[key] = result
-    sittings = list(dict.fromkeys(sitting for sitting, _ in last))
-    latest = {key[1]: max(sittings.index(s) for s, r in last if r == key[1]) for key in last}
+    sessions = list(dict.fromkeys(session for session, _ in last))
+    latest = {key[1]: max(sessions.index(s) for s, r in last if r == key[1]) for key in last}
     kept = {
         key: result
         for key, result in last.items()
-        if result.status.completed or sittings.index(key[0]) == latest[key[1]]
+        if result.status.completed or sessions.index(key[0]) == latest[key[1]]
     }
-    return dict(sorted(kept.items(), key=lambda item: (sittings.index(item[0][0]), item[0][1])))
+    return dict(sorted(kept.items(), key=lambda item: (sessions.index(item[0][0]), item[0][1])))
 
 
 def ending(
     planned: PlannedSummary,
     counted: Sequence[Result],
-    repeats: int,
+    rounds: int,
     stopped: Ending = BY_THE_USER,
 ) -> Ending:
     """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all.
@@ -63,7 +63,7 @@ def ending(
     reasons = _reasons(counted)
     if Status.INVALID in statuses:
         return Ending(Status.INVALID, reasons)
-    wanted = max(repeats, len(counted))
+    wanted = max(rounds, len(counted))
     if completed < wanted:
         reasons = (*reasons, f"{completed} of {wanted} runs completed{_failures(statuses)}")
     if 2 * completed < wanted:

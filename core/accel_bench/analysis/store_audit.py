@@ -21,7 +21,7 @@ class Finding(Frozen):
     experiment_id: str
     """What was run."""
 
-    sitting: str
+    session: str
     """When it was run."""
 
     stack: str
@@ -69,7 +69,7 @@ def _corrupt(row: Row) -> Finding:
     return Finding(
         run_id=row.run_id,
         experiment_id=row.experiment_id,
-        sitting=row.sitting,
+        session=row.session,
         stack=row.stack,
         invariant=CHECKSUM,
         figures="the row is corrupt: its content does not fit its checksum",
@@ -82,7 +82,7 @@ def _broken(result: Result) -> list[Finding]:
         Finding(
             run_id=result.run_id,
             experiment_id=result.experiment.id,
-            sitting=result.sitting,
+            session=result.session,
             stack=result.experiment.stack.name,
             invariant=one.invariant,
             figures=one.figures,

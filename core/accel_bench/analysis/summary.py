@@ -61,16 +61,16 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     baseline: str,
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
-    repeats: int,
+    rounds: int,
     stopped: Ending = BY_THE_USER,
 ) -> Summary:
     """Bring the results of a scenario together, one row for each planned experiment.
 
-    `results` may hold several attempts of a run and several sittings; stacks are compared with the
-    stack called `baseline` at the same sweep point. `repeats` is the number of rounds asked for;
-    `stopped` is what ended the sitting, where it was ended before all of them.
+    `results` may hold several attempts of a run and several sessions; stacks are compared with the
+    stack called `baseline` at the same sweep point. `rounds` is the number of rounds asked for;
+    `stopped` is what ended the session, where it was ended before all of them.
     """
-    measured = [measure(plan, results, repeats, stopped) for plan in planned]
+    measured = [measure(plan, results, rounds, stopped) for plan in planned]
     points = list(dict.fromkeys(row.planned.experiment.point for row in measured))
     judged: dict[int, _Judgement] = {}
     steps: dict[str, int] = {}
@@ -194,7 +194,7 @@ def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:
         devices_used=devices_used(last),
         plugins=(last or counted[-1]).plugins if counted else (),
         evidence=rank.evidence if rank else {},
-        realised=rank.realised if rank else {},
+        effective=rank.effective if rank else {},
         tokens=token_summary(last) if last else None,
         start_up=start_up(row.completed.values()),
         phases=phases(list(row.completed.values())),
@@ -202,7 +202,7 @@ def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:
         ratio_reason="" if comparison.ratio else comparison.reason,
         verdict_reason=comparison.reason,
         pairs=comparison.pairs,
-        smallest_visible_effect=comparison.smallest_visible_effect,
+        minimum_detectable_effect=comparison.minimum_detectable_effect,
         pairs_needed=comparison.pairs_needed,
         loss_difference=loss.largest_difference,
         loss_tolerance=loss.tolerance,

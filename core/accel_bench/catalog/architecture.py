@@ -1,4 +1,4 @@
-"""Parameters and workload of a catalogue card, worked out from its figures without torch."""
+"""Parameters and workload of a catalog card, worked out from its figures without torch."""
 
 from __future__ import annotations
 

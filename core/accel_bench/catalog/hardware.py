@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from accel_bench.documents.base import Frozen, PositiveInt
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import HardwareError, did_you_mean
 
@@ -73,7 +73,7 @@ class Hardware(Frozen):
     """Regular expressions of the names under which torch shows it: the whole name, in any case."""
 
     also_called: tuple[str, ...] = ()
-    """Names in price catalogues; several devices can share one."""
+    """Names in price catalogs; several devices can share one."""
 
     memory_bytes: PositiveInt
     """Memory in bytes: the gigabytes of data sheets are powers of 1024."""
@@ -139,7 +139,7 @@ def list_hardware() -> dict[str, Hardware]:
     with file, line and key.
     """
     found = {}
-    for name, path in sorted(find_samples("hardware").items()):
+    for name, path in sorted(find_presets("hardware").items()):
         document = load_file(path)
         found[name] = validate(Hardware, document.data, document.where, HardwareError)
     return found

@@ -1,4 +1,4 @@
-"""The catalogue: models whose published figures ship with us, and what a model's id means."""
+"""The catalog: models whose published figures ship with us, and what a model's id means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples, sample_path
+from accel_bench.documents.presets import find_presets, sample_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.uses import ModelUse
@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 
 
 class ModelCard(Frozen):
-    """One model of the catalogue: `sample_configurations/models/<name>.yaml`."""
+    """One model of the catalog: `sample_configurations/models/<name>.yaml`."""
 
     description: str = Field(min_length=1)
     """What the model is, in a sentence."""
@@ -41,7 +41,7 @@ class ModelCard(Frozen):
 
 
 def read_card(name: str) -> ModelCard:
-    """Read one model of the catalogue.
+    """Read one model of the catalog.
 
     Raises ScenarioError when there is none of that name (with the nearest one), or when its file
     cannot be used (with file, line and key).
@@ -50,16 +50,16 @@ def read_card(name: str) -> ModelCard:
 
 
 def list_cards() -> dict[str, ModelCard]:
-    """Read the whole catalogue, by name; raises ScenarioError for the first file that is wrong."""
-    return {name: _read(path) for name, path in sorted(find_samples("models").items())}
+    """Read the whole catalog, by name; raises ScenarioError for the first file that is wrong."""
+    return {name: _read(path) for name, path in sorted(find_presets("models").items())}
 
 
 def model_directory(model: ModelUse) -> Path | None:
-    """The local directory that the model's id names; None for a catalogue name and for a hub id.
+    """The local directory that the model's id names; None for a catalog name and for a hub id.
 
-    The catalogue comes first: a directory of the same name is reached as `./name`.
+    The catalog comes first: a directory of the same name is reached as `./name`.
     """
-    if model.id in find_samples("models"):
+    if model.id in find_presets("models"):
         return None
     path = Path(model.id).expanduser()
     return path if path.is_dir() else None
@@ -68,10 +68,10 @@ def model_directory(model: ModelUse) -> Path | None:
 def architecture_of(model: ModelUse) -> str | None:
     """The model's architecture, such as `LlamaForCausalLM`, found without importing torch.
 
-    From the catalogue, or from `config.json` of a local directory; None when that does not say, and
+    From the catalog, or from `config.json` of a local directory; None when that does not say, and
     for a hub id, since nothing is downloaded to find out. Raises ScenarioError for a broken file.
     """
-    if model.id in find_samples("models"):
+    if model.id in find_presets("models"):
         return read_card(model.id).architecture
     directory = model_directory(model)
     if directory is None:

@@ -1,4 +1,4 @@
-"""Read a price catalogue: a CSV file with the columns of SkyPilot's `vms.csv`."""
+"""Read a price catalog: a CSV file with the columns of SkyPilot's `vms.csv`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from accel_bench.catalog.prices import Price
 from accel_bench.errors import PriceError
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
-"""Size of a catalogue; the largest public one has about 3 MB."""
+"""Size of a catalog; the largest public one has about 3 MB."""
 
 MAXIMUM_CHARACTERS = 100
-"""Length of a name in a catalogue."""
+"""Length of a name in a catalog."""
 
 MAXIMUM_USD = 1e6
 """Dollars for an hour that no machine costs."""
 
 NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-"""Columns without which a file is no catalogue; `SpotPrice` is read too, others are not."""
+"""Columns without which a file is no catalog; `SpotPrice` is read too, others are not."""
 
 
 class Origin(NamedTuple):
-    """What a catalogue does not say of itself."""
+    """What a catalog does not say of itself."""
 
     provider: str
     """Whose prices it holds."""
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     """Day on which its prices held, `YYYY-MM-DD`."""
 
 
-class Catalogue(NamedTuple):
+class Catalog(NamedTuple):
     """What was read."""
 
     prices: list[Price]
@@ -48,13 +48,13 @@ class Catalogue(NamedTuple):
     """Rows that are no price of a machine with accelerators, counted by the reason."""
 
 
-def read_catalogue(
+def read_catalog(
     path: Path,
     origin: Origin,
     regions: Collection[str] = (),
     instances: Collection[str] = (),
-) -> Catalogue:
-    """Read the rows of a catalogue, or of some of its regions and instances only.
+) -> Catalog:
+    """Read the rows of a catalog, or of some of its regions and instances only.
 
     Zones of a region become one row with the dearest price, so that no cost comes out too low.
     Raises PriceError with file and line for anything that is not as it should be.
@@ -72,7 +72,7 @@ def read_catalogue(
         else:
             known = found.get(price.key)
             found[price.key] = _dearest(known, price, f"{path}:{line}") if known else price
-    return Catalogue(list(found.values()), left_out)
+    return Catalog(list(found.values()), left_out)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -95,14 +95,14 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _read_text(path: Path) -> str:
-    """The whole file, when it is one of a catalogue's size."""
+    """The whole file, when it is one of a catalog's size."""
     try:
         with path.open("rb") as handle:
             raw = handle.read(MAXIMUM_BYTES + 1)
     except (OSError, ValueError) as error:
         raise PriceError(f"{str(path)!r} cannot be read: {error}") from error
     if len(raw) > MAXIMUM_BYTES:
-        raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no price catalogue is")
+        raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no price catalog is")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,7 +117,7 @@ def _check_header(path: Path, header: list[str]) -> None:
         problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(twice)} twice"
         named = ", ".join(column[:MAXIMUM_CHARACTERS] for column in header[:20]) or "nothing"
         raise PriceError(
-            f"{path}:1: the header {problem}; it names {named}. A catalogue has the columns "
+            f"{path}:1: the header {problem}; it names {named}. A catalog has the columns "
             f"{', '.join(NEEDED)}, as SkyPilot's vms.csv has"
         )
 

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from accel_bench.documents.base import Frozen, PositiveInt
 from accel_bench.documents.load import load_file, load_yaml
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import PriceError, did_you_mean
 
@@ -41,7 +41,7 @@ class Price(Frozen):
     """Where the price holds; empty where it is the same everywhere."""
 
     device: str = Field(min_length=1)
-    """Its accelerator: a name that `hardware list` prints, or the catalogue's own."""
+    """Its accelerator: a name that `hardware list` prints, or the catalog's own."""
 
     devices: PositiveInt
     """Accelerators in one machine."""
@@ -103,7 +103,7 @@ class PriceTable(Frozen):
         return prices
 
 
-class Listed(NamedTuple):
+class PriceEntry(NamedTuple):
     """A price, and which table it comes from."""
 
     price: Price
@@ -123,7 +123,7 @@ def user_table_path() -> Path:
     return Path(folder, "accel-bench", "prices.yaml")
 
 
-def read_prices() -> list[Listed]:
+def read_prices() -> list[PriceEntry]:
     """Both tables together, sorted; a row of the user's replaces the shipped one of the same key.
 
     Raises PriceError (or ScenarioError, for what is no YAML) with file, line and key.
@@ -134,15 +134,15 @@ def read_prices() -> list[Listed]:
             f"{TABLE_VARIABLE} names {path}, which is not there; `accel-bench prices import FILE` "
             "makes it, or unset the variable"
         )
-    found = {price.key: Listed(price, own=False) for price in shipped_prices()}
-    found.update({price.key: Listed(price, own=True) for price in user_prices(path)})
+    found = {price.key: PriceEntry(price, own=False) for price in shipped_prices()}
+    found.update({price.key: PriceEntry(price, own=True) for price in user_prices(path)})
     return [found[key] for key in sorted(found)]
 
 
 def shipped_prices() -> list[Price]:
     """Rows that ship with us or with plugins."""
     rows: list[Price] = []
-    for path in find_samples("prices").values():
+    for path in find_presets("prices").values():
         document = load_file(path)
         rows += validate(PriceTable, document.data, document.where, PriceError).prices
     return rows
@@ -172,8 +172,11 @@ def read_table_text(path: Path) -> str:
 
 
 def find_price(
-    prices: Sequence[Listed], instance: str, provider: str | None = None, region: str | None = None
-) -> Listed:
+    prices: Sequence[PriceEntry],
+    instance: str,
+    provider: str | None = None,
+    region: str | None = None,
+) -> PriceEntry:
     """The only price of an instance, in one region where it has several. Raises PriceError.
 
     Where the user's table has the instance, the shipped one is not asked.

@@ -10,7 +10,7 @@ import typer
 
 from accel_bench.cli import options
 
-WORD = "A stack's name, SITTING/STACK, or the beginning of an experiment's or a run's id."
+WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a run's id."
 
 
 def compare(
@@ -26,7 +26,7 @@ def compare(
 ) -> None:
     """Compare stored results: B against A, with everything that differs between them.
 
-    Runs of the same round of the same sitting are pairs, and pairs alone get a verdict: a stored
+    Runs of the same round of the same session are pairs, and pairs alone get a verdict: a stored
     reference is history, not a gate. Where more differs than the stacks declare, the differing
     fields are printed, the two are not comparable, and there is no verdict either.
 

@@ -11,7 +11,7 @@ import typer
 from accel_bench.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.metrics.cost_schema import CostDocument, ExperimentCost, Tariff
+    from accel_bench.analysis.metrics.cost_schema import CostDocument, ExperimentCost, HourlyRate
     from accel_bench.analysis.statistics.estimators import Interval
     from accel_bench.result import Result
 
@@ -21,7 +21,7 @@ def cost(  # noqa: PLR0913, PLR0917
         list[str] | None,
         typer.Argument(
             metavar="ID",
-            help="Runs, experiments or sittings; their beginning will do. Without any, all.",
+            help="Runs, experiments or sessions; their beginning will do. Without any, all.",
         ),
     ] = None,
     price: Annotated[
@@ -83,12 +83,12 @@ def _tariff(
     provider: str | None,
     region: str | None,
     spot: bool,
-) -> Tariff:
+) -> HourlyRate:
     """The price that the options mean."""
     from datetime import date
 
     from accel_bench.analysis.metrics.cost import table_tariff
-    from accel_bench.analysis.metrics.cost_schema import Tariff
+    from accel_bench.analysis.metrics.cost_schema import HourlyRate
     from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
 
@@ -98,7 +98,7 @@ def _tariff(
         if provider or region or spot:
             raise PriceError("--provider, --region and --spot choose a price of --instance")
         _check_positive("--price", price)
-        return Tariff(usd_per_hour=price, kind="given")
+        return HourlyRate(usd_per_hour=price, kind="given")
     assert instance is not None
     found = find_price(read_prices(), instance, provider, region).price
     tariff = table_tariff(found, date.today(), spot)

@@ -90,7 +90,7 @@ def _estimate(plan: Plan, results: Path) -> tuple[float, bool]:
                 earlier.setdefault(result.experiment.id, []).append(result.seconds)
     except StoreError:
         pass
-    repeats = plan.file.measure.repeats
+    rounds = plan.file.measure.rounds
     runs = [median(earlier.get(name, [START_SECONDS])) for name in ids]
     prepare = START_SECONDS / 5 * len(ids)
-    return sum(runs) * repeats + prepare, bool(ids) and set(ids) <= set(earlier)
+    return sum(runs) * rounds + prepare, bool(ids) and set(ids) <= set(earlier)

@@ -23,7 +23,7 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
     ] = "1%",
     plugin: options.Plugins = None,
     set_: options.Overrides = None,
-    repeats: Annotated[
+    rounds: Annotated[
         int | None, typer.Option(min=1, help="Pairs at the first look; else 5 or what it says.")
     ] = None,
     max_pairs: Annotated[
@@ -60,14 +60,14 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
     """
     from accel_bench.cli.gate_request import GateRequest, parse_share
     from accel_bench.cli.request import parse_overrides
-    from accel_bench.planning.plan import Wishes
+    from accel_bench.planning.plan import PlanRequest
 
     short = {
         "baseline": against,
         "measure.timeout_seconds": timeout,
         "resources.device": device,
     }
-    wishes = Wishes(
+    plan_request = PlanRequest(
         plugins=tuple(plugin or ()),
         only=(stack,),
         overrides=parse_overrides(set_ or [], short),
@@ -79,8 +79,8 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
         scenario=scenario,
         stack=stack,
         floor=parse_share(floor, "--floor"),
-        wishes=wishes,
-        repeats=repeats,
+        plan_request=plan_request,
+        rounds=rounds,
         max_pairs=max_pairs,
         results=results,
         resume=resume,
@@ -91,4 +91,4 @@ def gate(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comma
         markdown=markdown,
         quiet=quiet,
     )
-    raise typer.Exit(request.carry_out())
+    raise typer.Exit(request.execute())

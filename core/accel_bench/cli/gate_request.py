@@ -20,7 +20,7 @@ from accel_bench.cli.request import find_drafts, print_failures
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, Wishes, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.gate_report import render_gate
 from accel_bench.result import Result
 from accel_bench.runner.folders import write_atomically
@@ -42,10 +42,10 @@ class GateRequest:
     floor: float
     """Relative slow-down that is allowed."""
 
-    wishes: Wishes
+    plan_request: PlanRequest
     """Changes to what the file says; its baseline is the other stack."""
 
-    repeats: int | None
+    rounds: int | None
     """Pairs at the first look; None takes the scenario's, or 5 where that is less."""
 
     max_pairs: int | None
@@ -55,7 +55,7 @@ class GateRequest:
     """The results folder."""
 
     resume: bool
-    """Count complete rounds of earlier sittings."""
+    """Count complete rounds of earlier sessions."""
 
     retries: int
     """Tries after a run that was lost."""
@@ -75,7 +75,7 @@ class GateRequest:
     quiet: bool
     """Show no progress."""
 
-    def carry_out(self) -> int:
+    def execute(self) -> int:
         """Plan, run the looks, print what came of them; return the exit code."""
         _check_folders(self.junit, self.markdown)
         machine = read_machine()
@@ -99,21 +99,21 @@ class GateRequest:
                 f"stack {self.stack!r} cannot be held against itself; name another one with "
                 "--against"
             )
-        first = self.repeats or max(asked.file.measure.repeats, MINIMUM_PAIRS)
+        first = self.rounds or max(asked.file.measure.rounds, MINIMUM_PAIRS)
         most = self.max_pairs or first
         if most < first:
             raise ScenarioError(
                 f"--max-pairs {most} is less than the {first} pairs of the first look; raise it, "
-                "or lower --repeats"
+                "or lower --rounds"
             )
         return [self._plan(drafts[0], machine, size) for size in look_sizes(first, most)]
 
     def _plan(self, draft: Draft, machine: Machine, rounds: int | None) -> Plan:
         """A plan of the two stacks, both of which must be able to run here."""
-        more = (("measure.repeats", rounds),) if rounds else ()
-        wishes = replace(self.wishes, overrides=(*self.wishes.overrides, *more))
-        plan = make_plan(draft, machine, wishes)
-        both = replace(wishes, only=(self.stack, plan.baseline))
+        more = (("measure.rounds", rounds),) if rounds else ()
+        request = replace(self.plan_request, overrides=(*self.plan_request.overrides, *more))
+        plan = make_plan(draft, machine, request)
+        both = replace(request, only=(self.stack, plan.baseline))
         return make_plan(draft, machine, both)
 
     def _run(self, plans: Sequence[Plan], machine: Machine) -> int:
@@ -132,7 +132,7 @@ class GateRequest:
         self, plans: Sequence[Plan], machine: Machine, store: Store, reporter: QuietReporter
     ) -> tuple[list[Session], GateReport]:
         """Run rounds and judge, again with more rounds where that may settle it."""
-        sitting = new_id()
+        session_id = new_id()
         sessions: list[Session] = []
         report: GateReport | None = None
         for number, plan in enumerate(plans):
@@ -143,10 +143,10 @@ class GateRequest:
                 self.retries,
                 self.resume,
                 tuple(sys.argv),
-                f"{sitting}.{number + 1}" if number else sitting,
+                f"{session_id}.{number + 1}" if number else session_id,
                 tuple(earlier.id for earlier in sessions),
             )
-            session.carry_out(_open_points(plan, report))
+            session.run_plan(_open_points(plan, report))
             sessions.append(session)
             report = self._judge(plan, session.results(plan))
             if report.outcome != "inconclusive":

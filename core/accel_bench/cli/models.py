@@ -1,4 +1,4 @@
-"""`accel-bench models`: what the catalogue holds."""
+"""`accel-bench models`: what the catalog holds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from accel_bench.cli.output import Format, print_json, print_table
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
 
-app = typer.Typer(
-    no_args_is_help=True, help="Models of the catalogue, with their published figures."
-)
+app = typer.Typer(no_args_is_help=True, help="Models of the catalog, with their published figures.")
 
 
 @app.command("list")

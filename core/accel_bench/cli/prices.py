@@ -54,7 +54,7 @@ def list_prices(output: Format = "table") -> None:
 @app.command("import")
 def import_prices(  # noqa: PLR0913, PLR0917
     file: Annotated[
-        Path, typer.Argument(help="A catalogue: CSV with the columns of SkyPilot's vms.csv.")
+        Path, typer.Argument(help="A catalog: CSV with the columns of SkyPilot's vms.csv.")
     ],
     provider: Annotated[
         str | None,
@@ -72,13 +72,13 @@ def import_prices(  # noqa: PLR0913, PLR0917
     ] = None,
     source: Annotated[str | None, typer.Option(help="Where the file comes from.")] = None,
 ) -> None:
-    """Write a catalogue's prices of machines with accelerators into your own table.
+    """Write a catalog's prices of machines with accelerators into your own table.
 
     Your table is the file that ACCEL_BENCH_PRICES names, else accel-bench/prices.yaml in the
     configuration folder. Rows for the same provider, instance and region are replaced, others stay;
     the version before is kept beside it as prices.yaml.bak.
     """
-    from accel_bench.catalog.price_import import Origin, read_catalogue
+    from accel_bench.catalog.price_import import Origin, read_catalog
     from accel_bench.catalog.prices import user_table_path
 
     origin = Origin(
@@ -86,11 +86,11 @@ def import_prices(  # noqa: PLR0913, PLR0917
         source or f"imported from {file.name}",
         _day(date, file),
     )
-    catalogue = read_catalogue(file, origin, region or (), instance or ())
-    target = _write(user_table_path(), catalogue.prices, file)
-    left_out = ", ".join(f"{count} with {why}" for why, count in catalogue.left_out.items())
+    catalog = read_catalog(file, origin, region or (), instance or ())
+    target = _write(user_table_path(), catalog.prices, file)
+    left_out = ", ".join(f"{count} with {why}" for why, count in catalog.left_out.items())
     typer.echo(
-        f"{len(catalogue.prices)} prices of {origin.provider}, dated {origin.date}, are in {target}"
+        f"{len(catalog.prices)} prices of {origin.provider}, dated {origin.date}, are in {target}"
         + (f"; rows left out: {left_out}" if left_out else "")
     )
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
-from accel_bench.runner.supervise import Beat
+from accel_bench.runner.supervise import Progress
 
 
 class QuietReporter:
@@ -24,7 +24,7 @@ class QuietReporter:
     def on_start(self, planned: Planned, what: str) -> None:
         """Nothing to say."""
 
-    def on_beat(self, planned: Planned, beat: Beat) -> None:
+    def on_progress(self, planned: Planned, beat: Progress) -> None:
         """Nothing to say."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
@@ -99,7 +99,7 @@ class LiveReporter(LineReporter):
         self._first = None
         self._live.update(Text(f"{what}  {planned.experiment.stack.name}  starting"))
 
-    def on_beat(self, planned: Planned, beat: Beat) -> None:
+    def on_progress(self, planned: Planned, beat: Progress) -> None:
         """Show where it is and how fast it goes."""
         parts = [self._what, planned.experiment.stack.name, beat.phase, f"step {beat.step}"]
         rate = self._rate(planned, beat)
@@ -110,7 +110,7 @@ class LiveReporter(LineReporter):
         """Take the moving line away."""
         self._live.stop()
 
-    def _rate(self, planned: Planned, beat: Beat) -> float | None:
+    def _rate(self, planned: Planned, beat: Progress) -> float | None:
         """Tokens per second since the first step that was seen, padding included."""
         now = time.monotonic()
         if beat.step == 0:

@@ -18,11 +18,11 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.load import parse_value
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, Wishes, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session, new_id
@@ -40,14 +40,14 @@ class Request:
     files: tuple[str, ...]
     """Files, folders, or names of shipped scenarios."""
 
-    wishes: Wishes
+    plan_request: PlanRequest
     """Changes to what the files say."""
 
     results: Path
     """The results folder."""
 
     resume: bool
-    """Count complete rounds of earlier sittings."""
+    """Count complete rounds of earlier sessions."""
 
     retries: int
     """Tries after a run that was lost."""
@@ -61,12 +61,14 @@ class Request:
     quiet: bool
     """Show no progress."""
 
-    def carry_out(self) -> int:
+    def execute(self) -> int:
         """Plan everything before anything starts, run it, print the comparison; return the exit
         code."""
         machine = read_machine()
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            plans = [make_plan(draft, machine, self.wishes) for draft in find_drafts(self.files)]
+            plans = [
+                make_plan(draft, machine, self.plan_request) for draft in find_drafts(self.files)
+            ]
         if self.dry_run:
             print_plan(plans, self.results, self.output)
         elif not any(plan.runnable for plan in plans):
@@ -82,7 +84,7 @@ class Request:
                 typer.echo(f"not run: {plan.nothing}", err=True)
         with open_store(self.results, write=True) as store:
             reporter = make_reporter(self.quiet)
-            sitting = new_id()
+            session_id = new_id()
             sessions = [
                 Session(
                     store,
@@ -91,7 +93,7 @@ class Request:
                     self.retries,
                     self.resume,
                     tuple(sys.argv),
-                    f"{sitting}{_nth(n)}",
+                    f"{session_id}{_nth(n)}",
                 )
                 for n in range(len(plans))
             ]
@@ -99,7 +101,7 @@ class Request:
             try:
                 with redirect_stdout(sys.stderr):
                     for session, plan in zip(sessions, plans, strict=True):
-                        session.carry_out(plan)
+                        session.run_plan(plan)
             except StoreError as error:
                 stopped = Ending(Status.INFRA_ERROR, (str(error),))
                 raise
@@ -150,7 +152,7 @@ def _drafts_of(file: str) -> list[Draft]:
         return _suite(path)
     if is_file:
         return [read_draft(path)]
-    known = find_samples("scenarios")
+    known = find_presets("scenarios")
     if file in known:
         return [read_draft(known[file])]
     raise ScenarioError(
@@ -173,7 +175,7 @@ def _is_wanted(draft: Draft) -> bool:
 
 
 def _nth(number: int) -> str:
-    """Sittings of one command share their id but for the number of the scenario."""
+    """Sessions of one command share their id but for the number of the scenario."""
     return f".{number + 1}" if number else ""
 
 
@@ -184,7 +186,7 @@ def _summary(plan: Plan, results: Sequence[Result], stopped: Ending = BY_THE_USE
         baseline=plan.baseline,
         planned=plan.summaries,
         results=results,
-        repeats=plan.file.measure.repeats,
+        rounds=plan.file.measure.rounds,
         stopped=stopped,
     )
     redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
@@ -196,7 +198,7 @@ def print_failures(store: Store, sessions: Sequence[Session]) -> None:
     shown: set[str] = set()
     last: list[str] | None = None
     for session in sessions:
-        for result in store.results(sitting=session.id):
+        for result in store.results(session=session.id):
             if result.status.completed or result.experiment.id in shown:
                 continue
             shown.add(result.experiment.id)

@@ -52,14 +52,14 @@ def list_results(
 def show_results(
     identifier: Annotated[
         str,
-        typer.Argument(metavar="ID", help="A run, experiment or sitting; its beginning will do."),
+        typer.Argument(metavar="ID", help="A run, experiment or session; its beginning will do."),
     ],
     results: Results = DEFAULT,
     output: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print.")
     ] = "table",
 ) -> None:
-    """Show everything about a run, or about all runs of an experiment or a sitting."""
+    """Show everything about a run, or about all runs of an experiment or a session."""
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:
@@ -171,7 +171,7 @@ def _print_run(result: Result, folder: Path) -> None:
     from accel_bench.analysis.metrics.throughput import run_throughput
 
     speed = run_throughput(result)
-    own = {"run_id", "sitting", "round", "position", "attempt", "status", "reasons", "phase"}
+    own = {"run_id", "session", "round", "position", "attempt", "status", "reasons", "phase"}
     log = folder / result.folder
     _print_yaml(
         {
@@ -199,7 +199,7 @@ def _rank_facts(rank: RankResult) -> dict[str, Any]:
     from accel_bench.analysis.metrics.memory import stages_of
 
     document = rank.model_dump(mode="json")
-    kept = ("rank", "status", "reasons", "error", "device", "metrics", "realised", "evidence")
+    kept = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
     facts = {key: document[key] for key in kept if document[key] not in ({}, [])}
     if stages := stages_of(rank):
         facts["memory_by_stage"] = [stage.model_dump() for stage in stages]

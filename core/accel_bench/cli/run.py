@@ -21,7 +21,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
         Many | None, typer.Option(help="Run only this stack, beside the baseline.")
     ] = None,
     set_: options.Overrides = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None,
     seeds: Annotated[
         int | None,
         typer.Option(min=2, help="Train with this many seeds and compare the losses at the end."),
@@ -49,14 +49,14 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
     --no-baseline.
     """
     from accel_bench.cli.request import Request, parse_overrides
-    from accel_bench.planning.plan import Wishes
+    from accel_bench.planning.plan import PlanRequest
 
     short = {
-        "measure.repeats": repeats,
+        "measure.rounds": rounds,
         "measure.timeout_seconds": timeout,
         "resources.device": device,
     }
-    wishes = Wishes(
+    plan_request = PlanRequest(
         plugins=tuple(plugin or ()),
         only=tuple(only or ()),
         overrides=parse_overrides(set_ or [], short),
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
     )
     request = Request(
         files=tuple(files or ("quickstart",)),
-        wishes=wishes,
+        plan_request=plan_request,
         results=results,
         resume=resume,
         retries=retries,
@@ -76,4 +76,4 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option of the comman
         output=output,
         quiet=quiet,
     )
-    raise typer.Exit(request.carry_out())
+    raise typer.Exit(request.execute())

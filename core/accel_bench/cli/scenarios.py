@@ -17,12 +17,12 @@ COLUMNS = ("name", "slow", "stacks", "description")
 def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
-    from accel_bench.documents.presets import find_samples
+    from accel_bench.documents.presets import find_presets
     from accel_bench.scenario.draft import read_draft
     from accel_bench.scenario.expand import check_file
 
     rows = []
-    for name, path in sorted(find_samples("scenarios").items()):
+    for name, path in sorted(find_presets("scenarios").items()):
         file = check_file(read_draft(path))
         rows.append(
             {
@@ -52,13 +52,13 @@ def validate(
     from accel_bench.cli.request import find_drafts
     from accel_bench.errors import AccelBenchError
     from accel_bench.machine.info import read_machine
-    from accel_bench.planning.plan import Wishes, make_plan
+    from accel_bench.planning.plan import PlanRequest, make_plan
 
     machine, wrong = read_machine(), 0
     for name in files:
         try:
             for draft in find_drafts([name]):
-                plan = make_plan(draft, machine, Wishes(allow_environment=True))
+                plan = make_plan(draft, machine, PlanRequest(allow_environment=True))
                 but = f"but {plan.nothing}" if plan.nothing else f"{plan.runs} runs here"
                 typer.echo(f"{draft.source}: ok, {but}")
         except AccelBenchError as error:

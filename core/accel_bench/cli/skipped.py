@@ -14,7 +14,7 @@ from accel_bench.cli.request import find_drafts
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 
 COLUMNS = ("stack", "sweep", "here", "reasons")
 
@@ -26,9 +26,9 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     the user must mend, and NothingToRunError when nothing is left.
     """
     machine = read_machine()
-    wishes = Wishes(plugins=(plugin,) if plugin else ())
+    request = PlanRequest(plugins=(plugin,) if plugin else ())
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        plans = [make_plan(draft, machine, wishes) for draft in find_drafts([file])]
+        plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
     redactor = Redactor.from_environment(os.environ)
     documents = [redactor.redact_value(_document(plan)) for plan in plans]
     if output == "json":

@@ -17,11 +17,11 @@ COLUMNS = ("name", "plugins", "set", "description")
 def list_stacks(output: Format = "table") -> None:
     """List the named stacks, with the plugins that each needs and the settings that it changes."""
     from accel_bench.cli.output import print_rows
-    from accel_bench.documents.presets import find_samples
+    from accel_bench.documents.presets import find_presets
     from accel_bench.scenario.draft import read_stack
 
     rows = []
-    for name, path in sorted(find_samples("stacks").items()):
+    for name, path in sorted(find_presets("stacks").items()):
         stack = read_stack(path)
         rows.append(
             {

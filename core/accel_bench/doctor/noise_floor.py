@@ -12,7 +12,7 @@ from accel_bench.analysis.wording import interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.presets import sample_path
 from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import Wishes, make_plan
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.runner.session import Reporter, Session
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
@@ -39,7 +39,7 @@ class NoiseFloor(Frozen):
     ratio: Interval | None
     """Speed of the one over that of the other, which is the same, with a 95 % interval."""
 
-    smallest_visible_effect: float | None
+    minimum_detectable_effect: float | None
     """Smallest relative difference that so many pairs could show here; 0.03 is 3 %."""
 
     spread: float | None
@@ -60,20 +60,20 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
 
     Takes `DURATION`. Raises ScenarioError or PluginError where not even that can be planned.
     """
-    wishes = Wishes(overrides=((f"stacks.{AGAIN}", []),))
-    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), machine, wishes)
+    request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
+    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), machine, request)
     with (
         tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
         open_store(Path(folder), write=True) as store,
     ):
         session = Session(store, machine, reporter)
-        session.carry_out(plan)
+        session.run_plan(plan)
         summary = summarize(
             scenario=plan.file.name,
             baseline=plan.baseline,
             planned=plan.summaries,
             results=session.results(plan),
-            repeats=plan.file.measure.repeats,
+            rounds=plan.file.measure.rounds,
         )
     rows = {row.stack: row for row in summary.experiments}
     load = (*_load_before(machine), *summary.noise)
@@ -85,7 +85,7 @@ def not_measured(reason: str) -> NoiseFloor:
     return NoiseFloor(
         pairs=0,
         ratio=None,
-        smallest_visible_effect=None,
+        minimum_detectable_effect=None,
         spread=None,
         problems=(reason,),
         words="not measured",
@@ -102,7 +102,7 @@ def noise_of(
     return NoiseFloor(
         pairs=again.pairs,
         ratio=again.ratio,
-        smallest_visible_effect=again.smallest_visible_effect,
+        minimum_detectable_effect=again.minimum_detectable_effect,
         spread=max(found, default=None),
         load=load,
         problems=tuple(dict.fromkeys(reasons)),
@@ -112,12 +112,12 @@ def noise_of(
 
 def _words(again: ExperimentSummary) -> str:
     """What the comparison of a stack with itself means to whoever compares others here."""
-    if again.ratio is None or again.smallest_visible_effect is None:
+    if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
     said = (
         f"The same work, measured twice in {again.pairs} pairs, came out at "
         f"{ratio(again.ratio.median)} times its own speed ({interval_text(again.ratio, ratio)}). "
-        f"{_visible(again.pairs, again.smallest_visible_effect)}"
+        f"{_visible(again.pairs, again.minimum_detectable_effect)}"
     )
     if again.verdict in ("faster", "slower"):
         said += (
@@ -136,7 +136,7 @@ def _visible(pairs: int, effect: float) -> str:
         )
     return (
         f"So with {pairs} pairs a difference of {percent(effect)} or more between two stacks can "
-        "be seen on this machine; more pairs (--repeats) show smaller ones."
+        "be seen on this machine; more pairs (--rounds) show smaller ones."
     )
 
 

@@ -12,7 +12,7 @@ SAMPLES_GROUP = "accel_bench.samples"
 imported."""
 
 
-def samples_root() -> Path:
+def presets_root() -> Path:
     """The shipped samples: a wheel's package data, or the checkout's folder beside `core`."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "sample_configurations"
@@ -22,10 +22,10 @@ def samples_root() -> Path:
 def sample_roots() -> list[Path]:
     """All folders of samples: the shipped one, then those of installed distributions by name."""
     entries = sorted(metadata.entry_points(group=SAMPLES_GROUP), key=lambda entry: entry.name)
-    return [samples_root(), *(root for entry in entries if (root := _root_of(entry)))]
+    return [presets_root(), *(root for entry in entries if (root := _root_of(entry)))]
 
 
-def find_samples(kind: str) -> dict[str, Path]:
+def find_presets(kind: str) -> dict[str, Path]:
     """Samples of a kind (`scenarios`, `stacks`, `models`) by short name; the shipped ones win."""
     found: dict[str, Path] = {}
     for root in sample_roots():
@@ -36,7 +36,7 @@ def find_samples(kind: str) -> dict[str, Path]:
 
 def sample_path(kind: str, name: str) -> Path:
     """The file of a named sample; raises ScenarioError with the nearest name when there is none."""
-    found = find_samples(kind)
+    found = find_presets(kind)
     if name not in found:
         raise ScenarioError(
             f"no sample {kind.rstrip('s')} is called {name!r}{did_you_mean(name, found)}"

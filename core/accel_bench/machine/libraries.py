@@ -8,7 +8,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import samples_root
+from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
@@ -55,7 +55,7 @@ class Libraries(Frozen):
 @cache
 def read_libraries() -> Libraries:
     """Read the shipped list. Raises ScenarioError for a file that cannot be used."""
-    document = load_file(samples_root() / "libraries.yaml")
+    document = load_file(presets_root() / "libraries.yaml")
     return validate(Libraries, document.data, document.where, ScenarioError)
 
 

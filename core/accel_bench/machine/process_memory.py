@@ -54,7 +54,7 @@ def device_bytes() -> dict[str, int]:
     return {name: stats[key] for name, key in DEVICE_READINGS.items() if key in stats}
 
 
-def forget_peaks() -> bool:
+def reset_peak_memory() -> bool:
     """Start to look for peaks anew; return whether that of the resident memory was forgotten."""
     if (cuda := _started_cuda()) is not None:
         cuda.reset_peak_memory_stats()

@@ -25,7 +25,7 @@ def read_compilation() -> dict[str, Any]:
     }
 
 
-def forget_compilation() -> None:
+def reset_compiler() -> None:
     """Forget what was counted before; a torch without these counters has nothing to forget."""
     try:
         from torch._dynamo import utils

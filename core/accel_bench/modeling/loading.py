@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 
 from accel_bench import Run
 from accel_bench.catalog.models import architecture_of, model_directory, read_card
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.modeling.random_weights import Replace, place_model, random_model
 from accel_bench.scenario.uses import ModelUse
@@ -85,7 +85,7 @@ def _published_config(
     use: ModelUse, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, dict[str, Any]]:
     """Return the configuration as published, built and as it is written."""
-    if use.id in find_samples("models"):
+    if use.id in find_presets("models"):
         card = read_card(use.id)
         return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
     source = _source(use, trust_remote_code)
@@ -168,9 +168,9 @@ def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
     """Arguments of `from_pretrained` that say where a model comes from."""
     if directory := model_directory(use):
         return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}
-    if use.id in find_samples("models"):
+    if use.id in find_presets("models"):
         raise ScenarioError(
-            f"model.id {use.id!r} is a name of the catalogue, which holds no weights; for "
+            f"model.id {use.id!r} is a name of the catalog, which holds no weights; for "
             "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
         )
     if trust_remote_code and use.revision is None:

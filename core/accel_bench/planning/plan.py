@@ -19,7 +19,7 @@ from accel_bench.planning.defaults import (
 )
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.plugins.constraints import unmet_constraints
-from accel_bench.plugins.manager import Active, Member, activate, blaming
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.expand import (
@@ -35,7 +35,7 @@ from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PlanRequest:
     """What the command line asks for beyond the file."""
 
     plugins: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Planned:
     experiment: Experiment
     """What would be run."""
 
-    active: Active
+    active: ActivePlugins
     """Its plugins."""
 
     skipped: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Plan:
     planned: tuple[Planned, ...]
     """Sweep points outermost, within each the stacks in written order."""
 
-    wishes: Wishes
+    request: PlanRequest
     """What the command line asked for."""
 
     notices: tuple[str, ...] = field(default=())
@@ -110,7 +110,7 @@ class Plan:
     @property
     def runs(self) -> int:
         """Runs that all rounds need."""
-        return len(self.runnable) * self.file.measure.repeats
+        return len(self.runnable) * self.file.measure.rounds
 
     @property
     def nothing(self) -> str:
@@ -119,46 +119,46 @@ class Plan:
         return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
 
-def make_plan(draft: Draft, machine: Machine, wishes: Wishes) -> Plan:
+def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """Work out what to run. Nothing is started, and nothing heavy is imported.
 
     Raises ScenarioError or PluginError for what the user must mend; a skipped stack that was asked
     for by name is an error too.
     """
     draft = copy.deepcopy(draft)
-    for wish in wishes.plugins:
+    for wish in request.plugins:
         add_stack(draft, wish)
-    for key, value in wishes.overrides:
+    for key, value in request.overrides:
         draft.set(key, value, f"--set {key}")
-    if wishes.seeds:
-        sweep_seeds(draft, wishes.seeds)
-    file = check_file(draft, wishes.allow_environment)
-    chosen = _choose(file, wishes)
+    if request.seeds:
+        sweep_seeds(draft, request.seeds)
+    file = check_file(draft, request.allow_environment)
+    chosen = _choose(file, request)
     draft.places.update(with_ladder(draft).places)
     check_ladder(draft, chosen)
     notices = add_what_plugins_need(draft, file, chosen)
     if draft.get("baseline") is None and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
     if notices:
-        file = check_file(draft, wishes.allow_environment)
+        file = check_file(draft, request.allow_environment)
     file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
-    _refuse_too_many(file, wishes.max_runs)
-    points = list(expand(draft, file, machine.device, wishes.allow_environment))
+    _refuse_too_many(file, request.max_runs)
+    points = list(expand(draft, file, machine.device, request.allow_environment))
     refuse_idle_exclusions(draft, file, points)
     planned = tuple(_plan_point(draft, point, machine, notices) for point in points)
-    plan = Plan(file, file.baseline_name(), planned, wishes, notices)
+    plan = Plan(file, file.baseline_name(), planned, request, notices)
     _refuse_skipped_wishes(plan)
     return plan
 
 
-def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
+def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
     """Stacks to run: those of `--only`, and the baseline unless it is not wanted."""
-    for name in wishes.only:
+    for name in request.only:
         if name not in file.stacks:
             raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
     baseline = file.baseline_name()
-    chosen = [name for name in file.stacks if not wishes.only or name in {*wishes.only, baseline}]
-    if wishes.no_baseline and baseline not in wishes.only:
+    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
+    if request.no_baseline and baseline not in request.only:
         chosen = [name for name in chosen if name != baseline]
     if not chosen:
         raise ScenarioError("--no-baseline leaves no stack to run")
@@ -167,7 +167,7 @@ def _choose(file: ScenarioFile, wishes: Wishes) -> list[str]:
 
 def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
     """Count before anything is allocated."""
-    runs = count_points(file) * file.measure.repeats
+    runs = count_points(file) * file.measure.rounds
     if runs > max_runs:
         raise ScenarioError(
             f"scenario {file.name!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
@@ -177,7 +177,7 @@ def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
 
 def _refuse_skipped_wishes(plan: Plan) -> None:
     """A stack that was asked for by name must run."""
-    asked = {*plan.wishes.plugins, *plan.wishes.only}
+    asked = {*plan.request.plugins, *plan.request.only}
     for planned in plan.planned:
         stack = planned.experiment.stack.name
         if planned.skipped and stack in asked and not _excluded_by_file(planned):
@@ -203,7 +203,7 @@ def _plan_point(
     return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
 
 
-def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> Active:
+def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> ActivePlugins:
     """Activate a stack's plugins; of a ladder's stack say which item does not work."""
     try:
         return activate(scenario, stack)
@@ -214,12 +214,12 @@ def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> Active:
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
 
 
-def _environment(experiment: Experiment, active: Active, machine: Machine) -> dict[str, Any]:
+def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
     """Versions, devices, content of files: what can change a result and is in no scenario."""
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
-    measured = [member for member in active.members if member.slot != "launcher"]
+    measured = [member for member in active.plugins if member.slot != "launcher"]
     fingerprints = {
         member.name: found
         for member in measured
@@ -238,9 +238,9 @@ def _environment(experiment: Experiment, active: Active, machine: Machine) -> di
     }
 
 
-def _fingerprint(member: Member, experiment: Experiment) -> JsonValue:
+def _fingerprint(member: ActivePlugin, experiment: Experiment) -> JsonValue:
     """What a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
-    with blaming(member, "fingerprint"):
+    with attribute_errors_to(member, "fingerprint"):
         found = member.instance.fingerprint(experiment)
         canonical_json(found)
     return found

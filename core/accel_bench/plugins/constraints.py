@@ -9,16 +9,18 @@ from accel_bench.catalog.models import architecture_of
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.plugins.manager import Active, Member, wrong_answer
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
 from accel_bench.plugins.registry import find, unmet_requirement
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 
 
-def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) -> tuple[str, ...]:
+def unmet_constraints(
+    experiment: Experiment, active: ActivePlugins, machine: Machine
+) -> tuple[str, ...]:
     """Reasons why this experiment cannot run here, from declarations and from `check_scenario`."""
     reasons = list(_resources(experiment.scenario, machine))
-    for member in active.members:
+    for member in active.plugins:
         found = _declared(experiment.scenario, member, machine)
         reasons += [f"{member.name}: {reason}" for reason in found]
     for member, answers in active.call_lists(
@@ -28,7 +30,7 @@ def unmet_constraints(experiment: Experiment, active: Active, machine: Machine) 
     return tuple(dict.fromkeys(reasons))
 
 
-def refuse_architecture(active: Active, architecture: str) -> None:
+def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
     """Hold the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
 
     For the worker, once a model's configuration is there: of a hub id the plan does not know it.
@@ -36,14 +38,14 @@ def refuse_architecture(active: Active, architecture: str) -> None:
     """
     reasons = [
         f"{member.name}: {reason}"
-        for member in active.members
+        for member in active.plugins
         for reason in _wrong_architecture(member, architecture)
     ]
     if reasons:
         raise PluginError("; ".join(reasons))
 
 
-def _wrong_architecture(member: Member, architecture: str | None) -> Iterable[str]:
+def _wrong_architecture(member: ActivePlugin, architecture: str | None) -> Iterable[str]:
     """Why a plugin does not work with an architecture; nothing is said of an unknown one."""
     known = member.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
@@ -63,7 +65,7 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 
 
-def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[str]:
+def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Iterable[str]:
     """What the plugin's class declares."""
     plugin = member.instance
     if member.distribution == OWN_DISTRIBUTION:
@@ -93,7 +95,7 @@ def _declared(scenario: Scenario, member: Member, machine: Machine) -> Iterable[
         )
 
 
-def _named(member: Member, reason: object) -> str:
+def _named(member: ActivePlugin, reason: object) -> str:
     """A reason that says whose it is. Raises HookError for one that is no text."""
     if not isinstance(reason, str):
         raise wrong_answer(member, "check_scenario", "a list of texts", reason)

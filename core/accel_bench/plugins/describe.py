@@ -15,7 +15,7 @@ from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.manager import hooks, load_class
 from accel_bench.plugins.registry import find, installed
-from accel_bench.plugins.validation import misfits
+from accel_bench.plugins.validation import validation_problems
 
 CONSTRAINTS = (
     "requires",
@@ -124,7 +124,7 @@ def _misfits(kind: type[Plugin[Any]]) -> list[str]:
     problems = [
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]
-    problems += misfits(kind)
+    problems += validation_problems(kind)
     if not _marked(kind):
         problems.append("implements no hook")
     return problems

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import Document, load_file
-from accel_bench.documents.presets import samples_root
+from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
@@ -32,7 +32,7 @@ class Extra(Frozen):
 @cache
 def extras() -> dict[str, Extra]:
     """The extra of each plugin that one brings, by the plugin's name. Raises ScenarioError."""
-    document = load_file(samples_root() / "extras.yaml")
+    document = load_file(presets_root() / "extras.yaml")
     return {name: _extra(document, name) for name in document.data}
 
 

@@ -1,6 +1,6 @@
 """Plugins are activated only when a scenario names them.
 
-`activate` imports the named ones, validates their options and returns the `Active` plugins of one
+`activate` imports the named ones, validates their options and returns the `ActivePlugins` of one
 run, which call hooks in written order and know whom to blame. `installed.py` lists what there is.
 """
 
@@ -22,7 +22,7 @@ from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
-from accel_bench.plugins.validation import hook_arguments, misfits, wrong_declarations
+from accel_bench.plugins.validation import hook_arguments, validation_problems, wrong_declarations
 from accel_bench.result import PluginVersion
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import Use
@@ -32,7 +32,7 @@ NO_PLUGIN = "none"
 
 
 @dataclass(frozen=True)
-class Member:
+class ActivePlugin:
     """One active use: an instance, and where it came from."""
 
     instance: Plugin[Any]
@@ -54,28 +54,28 @@ class Member:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
 
-class Active:
+class ActivePlugins:
     """The plugins of one run, in the order in which their hooks are called."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = tuple(members)
+    def __init__(self, members: Sequence[ActivePlugin]) -> None:
+        self.plugins = tuple(members)
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        for number, member in enumerate(self.members):
+        for number, member in enumerate(self.plugins):
             self._register(member, f"{number}:{member.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
 
-    def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, Any]]:
+    def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
         """Call a hook of every plugin that implements it, in order; yield who returned what.
 
         Raises HookError that names the plugin when it raises anything that is not ours.
         """
         functions = self._functions(hook)
-        for member in self.members:
+        for member in self.plugins:
             if id(member.instance) in functions:
                 yield member, self._call(member, functions[id(member.instance)], arguments)
 
-    def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[Member, list[Any]]]:
+    def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
         """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
 
         Raises HookError for anything else, and for an iterable that raises on its way.
@@ -83,11 +83,11 @@ class Active:
         for member, found in self.call_all(hook, **arguments):
             if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
                 raise wrong_answer(member, hook, "a list", found)
-            with blaming(member, hook):
+            with attribute_errors_to(member, hook):
                 items = [] if found is None else list(found)
             yield member, items
 
-    def call_member(self, member: Member, hook: str, **arguments: Any) -> Any:
+    def call_member(self, member: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
         found = self._functions(hook).get(id(member.instance))
         return None if found is None else self._call(member, found, arguments)
@@ -99,7 +99,7 @@ class Active:
             return None
         return self._call(member, self._functions(hook)[id(member.instance)], arguments)
 
-    def answers(self, hook: str) -> Member | None:
+    def answers(self, hook: str) -> ActivePlugin | None:
         """Who answers a one-answer hook."""
         return self._answers[hook]
 
@@ -109,19 +109,19 @@ class Active:
 
     def versions(self) -> tuple[PluginVersion, ...]:
         """Name, distribution and version of each plugin, once, in order."""
-        return tuple(dict.fromkeys(member.version for member in self.members))
+        return tuple(dict.fromkeys(member.version for member in self.plugins))
 
     def loss_tolerance(self) -> float | None:
         """The largest tolerance that a plugin of the stack declares."""
-        of_stack = [member.instance.loss_tolerance for member in self.members if not member.slot]
+        of_stack = [member.instance.loss_tolerance for member in self.plugins if not member.slot]
         return max((value for value in of_stack if value is not None), default=None)
 
-    def _register(self, member: Member, name: str) -> None:
+    def _register(self, member: ActivePlugin, name: str) -> None:
         """Check names and arguments of the plugin's hooks, then let pluggy know them."""
-        if wrong := misfits(type(member.instance)):
+        if wrong := validation_problems(type(member.instance)):
             label = f"plugin {member.name!r} ({member.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
-        with blaming(member, "registration"):
+        with attribute_errors_to(member, "registration"):
             self._manager.register(member.instance, name)
 
     def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
@@ -129,15 +129,15 @@ class Active:
         caller = getattr(self._manager.hook, hook)
         return {id(found.plugin): found for found in caller.get_hookimpls()}
 
-    def _call(self, member: Member, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
+    def _call(self, member: ActivePlugin, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
         """Call one implementation with the arguments that it takes, and blame it for what it
         raises."""
-        with blaming(member, found.function.__name__):
+        with attribute_errors_to(member, found.function.__name__):
             return found.function(*(arguments[name] for name in found.argnames))
 
-    def _one_answer(self, hook: str) -> Member | None:
+    def _one_answer(self, hook: str) -> ActivePlugin | None:
         """The plugin that claims a hook, else its slot's. Two claims are an error."""
-        implementing = [m for m in self.members if id(m.instance) in self._functions(hook)]
+        implementing = [m for m in self.plugins if id(m.instance) in self._functions(hook)]
         claiming = [m for m in implementing if _claims(m, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(member.name) for member in claiming)
@@ -147,7 +147,7 @@ class Active:
         return next(iter([*claiming, *of_slot]), None)
 
 
-def wrong_answer(member: Member, hook: str, wanted: str, got: Any) -> HookError:
+def wrong_answer(member: ActivePlugin, hook: str, wanted: str, got: Any) -> HookError:
     """The error for a hook that returned the wrong thing."""
     problem = f"returned {type(got).__name__} where {wanted} is expected"
     return HookError(member.name, member.distribution, hook, problem)
@@ -170,7 +170,7 @@ def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     return kind
 
 
-def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> Active:
+def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> ActivePlugins:
     """Import, configure and register what a scenario and a stack name, and nothing else.
 
     Raises PluginError for an unknown, broken or doubled plugin, bad options, two claims, a conflict
@@ -186,12 +186,12 @@ def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> 
             given = ", ".join(use.options)
             raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
     members += [_member(use, "metrics", allow_torch) for use in scenario.metrics]
-    active = Active(members)
+    active = ActivePlugins(members)
     _check_slots(scenario, active)
     return active
 
 
-def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
+def _member(use: Use, slot: str | None, allow_torch: bool) -> ActivePlugin:
     """Import the plugin of one use and give it its validated options."""
     plugin = find(use.use)
     kind = load_class(use.use, allow_torch)
@@ -211,10 +211,10 @@ def _member(use: Use, slot: str | None, allow_torch: bool) -> Member:
         raise PluginError(
             f"{place} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
         ) from error
-    return Member(instance, use.use, slot, plugin.distribution)
+    return ActivePlugin(instance, use.use, slot, plugin.distribution)
 
 
-def _check_stack(stack: Stack, members: Sequence[Member]) -> None:
+def _check_stack(stack: Stack, members: Sequence[ActivePlugin]) -> None:
     """Refuse a plugin used twice, conflicts, and an order that a plugin rules out."""
     names = [member.name for member in members]
     for member in members:
@@ -229,7 +229,7 @@ def _check_stack(stack: Stack, members: Sequence[Member]) -> None:
         )
 
 
-def _ordered(members: Sequence[Member]) -> list[str]:
+def _ordered(members: Sequence[ActivePlugin]) -> list[str]:
     """The nearest order that `after` and `before` allow; the given one when it is allowed."""
     names = [member.name for member in members]
     earlier: dict[str, set[str]] = {name: set() for name in names}
@@ -247,7 +247,7 @@ def _ordered(members: Sequence[Member]) -> list[str]:
     return ordered
 
 
-def _check_slots(scenario: Scenario, active: Active) -> None:
+def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
     """Refuse a slot whose hooks nobody answers, such as `data: lora`."""
     for hook, slot in ONE_ANSWER.items():
         if slot is None or active.answers(hook) is not None:
@@ -260,7 +260,7 @@ def _check_slots(scenario: Scenario, active: Active) -> None:
 
 
 @contextlib.contextmanager
-def blaming(member: Member, what: str) -> Iterator[None]:
+def attribute_errors_to(member: ActivePlugin, what: str) -> Iterator[None]:
     """Turn what a plugin's code raises into an error that names the plugin."""
     try:
         yield
@@ -271,12 +271,12 @@ def blaming(member: Member, what: str) -> Iterator[None]:
         raise HookError(member.name, member.distribution, what, problem) from error
 
 
-def _claims(member: Member, hook: str) -> bool:
+def _claims(member: ActivePlugin, hook: str) -> bool:
     """Whether a plugin claims a one-answer hook that it implements.
 
     A slot's plugin that does not say so claims nothing: it answers what its slot is for.
     """
-    with blaming(member, "claims"):
+    with attribute_errors_to(member, "claims"):
         claims = member.instance.claims()
     if claims is None:
         return member.slot is None

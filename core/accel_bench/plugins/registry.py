@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
@@ -155,7 +155,7 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
 
 def _named_stack(name: str) -> str:
     """A hint where what is no plugin is the name of a stack; empty where it is none."""
-    if name not in find_samples("stacks"):
+    if name not in find_presets("stacks"):
         return ""
     return f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
 

@@ -48,13 +48,13 @@ def _declarations() -> dict[str, TypeAdapter[Any]]:
     }
 
 
-def misfits(kind: type[Plugin[Any]]) -> list[str]:
+def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
     """A sentence for each method marked as a hook that is none, with the nearest right name."""
     marked = inspect.getmembers(kind, lambda value: hasattr(value, f"{PROJECT}_impl"))
-    return [text for name, function in marked for text in _misfits_of(name, function)]
+    return [text for name, function in marked for text in _problems_of(name, function)]
 
 
-def _misfits_of(name: str, function: Any) -> Iterator[str]:
+def _problems_of(name: str, function: Any) -> Iterator[str]:
     known = hook_arguments()
     marks = getattr(function, f"{PROJECT}_impl")
     hook = marks.get("specname") or name

@@ -9,7 +9,7 @@ from io import StringIO
 from pydantic import TypeAdapter
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.compare import Side, StoredComparison
+from accel_bench.analysis.compare import ExperimentComparison, Side
 from accel_bench.analysis.wording import (
     interval_text,
     label,
@@ -25,33 +25,33 @@ from accel_bench.report.markdown import escape
 from accel_bench.scenario.experiment import canonical_json
 
 HEADERS = (
-    "", "experiment", "stack", "sitting", "tokens/s", "step ms p50/p95/p99", "spread", "peak MiB",
+    "", "experiment", "stack", "session", "tokens/s", "step ms p50/p95/p99", "spread", "peak MiB",
     "loss at end", "runs", "status", "declares",
 )  # fmt: skip
 """Headers of the two rows."""
 
 
-def render_comparison(found: Sequence[StoredComparison], format: str) -> str:
+def render_comparison(found: Sequence[ExperimentComparison], format: str) -> str:
     """Return the report as text; raises AccelBenchError for a format that there is not."""
     if format not in FORMATS:
         raise AccelBenchError(f"no report format {format!r}{did_you_mean(format, FORMATS)}")
     return FORMATS[format](found)
 
 
-def render_text(found: Sequence[StoredComparison]) -> str:
+def render_text(found: Sequence[ExperimentComparison]) -> str:
     """For each comparison its two rows, what differs, and what may be said."""
     return "\n".join(_text(one) for one in found)
 
 
-def render_json(found: Sequence[StoredComparison]) -> str:
+def render_json(found: Sequence[ExperimentComparison]) -> str:
     """One object, or a list of them where there are several sweep points."""
     if len(found) == 1:
         return found[0].model_dump_json(indent=2) + "\n"
-    documents = TypeAdapter(list[StoredComparison]).dump_json(list(found), indent=2)
+    documents = TypeAdapter(list[ExperimentComparison]).dump_json(list(found), indent=2)
     return documents.decode() + "\n"
 
 
-def render_csv(found: Sequence[StoredComparison]) -> str:
+def render_csv(found: Sequence[ExperimentComparison]) -> str:
     """A header and a flat row for each comparison."""
     rows = [_flat(one) for one in found]
     output = StringIO()
@@ -61,12 +61,12 @@ def render_csv(found: Sequence[StoredComparison]) -> str:
     return output.getvalue()
 
 
-def render_markdown(found: Sequence[StoredComparison]) -> str:
+def render_markdown(found: Sequence[ExperimentComparison]) -> str:
     """For each comparison a table of both, a table of what differs, and the sentence."""
     return "\n".join(_markdown(one) for one in found)
 
 
-FORMATS: Mapping[str, Callable[[Sequence[StoredComparison]], str]] = {
+FORMATS: Mapping[str, Callable[[Sequence[ExperimentComparison]], str]] = {
     "table": render_text,
     "json": render_json,
     "csv": render_csv,
@@ -75,7 +75,7 @@ FORMATS: Mapping[str, Callable[[Sequence[StoredComparison]], str]] = {
 """Forms by the name that `--format` takes."""
 
 
-def sentence(one: StoredComparison) -> str:
+def sentence(one: ExperimentComparison) -> str:
     """What may be said of B against A, and on what grounds."""
     a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
     if one.ratio is None:
@@ -87,12 +87,14 @@ def sentence(one: StoredComparison) -> str:
     loss = f"loss {one.loss_verdict}" + (f" ({one.loss_reason})" if one.loss_reason else "")
     first = [loss] if one.loss_verdict == "different" else []
     parts = [*first, f"B, {b}, has {speed}", f"against A, {a}: {verdict}"]
-    if one.verdict == "inconclusive" and one.smallest_visible_effect is not None:
-        parts.append(f"these pairs show only effects above {percent(one.smallest_visible_effect)}")
+    if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
+        parts.append(
+            f"these pairs show only effects above {percent(one.minimum_detectable_effect)}"
+        )
     return "; ".join([*parts, *([] if first else [loss])]) + "."
 
 
-def _text(one: StoredComparison) -> str:
+def _text(one: ExperimentComparison) -> str:
     """One comparison for the terminal."""
     lines = _aligned([HEADERS, _cells("A", one.a), _cells("B", one.b)])
     for side in (one.a, one.b):
@@ -134,7 +136,7 @@ def _cells(name: str, side: Side) -> list[str]:
         name,
         side.experiment_id,
         label(side.stack, side.sweep),
-        ", ".join(side.sittings),
+        ", ".join(side.sessions),
         f"{rate(speed.median)} ({interval_text(speed, rate)})" if speed else EMPTY,
         "/".join(map(milliseconds, quantiles)) or EMPTY,
         EMPTY if step is None or step.spread is None else percent(step.spread),
@@ -146,7 +148,7 @@ def _cells(name: str, side: Side) -> list[str]:
     ]
 
 
-def _markdown(one: StoredComparison) -> str:
+def _markdown(one: ExperimentComparison) -> str:
     """One comparison as Markdown."""
     names = " and ".join(escape(label(side.stack, side.sweep)) for side in (one.a, one.b))
     lines = [f"## {names}", "", _line(HEADERS), _line(["---"] * len(HEADERS))]
@@ -169,7 +171,7 @@ def _value(value: object) -> str:
     return EMPTY if value is None else plain_value(value)
 
 
-def _flat(one: StoredComparison) -> dict[str, str | float | None]:
+def _flat(one: ExperimentComparison) -> dict[str, str | float | None]:
     """One comparison on one row, with the names of the document."""
     whole = one.model_dump(mode="json", exclude={"a", "b", "declared", "differing", "ratio"})
     return {
@@ -189,7 +191,7 @@ def _flat_side(name: str, side: Side) -> dict[str, str | float | None]:
         f"{name}_experiment_id": side.experiment_id,
         f"{name}_stack": side.stack,
         f"{name}_sweep": canonical_json(side.sweep),
-        f"{name}_sittings": "; ".join(side.sittings),
+        f"{name}_sessions": "; ".join(side.sessions),
         f"{name}_status": side.status.value,
         f"{name}_runs": side.runs,
         **interval_columns(f"{name}_tokens_per_second", side.tokens_per_second),

@@ -47,7 +47,7 @@ def _row(summary: Summary, row: ExperimentSummary) -> dict[str, str | float | No
         "pairs": row.pairs,
         "verdict": row.verdict,
         "verdict_reason": row.verdict_reason,
-        "smallest_visible_effect": row.smallest_visible_effect,
+        "minimum_detectable_effect": row.minimum_detectable_effect,
         "pairs_needed": row.pairs_needed,
         "step_seconds_p50": step.p50 if step else None,
         "step_seconds_p90": step.p90 if step else None,

@@ -11,17 +11,17 @@ from typing import Any
 import yaml
 
 from accel_bench.documents.redaction import Redactor
-from accel_bench.planning.plan import Planned, Wishes, scenario_of
+from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
 from accel_bench.runner.folders import packages_list, write_atomically
 
 
-def repeat_command(folder: Path, root: Path, wishes: Wishes) -> tuple[str, ...]:
+def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
     """Arguments that run the same experiment once more, from the scenario in the run's folder."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
-    command += ["--repeats", "1", "--results", str(root)]
-    command += ["--allow-env"] if wishes.allow_environment else []
-    command += ["--trust-remote-code"] if wishes.trust_remote_code else []
+    command += ["--rounds", "1", "--results", str(root)]
+    command += ["--allow-env"] if request.allow_environment else []
+    command += ["--trust-remote-code"] if request.trust_remote_code else []
     return tuple(command)
 
 

@@ -17,13 +17,13 @@ from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
-from accel_bench.plugins.manager import Active, wrong_answer
+from accel_bench.plugins.manager import ActivePlugins, wrong_answer
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.logs import log_tail, redact_file
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
 from accel_bench.runner.signals import undisturbed
-from accel_bench.runner.supervise import Beat, Ending, Watch
+from accel_bench.runner.supervise import Ending, Progress, Watch
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Attempt:
     job: Job
     """What the ranks are told."""
 
-    sitting: str
-    """The sitting that it belongs to."""
+    session: str
+    """The session that it belongs to."""
 
     position: int
     """Place within the round."""
@@ -65,10 +65,10 @@ class Seen(NamedTuple):
     """What an observer raised."""
 
 
-def carry_out(
+def run_attempt(
     attempt: Attempt,
-    active: Active,
-    on_beat: Callable[[Beat], None],
+    active: ActivePlugins,
+    on_progress: Callable[[Progress], None],
     keep: Callable[[Result], None],
 ) -> Result:
     """Run the attempt to its end, whatever that is, and `keep` its result.
@@ -85,7 +85,7 @@ def carry_out(
         before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
         ranks = _start(job, active)
-        watch = Watch(job, ranks, on_beat)
+        watch = Watch(job, ranks, on_progress)
         ending = watch.ending
         watch.run(job.experiment.scenario.measure.timeout_seconds, lambda: observation.start(ranks))
     except KeyboardInterrupt as stop:
@@ -113,7 +113,7 @@ def carry_out(
     return result
 
 
-def _start(job: Job, active: Active) -> Sequence[RankProcess]:
+def _start(job: Job, active: ActivePlugins) -> Sequence[RankProcess]:
     """Have the launcher start the ranks. Raises HookError when it returns anything else."""
     ranks = active.call_one("launch_ranks", job=job)
     found = ranks if isinstance(ranks, list | tuple) else ()
@@ -149,7 +149,7 @@ def _with_what_was_seen(verdict: Verdict, found: Mapping[int, RankResult], seen:
 
 def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
     attempt: Attempt,
-    active: Active,
+    active: ActivePlugins,
     verdict: Verdict,
     ending: Ending,
     found: dict[int, RankResult],
@@ -161,7 +161,7 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
     status, reasons = verdict.status, verdict.reasons
     return Result(
         run_id=job.run_id,
-        sitting=attempt.sitting,
+        session=attempt.session,
         experiment=job.experiment,
         round=job.round,
         position=attempt.position,

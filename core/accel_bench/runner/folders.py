@@ -35,13 +35,13 @@ def slug(text: str) -> str:
     return f"{plain[: MAXIMUM_NAME - len(mark) - 1] or 'unnamed'}-{mark}"
 
 
-def run_folder(root: Path, sitting: str, name: str) -> Path:
-    """Make and return the new folder `runs/<sitting>/<name>` of an attempt, its names as slugs.
+def run_folder(root: Path, session: str, name: str) -> Path:
+    """Make and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
     Raises StoreError when it is already there, or when a link would lead out of the root.
     """
     inside = root.resolve()
-    parent = inside / RUNS_FOLDER / slug(sitting)
+    parent = inside / RUNS_FOLDER / slug(session)
     target = parent / slug(name)
     with named_faults(target):
         for folder in (parent.parent, parent):

@@ -10,7 +10,7 @@ from typing import Any
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import Observer, RankProcess
-from accel_bench.plugins.manager import Active, Member, wrong_answer
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
 from accel_bench.result import Metric, RankResult
 
 HOOK = "observe_ranks"
@@ -25,14 +25,14 @@ HURRIED_SECONDS = 1.0
 class Observation:
     """The observers of one attempt; each that was started is finished, whatever the others do."""
 
-    def __init__(self, job: Job, active: Active) -> None:
+    def __init__(self, job: Job, active: ActivePlugins) -> None:
         self._job = job
         self._active = active
-        self._observers: list[tuple[Member, Observer]] = []
+        self._observers: list[tuple[ActivePlugin, Observer]] = []
 
     def start(self, ranks: Sequence[RankProcess]) -> None:
         """Let every plugin start its observer. Raises HookError that names the plugin."""
-        for member in self._active.members:
+        for member in self._active.plugins:
             call = partial(self._active.call_member, member, HOOK, job=self._job, ranks=ranks)
             observer = _bounded(member, PATIENCE_SECONDS, call)
             if observer is None:
@@ -57,7 +57,7 @@ class Observation:
 
 
 def _finish(
-    member: Member, observer: Observer, results: Mapping[int, RankResult], seconds: float
+    member: ActivePlugin, observer: Observer, results: Mapping[int, RankResult], seconds: float
 ) -> list[Metric]:
     """What one observer has seen. Raises HookError when that is no list of metrics."""
 
@@ -71,7 +71,7 @@ def _finish(
     return found
 
 
-def _bounded(member: Member, seconds: float, call: Callable[[], Any]) -> Any:
+def _bounded(member: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:
     """What a plugin's code returns, called in a thread that is left behind when it hangs.
 
     Raises HookError for whatever it raises: Ctrl-C reaches the main thread alone, so that even a

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from accel_bench.job import Job
 from accel_bench.result import RankResult, Status
-from accel_bench.runner.supervise import Beat, Ending, read_rank
+from accel_bench.runner.supervise import Ending, Progress, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process brings upon itself."""
@@ -62,7 +62,7 @@ def describe_exit(code: int | None) -> str:
 def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
     """The time limit was reached: name the rank that is furthest behind."""
     rank = ending.slowest or 0
-    beat = ending.beats.get(rank, Beat(0, "start"))
+    beat = ending.beats.get(rank, Progress(0, "start"))
     limit = job.experiment.scenario.measure.timeout_seconds
     # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
     who = "the run" if ending.slowest is None or job.world_size == 1 else f"rank {rank}"
@@ -98,7 +98,7 @@ def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankRes
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
         return Verdict(found.status, reasons, found.phase, rank)
-    beat = ending.beats.get(rank, Beat(0, "start"))
+    beat = ending.beats.get(rank, Progress(0, "start"))
     code = ending.exits.get(rank)
     end = describe_exit(code)
     status = Status.FAILED

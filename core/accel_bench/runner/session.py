@@ -16,13 +16,13 @@ from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_ending, record_start, repeat_command
-from accel_bench.runner.attempt import Attempt, carry_out
+from accel_bench.runner.attempt import Attempt, run_attempt
 from accel_bench.runner.folders import run_folder
-from accel_bench.runner.supervise import Beat
+from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
-from accel_bench.store.records import Sitting
+from accel_bench.store.records import SessionRecord
 
 CACHE_FOLDER = "cache"
 """Where content-keyed caches lie in a results folder."""
@@ -37,7 +37,7 @@ DROPPED = frozenset(
         Status.TIMEOUT,
     }
 )
-"""Endings after which a stack is not run again in this sitting: it would most likely end so again.
+"""Endings after which a stack is not run again in this session: it would most likely end so again.
 """
 
 
@@ -50,7 +50,7 @@ class Reporter(Protocol):
     def on_start(self, planned: Planned, what: str) -> None:
         """A process group is about to start; `what` is `prepare` or `round 2 of 5`."""
 
-    def on_beat(self, planned: Planned, beat: Beat) -> None:
+    def on_progress(self, planned: Planned, beat: Progress) -> None:
         """A few times a second while it runs."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
@@ -64,7 +64,7 @@ def new_id() -> str:
 
 @dataclass
 class Session:
-    """One sitting on one results folder."""
+    """One session on one results folder."""
 
     store: Store
     """Where results go."""
@@ -85,12 +85,12 @@ class Session:
     """Arguments of the program, for the record."""
 
     id: str = field(default_factory=new_id)
-    """Name of the sitting: its UTC time and random digits."""
+    """Name of the session: its UTC time and random digits."""
 
     continues: tuple[str, ...] = ()
-    """Earlier sittings whose complete rounds count, also where all others are not resumed."""
+    """Earlier sessions whose complete rounds count, also where all others are not resumed."""
 
-    def carry_out(self, plan: Plan) -> None:
+    def run_plan(self, plan: Plan) -> None:
         """Run what the plan asks for; every attempt is stored as soon as it has ended.
 
         Ctrl-C ends the run in progress, stores it, and is raised again.
@@ -98,33 +98,33 @@ class Session:
         points = [
             SweepPoint(self, plan, list(group)) for _, group in groupby(plan.runnable, _point_of)
         ]
-        self.store.add_sitting(self._sitting(plan, points))
+        self.store.add_session(self._record(plan, points))
         self.reporter.on_plan(plan, sum(len(s) for point in points for s in point.rounds.values()))
         for point in points:
-            point.carry_out()
+            point.run_point()
 
     def results(self, plan: Plan) -> list[Result]:
-        """Results of the plan's experiments: of this sitting, and of earlier ones that count."""
+        """Results of the plan's experiments: of this session, and of earlier ones that count."""
         ids = [planned.experiment.id for planned in plan.planned]
         return [*self.earlier(ids), *self._own(ids)]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Results of earlier sittings that count: of all with `resume`, else of named ones."""
+        """Results of earlier sessions that count: of all with `resume`, else of named ones."""
         if self.resume:
             found = self.store.results(experiment_ids=ids)
-            return [result for result in found if result.sitting != self.id]
+            return [result for result in found if result.session != self.id]
         return [
             result
-            for sitting in self.continues
-            for result in self.store.results(sitting=sitting, experiment_ids=ids)
+            for session in self.continues
+            for result in self.store.results(session=session, experiment_ids=ids)
         ]
 
     def _own(self, ids: Sequence[str]) -> list[Result]:
-        return self.store.results(sitting=self.id, experiment_ids=ids)
+        return self.store.results(session=self.id, experiment_ids=ids)
 
-    def _sitting(self, plan: Plan, points: Sequence[SweepPoint]) -> Sitting:
+    def _record(self, plan: Plan, points: Sequence[SweepPoint]) -> SessionRecord:
         order = {point.planned[0].experiment.point: list(point.rounds.values()) for point in points}
-        return Sitting(
+        return SessionRecord(
             id=self.id,
             started_at=_now(),
             scenario=plan.file.name,
@@ -146,11 +146,11 @@ class SweepPoint:
         self._found = 0
         measure = plan.file.measure
         names = [one.experiment.stack.name for one in self.planned]
-        order = williams_rounds(names, measure.repeats, measure.seed)
-        missing = self._missing_rounds(measure.repeats)
+        order = williams_rounds(names, measure.rounds, measure.seed)
+        missing = self._missing_rounds(measure.rounds)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in missing}
 
-    def carry_out(self) -> None:
+    def run_point(self) -> None:
         """Prepare every stack, then run the rounds."""
         if not self.rounds:
             return
@@ -174,10 +174,10 @@ class SweepPoint:
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
         """One run of one stack, tried again while that may help."""
-        repeats = self._plan.file.measure.repeats
+        rounds = self._plan.file.measure.rounds
         for attempt in range(self._session.retries + 1):
             again = f", attempt {attempt + 1}" if attempt else ""
-            what = f"round {number + 1} of {repeats}{again}"
+            what = f"round {number + 1} of {rounds}{again}"
             self._session.reporter.on_start(planned, what)
             result = self._attempt(planned, "measure", number, position, attempt)
             self._session.reporter.on_result(planned, result)
@@ -200,7 +200,7 @@ class SweepPoint:
         root = session.store.folder
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
         folder = run_folder(root, session.id, name)
-        command = repeat_command(folder, root, self._plan.wishes)
+        command = repeat_command(folder, root, self._plan.request)
         record_start(folder, planned, command)
         job = Job(
             purpose=purpose,
@@ -211,14 +211,14 @@ class SweepPoint:
             warmup=self._warmup,
             round=number,
             attempt=attempt,
-            trust_remote_code=self._plan.wishes.trust_remote_code,
+            trust_remote_code=self._plan.request.trust_remote_code,
         )
         facts = session.machine.model_dump(mode="json")
         what = Attempt(job, session.id, position, command, facts, root)
-        return carry_out(
+        return run_attempt(
             what,
             planned.active,
-            lambda beat: session.reporter.on_beat(planned, beat),
+            lambda beat: session.reporter.on_progress(planned, beat),
             lambda result: self._keep(folder, result, purpose),
         )
 
@@ -235,20 +235,20 @@ class SweepPoint:
         """Earlier results of these experiments, when they are to be counted."""
         return self._session.earlier([planned.experiment.id for planned in self.planned])
 
-    def _missing_rounds(self, repeats: int) -> list[int]:
+    def _missing_rounds(self, rounds: int) -> list[int]:
         """Numbers of the rounds to run: as many as are lacking, and first those that have a gap.
 
-        A round is complete when every stack has a completed run in it from one sitting.
+        A round is complete when every stack has a completed run in it from one session.
         """
         by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
         for result in self._stored:
             if result.status.completed:
-                key = (result.sitting, result.round)
+                key = (result.session, result.round)
                 by_round.setdefault(key, set()).add(_name(result.experiment))
         wanted = {_name(planned.experiment) for planned in self.planned}
         complete = [number for (_, number), found in by_round.items() if found == wanted]
-        missing = [number for number in range(repeats) if number not in complete]
-        return missing[: max(0, repeats - len(complete))]
+        missing = [number for number in range(rounds) if number not in complete]
+        return missing[: max(0, rounds - len(complete))]
 
     def _known_warmup(self) -> int | None:
         """The warm-up that earlier rounds have settled on; None lets round 1 find it."""

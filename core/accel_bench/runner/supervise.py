@@ -28,7 +28,7 @@ HUNG_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Beat:
+class Progress:
     """What a rank was doing when it was last looked at."""
 
     step: int
@@ -45,7 +45,7 @@ class Ending:
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""
 
-    beats: dict[int, Beat] = field(default_factory=dict)
+    beats: dict[int, Progress] = field(default_factory=dict)
     """Last heartbeat by rank."""
 
     first_bad: int | None = None
@@ -65,12 +65,12 @@ class Watch:
     """One attempt's ranks, from the moment they have been started."""
 
     def __init__(
-        self, job: Job, ranks: Sequence[RankProcess], on_beat: Callable[[Beat], None]
+        self, job: Job, ranks: Sequence[RankProcess], on_progress: Callable[[Progress], None]
     ) -> None:
         self.ending = Ending()
         self._job = job
         self._ranks = ranks
-        self._on_beat = on_beat
+        self._on_beat = on_progress
         self._changed = time.monotonic()
         self._ending_them = False
 
@@ -148,7 +148,7 @@ class Watch:
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.ending.expired = "hung" if hung else "timeout"
         running = [rank.rank for rank in self._running()]
-        steps = {rank: self.ending.beats.get(rank, Beat(0, "start")).step for rank in running}
+        steps = {rank: self.ending.beats.get(rank, Progress(0, "start")).step for rank in running}
         fewest = [rank for rank in steps if steps[rank] == min(steps.values())]
         self.ending.slowest = fewest[0] if len(fewest) == 1 else None
         self._dump_stacks()
@@ -184,7 +184,7 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
         return None
 
 
-def read_beat(job: Job, rank: int) -> Beat | None:
+def read_beat(job: Job, rank: int) -> Progress | None:
     """The last heartbeat of a rank; None before it has written one."""
     try:
         page = job.heartbeat_path(rank).read_bytes()
@@ -193,4 +193,4 @@ def read_beat(job: Job, rank: int) -> Beat | None:
     if len(page) != HEARTBEAT_BYTES:
         return None
     step, phase = struct.unpack("=QQ", page)
-    return Beat(step, PHASES[phase] if phase < len(PHASES) else "")
+    return Progress(step, PHASES[phase] if phase < len(PHASES) else "")

@@ -10,7 +10,7 @@ from typing import Any
 
 from accel_bench.documents.document import MAXIMUM_DEPTH
 from accel_bench.documents.load import Document, Location, load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.models import LadderPlace, StackEntry, Work
@@ -144,7 +144,7 @@ def _move_places(draft: Draft, stack: str) -> None:
 
 def _named_stack(draft: Draft, name: str, wanted: str) -> dict[str, Any]:
     """Read a named stack: beside the file, then from the samples."""
-    known = find_samples("stacks")
+    known = find_presets("stacks")
     if draft.folder is not None:
         beside = [*draft.folder.glob("*.yaml"), *(draft.folder / "stacks").glob("*.yaml")]
         known = {**known, **{path.stem: path for path in beside}}
@@ -203,7 +203,7 @@ def _base_path(document: Document, folder: Path, base: str) -> Path:
     beside = folder / base
     if beside.is_file():
         return beside
-    known = find_samples("scenarios")
+    known = find_presets("scenarios")
     if base in known:
         return known[base]
     where = document.where(("extends",))

@@ -30,7 +30,7 @@ OF_THE_COMPARISON = frozenset(
         "description",
         "launcher",
         "measure",
-        "measure.repeats",
+        "measure.rounds",
         "measure.seed",
         "measure.timeout_seconds",
         "name",

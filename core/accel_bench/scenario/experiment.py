@@ -57,7 +57,7 @@ def digest(value: Any, length: int = 12) -> str:
 def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:
     """Collect what can change a result.
 
-    Names, repeats, timeouts and folders are left out: they do not change what a process does.
+    Names, rounds, timeouts and folders are left out: they do not change what a process does.
     `environment` holds versions, devices and fingerprints (see `accel_bench.planning.plan`).
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})

@@ -76,7 +76,7 @@ class Measure(Frozen):
     phase_steps: int = Field(5, ge=0)
     """Steps after the window that are split into data, forward, backward and optimizer; 0: none."""
 
-    repeats: PositiveInt = 5
+    rounds: PositiveInt = 5
     """Rounds: each runs every stack once, in fresh processes."""
 
     sync: Literal["window", "each"] = "window"

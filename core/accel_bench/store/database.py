@@ -19,25 +19,25 @@ from accel_bench.store import sqlite
 from accel_bench.store.records import (
     Columns,
     Row,
-    Sitting,
+    SessionRecord,
     chronological_key,
     intact,
     run_columns,
-    sitting_columns,
+    session_columns,
     to_result,
     to_row,
-    to_sitting,
+    to_session,
 )
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     META,
     METADATA,
     RUNS,
-    SITTINGS,
+    SESSIONS,
     STORE_VERSION,
 )
 
-__all__ = ["Row", "Sitting", "Store", "open_store"]
+__all__ = ["Row", "SessionRecord", "Store", "open_store"]
 
 TIMEOUT_SECONDS = 30.0
 """How long another writer is waited for."""
@@ -72,20 +72,20 @@ class Store:
         """Close all connections."""
         self._engine.dispose()
 
-    def add_sitting(self, sitting: Sitting) -> None:
-        """Store a sitting; its runs can be added from now on."""
-        columns = sitting_columns(sitting, self._redactor)
+    def add_session(self, session: SessionRecord) -> None:
+        """Store a session; its runs can be added from now on."""
+        columns = session_columns(session, self._redactor)
         with sqlite.named_faults(self._path), self._writing.begin() as connection:
-            same = select(SITTINGS.c.id).where(SITTINGS.c.id == sitting.id)
+            same = select(SESSIONS.c.id).where(SESSIONS.c.id == session.id)
             if connection.scalar(same) is not None:
-                raise StoreError(f"the sitting {sitting.id!r} is already in {self._path}")
-            connection.execute(insert(SITTINGS), columns)
+                raise StoreError(f"the session {session.id!r} is already in {self._path}")
+            connection.execute(insert(SESSIONS), columns)
 
     def add(self, result: Result) -> None:
         """Store one result in one transaction: when this returns, the row is on the disk.
 
         Secrets of this process's environment are redacted. A run id that is already there and a
-        sitting that is not are errors; nothing is ever overwritten.
+        session that is not are errors; nothing is ever overwritten.
         """
         columns = run_columns(result, self._redactor)
         with sqlite.named_faults(self._path), self._writing.begin() as connection:
@@ -94,25 +94,25 @@ class Store:
                 raise StoreError(
                     f"run {result.run_id!r} is already in {self._path}, and nothing is overwritten"
                 )
-            its_sitting = select(SITTINGS.c.id).where(SITTINGS.c.id == columns["sitting"])
-            if connection.scalar(its_sitting) is None:
+            its_session = select(SESSIONS.c.id).where(SESSIONS.c.id == columns["session"])
+            if connection.scalar(its_session) is None:
                 raise StoreError(
-                    f"run {result.run_id!r} belongs to the sitting {result.sitting!r}, which is "
-                    f"not in {self._path}; add the sitting first"
+                    f"run {result.run_id!r} belongs to the session {result.session!r}, which is "
+                    f"not in {self._path}; add the session first"
                 )
             connection.execute(insert(RUNS), columns)
 
     def results(
         self,
         *,
-        sitting: str | None = None,
+        session: str | None = None,
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
         """Sound results by start, round, position, attempt; `rows` has the others too."""
         conditions: list[ColumnElement[bool]] = []
-        if sitting is not None:
-            conditions.append(RUNS.c.sitting == sitting)
+        if session is not None:
+            conditions.append(RUNS.c.session == session)
         if experiment_ids is not None:
             conditions.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
         if scenario is not None:
@@ -124,8 +124,8 @@ class Store:
         return [to_row(columns) for columns in self._runs()]
 
     def find(self, prefix: str) -> list[Result]:
-        """Results whose run id, experiment id or sitting id is `prefix`, or else begins with it."""
-        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.sitting)
+        """Results whose run id, experiment id or session id is `prefix`, or else begins with it."""
+        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
         found = list(self._runs(or_(*(name == prefix for name in names))))
         if not found and prefix:
             begins = (func.substr(name, 1, len(prefix)) == prefix for name in names)
@@ -140,10 +140,10 @@ class Store:
             )
         return sound
 
-    def sittings(self) -> list[Sitting]:
-        """All intact sittings in order of their start."""
-        query = select(SITTINGS).order_by(SITTINGS.c.started_at, SITTINGS.c.id)
-        return [to_sitting(columns) for columns in self._fetch(query) if intact(columns)]
+    def sessions(self) -> list[SessionRecord]:
+        """All intact sessions in order of their start."""
+        query = select(SESSIONS).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
+        return [to_session(columns) for columns in self._fetch(query) if intact(columns)]
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
         """Columns of the runs that meet all conditions."""
@@ -175,7 +175,7 @@ class Store:
 
     def _unknown(self, prefix: str) -> str:
         """Say which ids are near the unknown one; the newest ones when none is."""
-        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.sitting)
+        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
         query = select(*names).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
         near = did_you_mean(prefix, {name for row in rows for name in row})
@@ -183,7 +183,7 @@ class Store:
             newest = list(dict.fromkeys(name for row in rows for name in row))[:6]
             near = f"; the newest are {', '.join(newest)}" if newest else "; there are none yet"
         return (
-            f"no run, experiment or sitting in {self.folder} begins with {prefix!r}{near} "
+            f"no run, experiment or session in {self.folder} begins with {prefix!r}{near} "
             "(`accel-bench results list` shows all)"
         )
 

@@ -22,8 +22,8 @@ CORRUPT = "corrupt"
 """Status of a row whose content does not fit its checksum."""
 
 
-class Sitting(Frozen):
-    """One `accel-bench run`: only runs of one sitting are paired."""
+class SessionRecord(Frozen):
+    """One `accel-bench run`: only runs of one session are paired."""
 
     id: str
     """Unique name."""
@@ -35,7 +35,7 @@ class Sitting(Frozen):
     """Name of the scenario, or of the folder of scenarios."""
 
     command: tuple[str, ...] = ()
-    """Arguments that the sitting was started with."""
+    """Arguments that the session was started with."""
 
     document: dict[str, JsonValue] = Field(default_factory=dict)
     """What the plan was: the text of the resolved scenario file, the order of the rounds."""
@@ -47,8 +47,8 @@ class Row(Frozen):
     run_id: str
     """Unique name of the attempt."""
 
-    sitting: str
-    """Id of the sitting that it belongs to."""
+    session: str
+    """Id of the session that it belongs to."""
 
     experiment_id: str
     """Id of what was run."""
@@ -100,7 +100,7 @@ def run_columns(result: Result, redactor: Redactor) -> Columns:
     return with_checksum(
         {
             "run_id": stored.run_id,
-            "sitting": stored.sitting,
+            "session": stored.session,
             "experiment_id": stored.experiment.id,
             "scenario": stored.experiment.scenario.name,
             "stack": stored.experiment.stack.name,
@@ -116,15 +116,15 @@ def run_columns(result: Result, redactor: Redactor) -> Columns:
     )
 
 
-def sitting_columns(sitting: Sitting, redactor: Redactor) -> Columns:
-    """Columns of a sitting, without secrets and with their checksum."""
+def session_columns(session: SessionRecord, redactor: Redactor) -> Columns:
+    """Columns of a session, without secrets and with their checksum."""
     return with_checksum(
         {
-            "id": sitting.id,
-            "started_at": sitting.started_at,
-            "scenario": redactor.redact(sitting.scenario),
-            "command": canonical_json(redactor.redact_arguments(sitting.command)),
-            "document": canonical_json(redactor.redact_value(sitting.document)),
+            "id": session.id,
+            "started_at": session.started_at,
+            "scenario": redactor.redact(session.scenario),
+            "command": canonical_json(redactor.redact_arguments(session.command)),
+            "document": canonical_json(redactor.redact_value(session.document)),
         }
     )
 
@@ -164,9 +164,9 @@ def to_result(columns: Mapping[str, Any]) -> Result:
         ) from error
 
 
-def to_sitting(columns: Mapping[str, Any]) -> Sitting:
-    """The stored sitting of an intact row."""
-    return Sitting(
+def to_session(columns: Mapping[str, Any]) -> SessionRecord:
+    """The stored session of an intact row."""
+    return SessionRecord(
         id=columns["id"],
         started_at=columns["started_at"],
         scenario=columns["scenario"],
@@ -181,7 +181,7 @@ def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, s
     return (_text(columns["started_at"]), round_, position, attempt, _text(columns["run_id"]))
 
 
-_TEXTS = ("run_id", "sitting", "experiment_id", "scenario", "stack", "status", "started_at")
+_TEXTS = ("run_id", "session", "experiment_id", "scenario", "stack", "status", "started_at")
 
 
 def _checksum(columns: Mapping[str, Any]) -> str:

@@ -19,8 +19,8 @@ META = Table(
 )
 """One row: the version of the tables, and of the accel-bench that made them."""
 
-SITTINGS = Table(
-    "sittings",
+SESSIONS = Table(
+    "sessions",
     METADATA,
     Column("id", Text, primary_key=True),
     Column("started_at", Text, nullable=False),
@@ -35,7 +35,7 @@ RUNS = Table(
     "runs",
     METADATA,
     Column("run_id", Text, primary_key=True),
-    Column("sitting", Text, ForeignKey("sittings.id"), nullable=False),
+    Column("session", Text, ForeignKey("sessions.id"), nullable=False),
     Column("experiment_id", Text, nullable=False),
     Column("scenario", Text, nullable=False),
     Column("stack", Text, nullable=False),

@@ -1,4 +1,4 @@
-"""Which stored runs two words mean: ids, or names of stacks within a sitting."""
+"""Which stored runs two words mean: ids, or names of stacks within a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def select_pairs(
 ) -> list[tuple[Runs, Runs]]:
     """What A and B mean, for each sweep point that both have. Raises StoreError.
 
-    A word is the name of a stack (`nf4`), the same within sittings (`SITTING/nf4`, `/nf4` for all
+    A word is the name of a stack (`nf4`), the same within sessions (`SESSION/nf4`, `/nf4` for all
     of them), or the beginning of the id of an experiment or a run. A bare name means the newest
     command that ran both, else the newest one that ran it. `store_b` is where B lies, if elsewhere.
     """
@@ -32,14 +32,14 @@ def select_pairs(
 
 def _candidates(store: Store, word: str) -> Runs:
     """Everything that the word may mean."""
-    sitting, slash, name = word.rpartition("/")
+    session, slash, name = word.rpartition("/")
     rows = [row for row in store.rows() if not row.corrupt]
     named = [row for row in rows if row.stack == (name if slash else word)]
     if slash:
-        named = [row for row in named if row.sitting.startswith(sitting)]
+        named = [row for row in named if row.session.startswith(session)]
         if not named:
             raise StoreError(
-                f"no sitting in {store.folder} begins with {sitting!r} and has a stack called "
+                f"no session in {store.folder} begins with {session!r} and has a stack called "
                 f"{name!r} (`accel-bench results list` shows all)"
             )
     return _results(store, named) if named else store.find(word)
@@ -78,8 +78,8 @@ def _newest(word: str, runs: Runs) -> Runs:
 
 
 def _command(run: Result) -> tuple[str, str]:
-    """The command that a run belongs to, and its scenario: a gate's looks are sittings of one."""
-    return run.sitting.partition(".")[0], run.experiment.scenario.name
+    """The command that a run belongs to, and its scenario: a gate's looks are sessions of one."""
+    return run.session.partition(".")[0], run.experiment.scenario.name
 
 
 def _by_point(a: tuple[str, Runs], b: tuple[str, Runs]) -> list[tuple[Runs, Runs]]:
@@ -105,6 +105,6 @@ def _grouped(selected: tuple[str, Runs]) -> dict[str, Runs]:
         if len(meanings) > 1:
             listed = ", ".join(f"{stack} ({id} of {name})" for name, stack, id in meanings)
             raise StoreError(
-                f"{word!r} means several experiments: {listed}; give an id, or SITTING/STACK"
+                f"{word!r} means several experiments: {listed}; give an id, or SESSION/STACK"
             )
     return {point: next(iter(meanings.values())) for point, meanings in found.items()}

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
-from accel_bench.testing.in_process import Carried
+from accel_bench.testing.in_process import Execution
 from accel_bench.testing.report import RUN, Clause, proven, unproven, violated
 from accel_bench.testing.running import refuse_processes
 from accel_bench.testing.tiny import Trial, model_of
 from accel_bench.testing.traces import SEEN_THROUGH
-from accel_bench.testing.trials import Trials, losses, own_reasons
+from accel_bench.testing.trials import TrialRuns, losses, own_reasons
 
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change what is trained."""
@@ -24,7 +24,7 @@ ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
 """The other way out of a violation in one setting alone."""
 
 
-def behaviour(trials: Trials) -> Iterator[Clause]:
+def behaviour(trials: TrialRuns) -> Iterator[Clause]:
     """Run the plugin in the usual setting, look at everything, then try the other settings."""
     try:
         if reason := _cannot_be_tried(trials):
@@ -52,7 +52,7 @@ def behaviour(trials: Trials) -> Iterator[Clause]:
         yield from _other_settings(trials, carried)
 
 
-def _cannot_be_tried(trials: Trials) -> str:
+def _cannot_be_tried(trials: TrialRuns) -> str:
     """Why no run of this kit can say anything; empty where one can."""
     devices = trials.kind.devices
     if devices is not None and trials.device not in devices:
@@ -68,7 +68,7 @@ def _cannot_be_tried(trials: Trials) -> str:
     return ""
 
 
-def _no_baseline(trials: Trials, baseline: Result) -> Clause:
+def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:
     """Why nothing can be compared: the author's scenario, or a dtype that this device is bad at."""
     if not trials.scenario and baseline.status is Status.INVALID:
         return unproven(
@@ -77,7 +77,9 @@ def _no_baseline(trials: Trials, baseline: Result) -> Clause:
     return violated(RUN, f"even without the plugin: {_ending(baseline)}; mend `scenario`")
 
 
-def _of_a_run(trials: Trials, trial: Trial, baseline: Result, result: Result) -> Iterator[Clause]:
+def _of_a_run(
+    trials: TrialRuns, trial: Trial, baseline: Result, result: Result
+) -> Iterator[Clause]:
     """Everything that one good run shows."""
     yield _adapter(trials, result)
     yield _gradients(result)
@@ -95,14 +97,14 @@ def _runs(name: str, result: Result, where: str) -> Clause:
     return violated(name, f"{where}: {_ending(result)}")
 
 
-def _undone(carried: Carried, known: Collection[str] = (), where: str = "") -> Iterator[Clause]:
+def _undone(carried: Execution, known: Collection[str] = (), where: str = "") -> Iterator[Clause]:
     """What the process still shows of the run after `close_run`, but for what is known already."""
     for text in carried.left:
         if text not in known:
             yield violated(UNDONE, f"{where}{text}; put it back in close_run")
 
 
-def _after_failure(trials: Trials, trial: Trial, carried: Carried) -> Iterator[Clause]:
+def _after_failure(trials: TrialRuns, trial: Trial, carried: Execution) -> Iterator[Clause]:
     """What a run leaves behind that failed before the plugin's other hooks were called."""
     failed, where = trials.fail(trial), "after a run that failed once processes were prepared: "
     yield from _undone(failed, carried.left, where)
@@ -115,7 +117,7 @@ def _after_failure(trials: Trials, trial: Trial, carried: Carried) -> Iterator[C
         )
 
 
-def _adapter(trials: Trials, result: Result) -> Clause:
+def _adapter(trials: TrialRuns, result: Result) -> Clause:
     """Whether `needs_adapter` is what was seen."""
     used = result.experiment.scenario.adapter.use
     if trials.kind.needs_adapter or "adapter" in trials.slots:
@@ -127,14 +129,14 @@ def _adapter(trials: Trials, result: Result) -> Clause:
 
 def _gradients(result: Result) -> Clause:
     """Whether every trained module got a gradient in the first step."""
-    flow = result.ranks[0].realised.get("gradient_flow")
+    flow = result.ranks[0].effective.get("gradient_flow")
     if not isinstance(flow, dict) or not flow:
         return unproven("gradient flow", "nothing is trained by torch")
     tensors, reached = flow["trained_tensors"], flow["tensors_with_gradient"]
     return proven("gradient flow", f"{reached} of {tensors} trained tensors got a gradient")
 
 
-def _evidence(trials: Trials, result: Result) -> Clause:
+def _evidence(trials: TrialRuns, result: Result) -> Clause:
     """Whether the plugin shows that it acted."""
     shown = result.ranks[0].evidence.get(trials.name)
     metrics = (*result.ranks[0].metrics, *result.metrics)
@@ -151,7 +153,7 @@ def _evidence(trials: Trials, result: Result) -> Clause:
     )
 
 
-def _repeated(trials: Trials, trial: Trial, result: Result) -> Clause:
+def _repeated(trials: TrialRuns, trial: Trial, result: Result) -> Clause:
     """Whether a second run has the same losses, where the plugin says so."""
     name = "same seed, same losses"
     if not trials.kind.deterministic:
@@ -172,7 +174,7 @@ def _repeated(trials: Trials, trial: Trial, result: Result) -> Clause:
     )
 
 
-def _loss(trials: Trials, baseline: Result, result: Result) -> Clause:
+def _loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     """Whether the loss is the baseline's, by the rule of the reports."""
     name = "loss of the baseline"
     if not set(trials.slots) <= SAME_WORK:
@@ -201,7 +203,7 @@ def _serialised(result: Result) -> Clause:
     return violated("serialisable", "the result is not read back from JSON as it was written")
 
 
-def _other_settings(trials: Trials, usual: Carried) -> Iterator[Clause]:
+def _other_settings(trials: TrialRuns, usual: Execution) -> Iterator[Clause]:
     """The other dtypes on the usual model, and the other architectures in the usual dtype."""
     model = usual.result.experiment.scenario.model
     yield proven("dtypes", f"{model.dtype} on {model.id}")
@@ -210,7 +212,7 @@ def _other_settings(trials: Trials, usual: Carried) -> Iterator[Clause]:
     for architecture in trials.architectures():
         name = model_of(architecture)
         if name is None:
-            yield unproven("architectures", f"no model of the catalogue is a {architecture}")
+            yield unproven("architectures", f"no model of the catalog is a {architecture}")
         elif name != model.id:
             setting = ("architectures", architecture)
             yield from _in_setting(trials, setting, trials.plan(model=name), usual.left)
@@ -219,7 +221,7 @@ def _other_settings(trials: Trials, usual: Carried) -> Iterator[Clause]:
 
 
 def _in_setting(
-    trials: Trials, setting: tuple[str, str], trial: Trial, known: Collection[str]
+    trials: TrialRuns, setting: tuple[str, str], trial: Trial, known: Collection[str]
 ) -> Iterator[Clause]:
     """One more pair of runs, and what they show; `known` is left by every run."""
     clause, value = setting

@@ -15,7 +15,7 @@ from accel_bench.plugins.registry import Installed, find
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import behaviour
 from accel_bench.testing.report import Clause, Report, proven, violated
-from accel_bench.testing.trials import Trials
+from accel_bench.testing.trials import TrialRuns
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -73,7 +73,7 @@ def _clauses(name: str, options: Mapping[str, Any], trials: dict[str, Any]) -> I
         return
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        yield from behaviour(Trials(name, kind, options, root=Path(folder), **trials))
+        yield from behaviour(TrialRuns(name, kind, options, root=Path(folder), **trials))
 
 
 def _static(

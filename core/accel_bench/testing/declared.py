@@ -20,7 +20,7 @@ from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION, is_on_contract
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.registry import Installed
-from accel_bench.plugins.validation import misfits, wrong_declarations
+from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.testing.report import Clause, proven, unproven, violated
 
 HEAVY = (
@@ -116,7 +116,7 @@ def _light_planning(imported: Sequence[str], changed: Sequence[str]) -> Clause:
 
 def known_hooks(kind: type[Plugin[Any]]) -> Iterator[Clause]:
     """Every marked method is a hook, with arguments that it has."""
-    wrong = misfits(kind)
+    wrong = validation_problems(kind)
     if not implemented(kind) and not wrong:
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
     yield from (violated("known hooks", text) for text in wrong)

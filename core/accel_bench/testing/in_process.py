@@ -17,23 +17,23 @@ from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
-from accel_bench.plugins.manager import Active, Member, activate
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
-from accel_bench.runner.attempt import Attempt, carry_out
+from accel_bench.runner.attempt import Attempt, run_attempt
 from accel_bench.testing.tiny import this_machine
-from accel_bench.testing.traces import Traces, changes, preserved, read_traces
+from accel_bench.testing.traces import ProcessState, changes, preserved, read_process_state
 from accel_bench.worker import settings
 from accel_bench.worker.__main__ import write
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
 
-SITTING = "testing"
-"""The sitting of every result of the kit: so that two of them are a pair."""
+SESSION = "testing"
+"""The session of every result of the kit: so that two of them are a pair."""
 
 
 @dataclass
-class Carried:
+class Execution:
     """One experiment that was carried out, and what it left behind."""
 
     result: Result
@@ -49,8 +49,8 @@ class InProcess(Plugin[Options]):
     def __init__(self, options: Options, name: str = "", fails: bool = False) -> None:
         super().__init__(options, name)
         self.fails = fails
-        self.traces_before: Traces | None = None
-        self.traces_after: Traces | None = None
+        self.traces_before: ProcessState | None = None
+        self.traces_after: ProcessState | None = None
         self.stopped = False
 
     @hookimpl
@@ -74,13 +74,13 @@ class InProcess(Plugin[Options]):
         settings.set_environment()
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
-        self.traces_before = read_traces()
+        self.traces_before = read_process_state()
         try:
             active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
-            witnessed = Active([*active.members, _member(self)])
+            witnessed = ActivePlugins([*active.plugins, _member(self)])
             return measure(job, 0, 0, witnessed, heartbeat)
         finally:
-            self.traces_after = read_traces()
+            self.traces_after = read_process_state()
 
 
 class EndedRank:
@@ -106,7 +106,7 @@ class EndedRank:
         """It left no process behind."""
 
 
-def carry_out_here(planned: Planned, root: Path) -> Carried:
+def run_in_process(planned: Planned, root: Path) -> Execution:
     """Prepare and measure one experiment in this process, which is as before when it returns.
 
     The result is that of the preparation where that failed, as in the product. Ctrl-C is raised
@@ -121,19 +121,19 @@ def carry_out_here(planned: Planned, root: Path) -> Carried:
         left += [text for text in carried.left if text not in left]
         if not carried.result.status.completed:
             break
-    return Carried(carried.result, left)
+    return Execution(carried.result, left)
 
 
-def fail_here(planned: Planned, root: Path) -> Carried:
+def fail_in_process(planned: Planned, root: Path) -> Execution:
     """Start to measure an experiment, and end it after `prepare_process` of all its plugins."""
     return _attempt(planned, root, "measure", fails=True)
 
 
 def _attempt(
     planned: Planned, root: Path, purpose: Literal["prepare", "measure"], fails: bool = False
-) -> Carried:
+) -> Execution:
     """One purpose: a folder and a job, then everything that the product does with them."""
-    identity = f"{SITTING}-{secrets.token_hex(4)}"
+    identity = f"{SESSION}-{secrets.token_hex(4)}"
     folder = root / identity
     folder.mkdir(parents=True)
     job = Job(
@@ -144,7 +144,7 @@ def _attempt(
         cache_folder=str(root / "cache"),
     )
     facts = this_machine().model_dump(mode="json")
-    attempt = Attempt(job, SITTING, 0, (), facts, root)
+    attempt = Attempt(job, SESSION, 0, (), facts, root)
     here = InProcess(Options(), "in-process", fails)
     scenario = planned.experiment.scenario
     with preserved(), warnings.catch_warnings():
@@ -152,22 +152,22 @@ def _attempt(
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({**scenario.environment, **ours})
-        result = carry_out(attempt, _active_here(planned, here), lambda _: None, lambda _: None)
+        result = run_attempt(attempt, _active_here(planned, here), lambda _: None, lambda _: None)
     if here.stopped:
         raise KeyboardInterrupt
     found = changes(here.traces_before, here.traces_after, scenario.train.matmul_precision)
-    return Carried(result, found)
+    return Execution(result, found)
 
 
-def _active_here(planned: Planned, here: InProcess) -> Active:
+def _active_here(planned: Planned, here: InProcess) -> ActivePlugins:
     """The plan's plugins with another launcher."""
-    others = [member for member in planned.active.members if member.slot != "launcher"]
-    return Active([*others, _member(here)])
+    others = [member for member in planned.active.plugins if member.slot != "launcher"]
+    return ActivePlugins([*others, _member(here)])
 
 
-def _member(here: InProcess) -> Member:
+def _member(here: InProcess) -> ActivePlugin:
     """Ours, as the last one: its hooks are called after those of all others."""
-    return Member(here, here.name, "launcher", "accel-bench")
+    return ActivePlugin(here, here.name, "launcher", "accel-bench")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from accel_bench.errors import PluginError
 from accel_bench.planning.plan import Planned
 from accel_bench.result import Result, Status
-from accel_bench.testing.in_process import SITTING, Carried, carry_out_here
+from accel_bench.testing.in_process import SESSION, Execution, run_in_process
 from accel_bench.testing.tiny import plan_trial
 from accel_bench.testing.traces import preserved
 
@@ -33,7 +33,7 @@ def run_plugin(
     `{"model": {"id": "gpt2"}, "train": {"gradient_checkpointing": True}}`, which are merged over
     the tiny scenario (`accel_bench.testing.tiny`). An adapter or a dtype that the plugin needs is
     added. The result is what `accel-bench run` would store: `status`, `reasons`, and for the one
-    rank `ranks[0].window.samples`, `.evidence[name]`, `.realised`, `.metrics`. A run that fails
+    rank `ranks[0].window.samples`, `.evidence[name]`, `.effective`, `.metrics`. A run that fails
     ends in a result that says so; one that a constraint excludes is `skipped` with its reasons.
 
     Raises PluginError and ScenarioError for what `accel-bench run` refuses before it starts:
@@ -44,12 +44,12 @@ def run_plugin(
         trial = plan_trial(name, options, scenario, device)
     refuse_processes(name, trial.slots)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        return carry_out_or_skip(trial.plugin, Path(folder)).result
+        return run_or_skip(trial.plugin, Path(folder)).result
 
 
-def carry_out_or_skip(planned: Planned, root: Path) -> Carried:
+def run_or_skip(planned: Planned, root: Path) -> Execution:
     """Carry a planned experiment out unless a constraint excludes it."""
-    return Carried(_skipped(planned)) if planned.skipped else carry_out_here(planned, root)
+    return Execution(_skipped(planned)) if planned.skipped else run_in_process(planned, root)
 
 
 def refuse_processes(name: str, slots: tuple[str, ...]) -> None:
@@ -65,8 +65,8 @@ def refuse_processes(name: str, slots: tuple[str, ...]) -> None:
 def _skipped(planned: Planned) -> Result:
     """The result of an experiment that was not run."""
     return Result(
-        run_id=f"{SITTING}-skipped",
-        sitting=SITTING,
+        run_id=f"{SESSION}-skipped",
+        session=SESSION,
         experiment=planned.experiment,
         round=0,
         position=0,

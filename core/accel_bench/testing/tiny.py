@@ -13,7 +13,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.defaults import ADAPTER_WHEN_NEEDED
-from accel_bench.planning.plan import Plan, Planned, Wishes, make_plan
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import implemented
 from accel_bench.plugins.manager import load_class
@@ -21,7 +21,7 @@ from accel_bench.plugins.registry import find
 from accel_bench.scenario.draft import Draft, normalise_stacks
 
 MODEL = "tiny-llama-cpu"
-"""The model of the catalogue that is taken where nobody asks for another."""
+"""The model of the catalog that is taken where nobody asks for another."""
 
 SMALL: dict[str, Any] = {
     "attention_dropout": 0.0,
@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 2048,
     "word_embed_proj_dim": 128,
 }
-"""Values that make an architecture of the catalogue small, by the keys of its configuration.
+"""Values that make an architecture of the catalog small, by the keys of its configuration.
 
 Sizes are multiples of 128, as quantized kernels want them. Dropout is off, since two ways to
 compute the same draw their random numbers differently.
@@ -99,7 +99,7 @@ def plan_trial(
     draft = Draft("the tiny scenario of accel_bench.testing", work)
     draft.data["stacks"] = {"baseline": {"use": []}, name: entry}
     normalise_stacks(draft)
-    return Trial(make_plan(draft, this_machine(), Wishes()), slots)
+    return Trial(make_plan(draft, this_machine(), PlanRequest()), slots)
 
 
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def tiny_work(
         "data": {"sequence_length": 32},
         "train": {"micro_batch_size": 2},
         "resources": {"device": device},
-        "measure": {"warmup": 1, "steps": 5, "repeats": 1, "phase_steps": 1},
+        "measure": {"warmup": 1, "steps": 5, "rounds": 1, "phase_steps": 1},
     }
     if kind.needs_adapter and "adapter" not in slots:
         work["adapter"] = {"use": ADAPTER_WHEN_NEEDED}
@@ -146,13 +146,13 @@ def usual_dtype(kind: type[Plugin[Any]]) -> str:
 
 
 def shrunk(model: str) -> dict[str, Any]:
-    """What makes a model of the catalogue small; nothing for one that is not in it."""
+    """What makes a model of the catalog small; nothing for one that is not in it."""
     card = list_cards().get(model)
     return {key: value for key, value in SMALL.items() if card and key in card.config}
 
 
 def model_of(architecture: str) -> str | None:
-    """A model of the catalogue with that architecture, the smallest; None when there is none."""
+    """A model of the catalog with that architecture, the smallest; None when there is none."""
     cards = {name: card for name, card in list_cards().items() if card.architecture == architecture}
     return min(cards, key=lambda name: cards[name].parameters, default=None)
 

@@ -67,7 +67,7 @@ MATMUL_PRECISION = "torch.set_float32_matmul_precision"
 
 
 @dataclass(frozen=True)
-class Traces:
+class ProcessState:
     """The state of a process that a run can change and that outlives it."""
 
     environment: Mapping[str, str]
@@ -80,12 +80,14 @@ class Traces:
     """What is called, by module or class and attribute. Holding it keeps its identity unique."""
 
 
-def read_traces() -> Traces:
+def read_process_state() -> ProcessState:
     """Read the state as it is now; imports nothing but torch."""
-    return Traces(dict(os.environ), _settings(), dict(_functions()))
+    return ProcessState(dict(os.environ), _settings(), dict(_functions()))
 
 
-def changes(before: Traces | None, after: Traces | None, matmul_precision: str) -> list[str]:
+def changes(
+    before: ProcessState | None, after: ProcessState | None, matmul_precision: str
+) -> list[str]:
     """A sentence for each thing that is not as it was; `matmul_precision` is what core sets."""
     if before is None or after is None:
         return []

@@ -10,8 +10,8 @@ from typing import Any
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Plugin
 from accel_bench.result import RankResult, Result
-from accel_bench.testing.in_process import Carried, fail_here
-from accel_bench.testing.running import carry_out_or_skip
+from accel_bench.testing.in_process import Execution, fail_in_process
+from accel_bench.testing.running import run_or_skip
 from accel_bench.testing.tiny import (
     Trial,
     merged,
@@ -29,7 +29,7 @@ ORDINARY = ("float32", "bfloat16")
 
 
 @dataclass
-class Trials:
+class TrialRuns:
     """What is tried: a plugin, its options, and the settings in which it must run."""
 
     name: str
@@ -85,13 +85,13 @@ class Trials:
             self._baselines[key] = self._carried(trial.baseline).result
         return self._baselines[key]
 
-    def run(self, trial: Trial) -> Carried:
+    def run(self, trial: Trial) -> Execution:
         """A run with the plugin, made again each time."""
         return self._carried(trial.plugin)
 
-    def fail(self, trial: Trial) -> Carried:
+    def fail(self, trial: Trial) -> Execution:
         """A run with the plugin that something else ends after `prepare_process`."""
-        return fail_here(trial.plugin, self.root)
+        return fail_in_process(trial.plugin, self.root)
 
     def other_dtypes(self, usual: str) -> list[str]:
         """Dtypes to try beside the usual one."""
@@ -104,19 +104,19 @@ class Trials:
             return list(self.archs)
         return sorted(self.kind.restricted_model_archs or ANYWHERE)
 
-    def _carried(self, planned: Planned) -> Carried:
-        return carry_out_or_skip(planned, self.root)
+    def _carried(self, planned: Planned) -> Execution:
+        return run_or_skip(planned, self.root)
 
 
 def own_reasons(result: Result) -> list[str]:
     """Why a run is not `ok`, but for what a busy machine did to its step times."""
     if not result.status.completed:
         return list(result.reasons)
-    disturbances = [text for rank in result.ranks for text in _disturbances(rank)]
+    instabilities = [text for rank in result.ranks for text in _instabilities(rank)]
     metrics = [metric for rank in result.ranks for metric in rank.metrics]
     reasons = [reason for rank in result.ranks for reason in rank.reasons]
     reasons += [metric.reason for metric in metrics if metric.degrades and metric.reason]
-    return [reason for reason in reasons if not any(text in reason for text in disturbances)]
+    return [reason for reason in reasons if not any(text in reason for text in instabilities)]
 
 
 def losses(result: Result) -> list[float | None]:
@@ -129,5 +129,5 @@ def losses(result: Result) -> list[float | None]:
     ]
 
 
-def _disturbances(rank: RankResult) -> tuple[str, ...]:
-    return rank.window.disturbances if rank.window else ()
+def _instabilities(rank: RankResult) -> tuple[str, ...]:
+    return rank.window.instabilities if rank.window else ()

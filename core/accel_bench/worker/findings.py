@@ -9,7 +9,7 @@ from typing import Any
 
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
-from accel_bench.plugins.manager import Active, wrong_answer
+from accel_bench.plugins.manager import ActivePlugins, wrong_answer
 from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
@@ -24,14 +24,14 @@ class Findings:
     phases: PhaseSplit | None = None
     workload: Workload | None = None
     metrics: list[Metric] = field(default_factory=list)
-    realised: dict[str, Any] = field(default_factory=dict)
+    effective: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=lambda: recorded(os.environ))
 
 
-def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
+def collect_metrics(active: ActivePlugins, run: Run, findings: Findings) -> None:
     """Let the metrics plugins say what they measured around the window."""
     for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
         for metric in found:
@@ -40,7 +40,7 @@ def collect_metrics(active: Active, run: Run, findings: Findings) -> None:
         findings.metrics += found
 
 
-def collect_evidence(active: Active, run: Run, findings: Findings) -> None:
+def collect_evidence(active: ActivePlugins, run: Run, findings: Findings) -> None:
     """Let every plugin show that it acted; what it shows must be JSON."""
     for member, shown in active.call_all("report_evidence", run=run):
         if shown is None:
@@ -86,7 +86,7 @@ def rank_result(
         phases=findings.phases,
         workload=findings.workload,
         metrics=tuple(findings.metrics),
-        realised=findings.realised,
+        effective=findings.effective,
         evidence=findings.evidence,
         stages=tuple(run.trace.stages),
     )

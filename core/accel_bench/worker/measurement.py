@@ -14,7 +14,7 @@ from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
-from accel_bench.plugins.manager import Active, Member, wrong_answer
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
 from accel_bench.result import RankResult
 from accel_bench.run import Device, Run
 from accel_bench.worker import settings
@@ -27,7 +27,7 @@ from accel_bench.worker.findings import (
     rank_result,
 )
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.outliers import Disturbances
+from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.stopwatch import MOST_DISCARDED, WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
@@ -36,7 +36,7 @@ REHEARSAL_STEPS = 2
 
 
 def measure(
-    job: Job, rank: int, local_rank: int, active: Active, heartbeat: Heartbeat
+    job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
     """Do what the job asks for and return what this rank found, whatever happens."""
     run = make_run(job, rank, local_rank)
@@ -47,7 +47,7 @@ def measure(
         if job.purpose == "prepare":
             prepare(active, run, heartbeat)
         else:
-            carry_out(job, active, run, heartbeat, findings)
+            run_rank(job, active, run, heartbeat, findings)
     except BaseException as caught:
         error, phase = caught, heartbeat.phase
         run.logger.exception("ended in %s", phase)
@@ -73,7 +73,7 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
     )
 
 
-def prepare(active: Active, run: Run, heartbeat: Heartbeat) -> None:
+def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     """Fill caches; when a plugin asks for it, take a few steps so that compile caches fill too."""
     heartbeat.phase = "prepare_experiment"
     for _ in active.call_all("prepare_experiment", run=run):
@@ -86,34 +86,36 @@ def prepare(active: Active, run: Run, heartbeat: Heartbeat) -> None:
         engine.run(stopwatch)
 
 
-def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings: Findings) -> None:
+def run_rank(
+    job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, findings: Findings
+) -> None:
     """Build, warm up, measure, and collect what plugins have to say."""
     build(active, run, heartbeat)
     engine = build_engine(active, run, heartbeat)
     probe = first_step_probe(run, findings)
     waits = SynchronizationCounter(run.device.type)
 
-    disturbances = Disturbances(run.device.type)
+    instabilities = WindowMonitor(run.device.type)
 
     def before_window() -> None:
         if run.trace.find("warm-up") is None:
             run.trace.mark("warm-up")
             waits.stop()
             if probe is not None:
-                findings.realised["synchronizations_per_step"] = waits.per_step()
+                findings.effective["synchronizations_per_step"] = waits.per_step()
             check_first_step(run, probe, findings, declared_strategy(active, run))
         else:
-            run.trace.mark("disturbed window")
+            run.trace.mark("unstable window")
         for _ in active.call_all("start_metrics", run=run):
             pass
-        disturbances.start()
-        run.trace.forget_peaks()
+        instabilities.start()
+        run.trace.reset_peak_memory()
         run.barrier()
 
     def after_window() -> None:
         findings.window = stopwatch.window()
-        if len(findings.window.disturbances) > MOST_DISCARDED:
-            last = findings.window.disturbances[-1]
+        if len(findings.window.instabilities) > MOST_DISCARDED:
+            last = findings.window.instabilities[-1]
             findings.degraded.append(f"every window was disturbed, the kept one too: {last}")
         run.trace.mark("window", forget=False)
         heartbeat.phase = "finish_metrics"
@@ -128,7 +130,7 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
         steps=asked.steps,
         before_window=before_window,
         after_window=after_window,
-        disturbances=disturbances.look,
+        instabilities=instabilities.look,
         phase_steps=asked.phase_steps,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=asked.sync == "each",
@@ -149,7 +151,7 @@ def carry_out(job: Job, active: Active, run: Run, heartbeat: Heartbeat, findings
     collect_evidence(active, run, findings)
 
 
-def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
+def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     """Call the hooks from `prepare_process` to `build_batches`, in the order of the contract."""
     heartbeat.phase = "prepare_process"
     for _ in active.call_all("prepare_process", run=run):
@@ -187,7 +189,7 @@ def build(active: Active, run: Run, heartbeat: Heartbeat) -> None:
     run.trace.mark("build")
 
 
-def build_engine(active: Active, run: Run, heartbeat: Heartbeat) -> Any:
+def build_engine(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Any:
     """The engine, which must have a `run`."""
     heartbeat.phase = "build_engine"
     engine = answer(active, "build_engine", run)
@@ -196,7 +198,7 @@ def build_engine(active: Active, run: Run, heartbeat: Heartbeat) -> Any:
     return engine
 
 
-def answer(active: Active, hook: str, run: Run) -> Any:
+def answer(active: ActivePlugins, hook: str, run: Run) -> Any:
     """What the plugin answers that is responsible for the hook; nothing is not an answer."""
     value = active.call_one(hook, run=run)
     if value is None:
@@ -204,7 +206,7 @@ def answer(active: Active, hook: str, run: Run) -> Any:
     return value
 
 
-def blame(member: Member | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
+def blame(member: ActivePlugin | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
     """The error for a one-answer hook that returned the wrong thing."""
     assert member is not None
     return wrong_answer(member, hook, wanted, got)
@@ -225,11 +227,11 @@ def first_step_probe(run: Run, findings: Findings) -> Any:
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
     probe = FirstStepProbe(run)
-    findings.realised["gradient_flow"] = probe.findings
+    findings.effective["gradient_flow"] = probe.findings
     return probe
 
 
-def declared_strategy(active: Active, run: Run) -> str | None:
+def declared_strategy(active: ActivePlugins, run: Run) -> str | None:
     """How the responsible plugin says that it joins the ranks; None where it says nothing."""
     member = active.answers("parallelize_model")
     return member.instance.strategy if member and run.world_size > 1 else None
@@ -245,29 +247,29 @@ def check_first_step(run: Run, probe: Any, findings: Findings, strategy: str | N
         device_facts,
         differences,
         environment_changes,
-        read_realised,
+        read_effective,
     )
 
     probe.remove()
     run.workload = findings.workload = read_workload(run)
     findings.device = device_facts(run)
-    findings.realised |= {
-        **read_realised(run),
+    findings.effective |= {
+        **read_effective(run),
         **probe.seen(),
         "environment_changes": environment_changes(findings.environment),
     }
-    degraded, invalid = differences(run, findings.realised, strategy)
+    degraded, invalid = differences(run, findings.effective, strategy)
     findings.degraded += degraded
     if invalid:
         raise InvalidRunError(invalid)
     probe.check()
 
 
-def close(active: Active, run: Run, heartbeat: Heartbeat) -> BaseException | None:
+def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:
     """Give every plugin its `close_run`, whatever the others do; return the first error."""
     heartbeat.phase = "close_run"
     first: BaseException | None = None
-    for member in active.members:
+    for member in active.plugins:
         try:
             active.call_member(member, "close_run", run=run)
         except BaseException as error:

@@ -16,7 +16,7 @@ JUMP_SECONDS = 0.05
 """Shorter hiccups are the operating system's: they do not move a window."""
 
 
-class Disturbances:
+class WindowMonitor:
     """Counts from outside the steps, read before and after a window."""
 
     def __init__(self, device_type: str) -> None:

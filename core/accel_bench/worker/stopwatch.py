@@ -1,5 +1,5 @@
 """The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-measures a disturbed window again, and at last splits a few steps into their phases."""
+measures a unstable window again, and at last splits a few steps into their phases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WindowStopwatch:
 
     `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
     time before a window opens, and `after_window` once after the one that is kept, while the clock
-    stands. `disturbances` says what disturbed a window, given its samples; `agree` makes ranks
+    stands. `instabilities` says what disturbed a window, given its samples; `agree` makes ranks
     take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases.
     """
 
@@ -48,7 +48,7 @@ class WindowStopwatch:
         steps: int,
         before_window: Callable[[], None] = lambda: None,
         after_window: Callable[[], None] = lambda: None,
-        disturbances: Callable[[Sequence[Sample]], list[str]] = lambda samples: [],
+        instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: [],
         phase_steps: int = 0,
         agree: Callable[[bool], bool] = lambda ready: ready,
         synchronize_each: bool = False,
@@ -64,7 +64,7 @@ class WindowStopwatch:
         self._steps = steps
         self._before_window = before_window
         self._after_window = after_window
-        self._disturbances = disturbances
+        self._instabilities = instabilities
         self._phase_steps = phase_steps
         self._marks_phases = False
         self._agree = agree
@@ -92,7 +92,7 @@ class WindowStopwatch:
             ended=self._ended,
             samples=tuple(self._window_samples),
             discarded=tuple(sample for window in self._discarded for sample in window),
-            disturbances=tuple(self._disturbed),
+            instabilities=tuple(self._disturbed),
             warmup=tuple(self._warmup_samples),
         )
 
@@ -147,7 +147,7 @@ class WindowStopwatch:
         self._ended = time.monotonic()
         gc.unfreeze()
         samples = self._read_samples(first=self._done - self._steps)
-        found = self._disturbances(samples)
+        found = self._instabilities(samples)
         calm = self._agree(not found)
         if not calm:
             self._disturbed.append("; ".join(found) or "the window of another rank was disturbed")

@@ -15,7 +15,7 @@ from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_argume
 
 from accel_bench import Device, Experiment, Machine, Run, Scenario, load_base_model
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.manager import activate
@@ -370,7 +370,7 @@ def test_the_plugin_is_imported_without_bitsandbytes_and_torch():
 
 
 def test_the_named_stacks_and_the_scenario_are_valid():
-    stacks = find_samples("stacks")
+    stacks = find_presets("stacks")
     for name in (
         "nf4",
         "nf4-double",
@@ -384,7 +384,7 @@ def test_the_named_stacks_and_the_scenario_are_valid():
         assert entry.description
         (use,) = entry.use
         BitsAndBytes.Options.model_validate_json(json.dumps(use.options))
-    assert "quantized-peft-bnb-cpu" in find_samples("scenarios")
+    assert "quantized-peft-bnb-cpu" in find_presets("scenarios")
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):
         "data: {sequence_length: 32}\n"
         "train: {micro_batch_size: 2}\n"
         "resources: {device: cpu, threads: 1}\n"
-        "measure: {warmup: 1, steps: 3, repeats: 1}\n"
+        "measure: {warmup: 1, steps: 3, rounds: 1}\n"
     )
     done = subprocess.run(
         [

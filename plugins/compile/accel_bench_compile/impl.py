@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from accel_bench import forget_compilation, read_compilation
+from accel_bench import read_compilation, reset_compiler
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench_compile.cudagraphs import StepMarker
 from accel_bench_compile.thunder_backend import make_thunder, thunder_parts
@@ -31,7 +31,7 @@ class Compilation:
         settings = compile_settings(options)
         self._backend = settings["backend"]
         self._marker: StepMarker | None = None
-        forget_compilation()
+        reset_compiler()
         self._seconds_before: float | None = read_compilation()["compile_seconds"]
         for module in self.modules:
             _compile(module, settings)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.scenario.models import StackEntry
@@ -199,7 +199,7 @@ def test_wrong_options_are_refused(options):
     ],
 )
 def test_its_stacks_are_found_and_valid(name, options):
-    data = load_file(find_samples("stacks")[name]).data
+    data = load_file(find_presets("stacks")[name]).data
     entry = StackEntry.model_validate_json(json.dumps(data))
     assert [(use.use, use.options) for use in entry.use] == [("torch-compile", options)]
     assert TorchCompile.Options(**options).model_dump(include=set(options)) == options

@@ -11,7 +11,7 @@ from accel_bench_fused_kernels.plugin import PARTS, library_of
 from pydantic import ValidationError
 
 from accel_bench import Experiment, Scenario, Status
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.expand import check_file
@@ -53,7 +53,7 @@ def test_what_contradicts_itself_is_refused() -> None:
 
 
 def test_the_work_of_the_headline_is_that_of_the_published_figure() -> None:
-    asked = check_file(read_draft(find_samples("scenarios")["single-gpu-full"]))
+    asked = check_file(read_draft(find_presets("scenarios")["single-gpu-full"]))
     assert (asked.model.id, asked.model.dtype) == ("llama-2-7b", "bfloat16")
     assert (asked.train.micro_batch_size, asked.train.gradient_accumulation) == (1, 1)
     assert (asked.adapter.use, asked.train.precision) == ("none", "as-is")
@@ -145,7 +145,7 @@ def test_liger_alone_is_refused_where_its_gradients_would_be_wrong(
     assert reasons(rope=False) == []
 
 
-def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalogue() -> None:
+def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalog() -> None:
     check_plugin("fused-kernels", dtypes=["float32", "bfloat16"], scenario=FEW_STEPS)
 
 
@@ -169,10 +169,10 @@ def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
     result = run_plugin("fused-kernels", scenario=work)
     fused, plain = result.ranks[0], run_plugin("torch", scenario=work).ranks[0]
     assert fused.workload == plain.workload is not None
-    assert fused.realised["gradient_flow"]["modules_without_gradient"] == []
-    assert fused.realised["linear_kernels"] == plain.realised["linear_kernels"]
+    assert fused.effective["gradient_flow"]["modules_without_gradient"] == []
+    assert fused.effective["linear_kernels"] == plain.effective["linear_kernels"]
     # The output projection answers nobody, so what it computes in is not seen: unknown, not wrong.
-    assert fused.realised["matmul_dtype"] is None
+    assert fused.effective["matmul_dtype"] is None
     assert result.status is Status.OK
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ONCE = ("--repeats", "1", "--set", "resources.threads=1")
+ONCE = ("--rounds", "1", "--set", "resources.threads=1")
 
 NF4 = {"use": "bitsandbytes", "quant_type": "nf4"}
 

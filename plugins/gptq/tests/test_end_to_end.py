@@ -16,13 +16,13 @@ SCENARIO = {
     "data": {"use": "synthetic", "sequence_length": 32},
     "train": {"micro_batch_size": 1},
     "resources": {"device": "cpu", "threads": 1},
-    "measure": {"warmup": 1, "steps": 2, "repeats": 1},
+    "measure": {"warmup": 1, "steps": 2, "rounds": 1},
 }
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict[str, Result]]:
-    """One sitting of a scenario that says nothing of adapters, dtypes or stacks."""
+    """One session of a scenario that says nothing of adapters, dtypes or stacks."""
     folder = tmp_path_factory.mktemp("gptq")
     (folder / "scenario.yaml").write_text(json.dumps(SCENARIO))
     command = [sys.executable, "-m", "accel_bench", "run", "scenario.yaml", "--plugin", "autogptq"]
@@ -54,8 +54,8 @@ def test_the_adapter_and_the_dtype_that_it_needs_are_the_baseline_s_too(done):
     for result in found.values():
         scenario = result.experiment.scenario
         assert (scenario.adapter.use, scenario.model.dtype) == ("lora", "bfloat16")
-        assert result.ranks[0].realised["weights_fingerprint"]
-    fingerprints = {r.ranks[0].realised["weights_fingerprint"] for r in found.values()}
+        assert result.ranks[0].effective["weights_fingerprint"]
+    fingerprints = {r.ranks[0].effective["weights_fingerprint"] for r in found.values()}
     assert len(fingerprints) == 1
 
 
@@ -64,6 +64,6 @@ def test_the_evidence_is_stored_and_the_environment_is_that_of_the_baseline(done
     (rank,) = found["autogptq"].ranks
     assert rank.evidence["autogptq"]["kernel"] == "torch"
     assert rank.evidence["autogptq"]["group_size"] == 32
-    assert rank.realised["environment_changes"] == {}
+    assert rank.effective["environment_changes"] == {}
     assert rank.workload is not None
     assert [metric.name for metric in rank.metrics].count("quantize_seconds") == 1

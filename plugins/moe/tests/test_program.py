@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.plugins.registry import installed
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
@@ -49,7 +49,7 @@ def test_a_run_under_lora_and_checkpointing_says_how_experts_multiplied() -> Non
     result = run_plugin("moe", scenario=work, experts="eager")
     (rank,) = result.ranks
     assert result.status.completed, result.reasons
-    assert rank.realised["experts"] == rank.evidence["moe"]["experts"] == "eager"
+    assert rank.effective["experts"] == rank.evidence["moe"]["experts"] == "eager"
     assert rank.evidence["moe"]["switched_modules"] == 2
     assert rank.workload is not None
 
@@ -78,11 +78,11 @@ def test_it_keeps_the_contract_on_a_gpu(experts: str) -> None:
 
 @pytest.mark.parametrize("name", ["moe-eager", "moe-batched", "moe-grouped"])
 def test_named_stacks_are_found(name: str) -> None:
-    assert "accel_bench_moe" in str(find_samples("stacks")[name])
+    assert "accel_bench_moe" in str(find_presets("stacks")[name])
 
 
 @pytest.fixture(scope="module")
-def sitting(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Result]]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Result]]:
     """The sample for a CPU, shortened: what it prints, and its results by stack."""
     folder = tmp_path_factory.mktemp("moe")
     arguments = ["moe-cpu", "--results", "r", "--set", "measure.steps=2"]
@@ -100,9 +100,9 @@ def sitting(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Re
 
 
 def test_the_sample_ends_in_a_table_of_all_stacks_with_one_loss(
-    sitting: tuple[str, dict[str, Result]],
+    session: tuple[str, dict[str, Result]],
 ) -> None:
-    text, found = sitting
+    text, found = session
     rows = [line.split() for line in text.splitlines()]
     for stack in ("moe-eager", "moe-batched", "moe-grouped", "default"):
         (row,) = [row for row in rows if row[:1] == [stack] and row[-1] == "ok"]
@@ -111,11 +111,11 @@ def test_the_sample_ends_in_a_table_of_all_stacks_with_one_loss(
 
 
 def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
-    sitting: tuple[str, dict[str, Result]],
+    session: tuple[str, dict[str, Result]],
 ) -> None:
-    _, found = sitting
-    realised = {stack: result.ranks[0].realised["experts"] for stack, result in found.items()}
-    assert realised == {
+    _, found = session
+    effective = {stack: result.ranks[0].effective["experts"] for stack, result in found.items()}
+    assert effective == {
         "moe-eager": "eager",
         "moe-batched": "batched_mm",
         "moe-grouped": "grouped_mm",

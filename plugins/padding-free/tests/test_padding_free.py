@@ -11,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from accel_bench import Machine
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.scenario.models import StackEntry
 from accel_bench.testing import check_plugin, run_plugin
 
@@ -71,8 +71,8 @@ def test_evidence_shows_what_was_left_out_and_what_kept_sequences_apart():
         assert sample.processed_tokens == sample.real_tokens
         assert sample.supervised_tokens == sample.real_tokens - 4
         assert sample.real_pairs == sample.processed_pairs > sample.real_tokens**2 / 4
-    assert rank.realised["padding_free"] is True
-    assert rank.realised["attention"] == "sdpa"
+    assert rank.effective["padding_free"] is True
+    assert rank.effective["attention"] == "sdpa"
 
 
 def test_attention_is_counted_by_each_sequence_s_own_length_and_a_mask_costs_the_whole_row():
@@ -146,7 +146,7 @@ def test_closing_a_run_that_never_began_does_nothing(make_run):
 
 
 def test_its_stacks_are_found_and_valid():
-    found = find_samples("stacks")
+    found = find_presets("stacks")
     for name, sampler in (("padding-free", "same"), ("padding-free-multipack", "multipack")):
         entry = StackEntry.model_validate_json(json.dumps(load_file(found[name]).data))
         assert [(use.use, use.options) for use in entry.use] == [

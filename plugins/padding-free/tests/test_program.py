@@ -13,7 +13,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding(tmp_path: Path) -> None:
-    words = ("run", "padding-free-cpu", "--repeats", "1", "--format", "json", "--results", "r")
+    words = ("run", "padding-free-cpu", "--rounds", "1", "--format", "json", "--results", "r")
     done = subprocess.run(
         [sys.executable, "-m", "accel_bench", *words],
         env={**os.environ, "GIT_DIR": os.devnull},

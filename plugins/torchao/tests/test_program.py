@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accel_bench import Status
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.testing import check_plugin, run_plugin
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
@@ -43,14 +43,14 @@ def test_a_real_run_shows_the_time_of_quantizing_and_which_kernels_it_has() -> N
     (metric,) = [metric for metric in rank.metrics if metric.name == "quantize_seconds"]
     assert result.status is Status.OK or result.status is Status.DEGRADED, result.reasons
     assert metric.value is not None and metric.value > 0
-    assert rank.realised["linear_kernels"] == {"Linear[Float8Tensor]": 14, "Linear": 1}
+    assert rank.effective["linear_kernels"] == {"Linear[Float8Tensor]": 14, "Linear": 1}
 
 
 @pytest.mark.parametrize(
     "name", ["int8-torchao", "intx4-torchao", "nf4-torchao", "float8-weights", "float8-training"]
 )
 def test_named_stacks_are_found(bench: Any, name: str) -> None:
-    assert "accel_bench_torchao" in str(find_samples("stacks")[name])
+    assert "accel_bench_torchao" in str(find_presets("stacks")[name])
 
 
 SCENARIO = {
@@ -58,7 +58,7 @@ SCENARIO = {
     "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2}},
     "data": {"sequence_length": 16},
     "resources": {"device": "cpu", "threads": 1},
-    "measure": {"warmup": 1, "steps": 2, "repeats": 1},
+    "measure": {"warmup": 1, "steps": 2, "rounds": 1},
 }
 
 

@@ -12,7 +12,7 @@ from analysis_factory import (
     make_summary,
 )
 
-from accel_bench.analysis.checks.audit import INVARIANTS, audit, marked, utilization_figures
+from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, PhaseSplit, Result, Status
 
@@ -187,10 +187,10 @@ def test_a_row_that_claims_more_than_its_device_can_compute_is_found(features, n
         ON_GPU, ranks=[make_rank(device={"type": "cuda", "name": "NVIDIA H100 80GB HBM3"})]
     )
     work = Workload(matmuls=(Matmul(name="layer", rows=features, columns=features),))
-    realised = {"matmul_dtype": "bfloat16"}
-    assert broken(with_rank(result, workload=work, realised=realised)) == names
+    effective = {"matmul_dtype": "bfloat16"}
+    assert broken(with_rank(result, workload=work, effective=effective)) == names
     unknown = {"matmul_dtype": "int3"}
-    assert broken(with_rank(result, workload=work, realised=unknown)) == []
+    assert broken(with_rank(result, workload=work, effective=unknown)) == []
 
 
 def test_a_row_of_a_run_that_did_not_complete_is_not_audited():
@@ -209,12 +209,12 @@ def test_a_broken_invariant_names_its_rank_where_there_are_several():
 
 def test_a_marked_row_is_degraded_and_keeps_its_own_reasons():
     longer = make_experiment(scenario={"data": {"sequence_length": 220}})
-    row = marked(make_result(longer, status=Status.DEGRADED, reasons=["the clock was low"]))
+    row = with_audit(make_result(longer, status=Status.DEGRADED, reasons=["the clock was low"]))
     assert row.status is Status.DEGRADED
     assert row.reasons[0] == "the clock was low"
     assert row.reasons[1].startswith("self-audit, sequence_length: 330 processed tokens")
     sound = make_result()
-    assert marked(sound) is sound
+    assert with_audit(sound) is sound
 
 
 def test_old_rows_are_marked_when_they_are_summarised():

@@ -31,7 +31,7 @@ def run(
     settings: dict[str, Any] | None = None,
     work: dict[str, Any] | None = None,
     environment: dict[str, Any] | None = None,
-    realised: dict[str, Any] | None = None,
+    effective: dict[str, Any] | None = None,
     machine: dict[str, Any] | None = None,
     state: MachineState | None = None,
 ) -> list[Result]:
@@ -42,7 +42,7 @@ def run(
     experiment = Experiment(id=digest(identity), scenario=scenario, stack=stack, identity=identity)
     device = {"type": "cuda", "name": "NVIDIA A100", "uuid": "GPU-1"}
     rank = make_rank(device=device).model_copy(
-        update={"realised": {**REALISED, **(realised or {})}}
+        update={"effective": {**REALISED, **(effective or {})}}
     )
     changes = {"machine": {"system": "Linux 6", **(machine or {})}, "state_before": state}
     return [make_result(experiment, ranks=[rank]).model_copy(update=changes)]
@@ -84,8 +84,8 @@ def test_runs_of_one_experiment_are_comparable() -> None:
         ({"work": {"data": {"sequence_length": 64}}}, "work.data.sequence_length"),
         ({"work": {"measure": {"sync": "each"}}}, "measure.sync"),
         ({"machine": {"system": "Linux 7"}}, "machine.system"),
-        ({"realised": {"threads": 2}}, "realised.threads"),
-        ({"realised": {"attention": "eager"}}, "realised.attention"),
+        ({"effective": {"threads": 2}}, "effective.threads"),
+        ({"effective": {"attention": "eager"}}, "effective.attention"),
     ],
 )  # fmt: skip
 def test_whatever_matters_and_differs_is_named(changes: dict[str, Any], key: str) -> None:
@@ -123,7 +123,7 @@ def test_uses_are_declared_with_what_their_plugins_bring() -> None:
         "plugins": [*ENVIRONMENT["plugins"], plugin],  # type: ignore[misc]
         "fingerprints": {"text": "abc", "fused": "x"},
     }
-    other = run("fused", environment=environment, realised={"attention": "eager"})
+    other = run("fused", environment=environment, effective={"attention": "eager"})
     found = comparability(run(), other)
     (difference,) = found.declared
     assert (difference.key, difference.a, difference.b) == ("uses", [], [{"use": "fused"}])
@@ -131,11 +131,11 @@ def test_uses_are_declared_with_what_their_plugins_bring() -> None:
 
 
 def test_what_a_plugin_does_to_threads_or_processes_is_not_declared() -> None:
-    assert keys(run(), run("fused", realised={"threads": 1})) == (["uses"], ["realised.threads"])
+    assert keys(run(), run("fused", effective={"threads": 1})) == (["uses"], ["effective.threads"])
 
 
 def test_a_number_that_was_measured_is_no_condition() -> None:
-    assert keys(run(), run(realised={"gradient_flow": {"a": 1.5}})) == ([], [])
+    assert keys(run(), run(effective={"gradient_flow": {"a": 1.5}})) == ([], [])
 
 
 def test_the_policy_of_clocks_and_power_must_agree_where_it_is_stored() -> None:
@@ -147,6 +147,6 @@ def test_the_policy_of_clocks_and_power_must_agree_where_it_is_stored() -> None:
 
 
 def test_values_that_changed_from_run_to_run_are_all_named() -> None:
-    both = [*run(realised={"threads": 2}), *run(realised={"threads": 4})]
+    both = [*run(effective={"threads": 2}), *run(effective={"threads": 4})]
     (found,) = comparability(both, run()).differing
-    assert (found.key, found.a, found.b) == ("realised.threads", [2, 4], 4)
+    assert (found.key, found.a, found.b) == ("effective.threads", [2, 4], 4)

@@ -21,7 +21,9 @@ BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}
 
 def with_norms(norms: dict[str, Any], stack: str = "lora", round_number: int = 0) -> Result:
     """A completed run with these gradient norms."""
-    rank = make_rank().model_copy(update={"realised": {"gradient_flow": {"gradient_norms": norms}}})
+    rank = make_rank().model_copy(
+        update={"effective": {"gradient_flow": {"gradient_norms": norms}}}
+    )
     return make_result(make_experiment(stack), round=round_number, ranks=(rank,))
 
 

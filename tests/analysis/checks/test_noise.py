@@ -1,4 +1,4 @@
-"""Devices degrade a run by what they are; load of the host counts against the sitting's own."""
+"""Devices degrade a run by what they are; load of the host counts against the session's own."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_run_that_stands_out_is_named_once_with_the_median() -> None:
     runs = [run(number, busy=25.0) for number in range(5)]
     notes = load_notes([*runs, run(5, busy=70.0)])
     assert notes == (
-        "other work took up to 50 % of the CPUs during s1 (round 3); the sitting's median is 5 %",
+        "other work took up to 50 % of the CPUs during s1 (round 3); the session's median is 5 %",
     )
 
 
@@ -134,7 +134,7 @@ def test_stolen_time_is_a_note_of_its_own() -> None:
     notes = load_notes([*runs, run(4, busy=20.0, stolen=9.0)])
     assert notes == (
         "the hypervisor took up to 9 % of the CPUs during s0 (round 3); "
-        "the sitting's median is 1 %",
+        "the session's median is 1 %",
     )
 
 

@@ -32,7 +32,7 @@ def test_a_stage_lasts_from_the_end_of_the_one_before() -> None:
 
 def test_the_first_step_and_the_compiler_have_figures_of_their_own() -> None:
     compiled = {"compilation": {**read_compilation(), "compile_seconds": 1.5}}
-    found = start_up([with_stages({}, realised=compiled)])
+    found = start_up([with_stages({}, effective=compiled)])
     assert found is not None
     assert (found.first_step_seconds, found.compile_seconds) == (0.5, 1.5)
 

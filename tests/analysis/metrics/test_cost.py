@@ -17,11 +17,11 @@ from accel_bench.analysis.metrics.cost import (
     usd_for_tokens,
     usd_per_million_tokens,
 )
-from accel_bench.analysis.metrics.cost_schema import EXCLUDED, Tariff
+from accel_bench.analysis.metrics.cost_schema import EXCLUDED, HourlyRate
 from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 
-GIVEN = Tariff(usd_per_hour=3.6, kind="given")
+GIVEN = HourlyRate(usd_per_hour=3.6, kind="given")
 """A tenth of a cent a second."""
 
 
@@ -159,7 +159,7 @@ def test_a_price_for_another_device_is_said_so(device: dict[str, str], words: st
     assert row.usd_per_million_tokens is not None
 
 
-def test_devices_of_catalogues_are_known_under_their_names_there() -> None:
+def test_devices_of_catalogs_are_known_under_their_names_there() -> None:
     assert same_device("NVIDIA A100-SXM4-80GB", "A100-80GB")
     assert same_device("NVIDIA A100 80GB PCIe", "A100-80GB")
     assert same_device("NVIDIA A100-SXM4-80GB", "A100") is False

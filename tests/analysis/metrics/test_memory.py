@@ -181,7 +181,7 @@ def test_the_stages_are_those_of_the_rank_that_peaked_highest() -> None:
 
 def test_the_document_holds_them_beside_the_peak() -> None:
     result = run(rank(0, metric("peak_rss_bytes", 77, "rss")))
-    row = make_summary([LORA], [result], repeats=1).model_dump(mode="json")["experiments"][0]
+    row = make_summary([LORA], [result], rounds=1).model_dump(mode="json")["experiments"][0]
     assert row["memory"]["rss"]["bytes"] == 77
     assert row["memory"]["rss"]["rank"] == 0
     assert row["memory"]["nvml"] is None

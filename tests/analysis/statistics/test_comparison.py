@@ -13,8 +13,8 @@ RUNS = 2000
 """Simulated comparisons; three standard deviations of a 1 % share are then 0.67 %."""
 
 
-def runs(values, sitting="monday"):
-    return {(sitting, index): float(value) for index, value in enumerate(values)}
+def runs(values, session="monday"):
+    return {(session, index): float(value) for index, value in enumerate(values)}
 
 
 def one(baseline, stack, **options) -> Comparison:
@@ -76,7 +76,7 @@ def test_a_sure_effect_above_the_floor_is_a_difference_though_within_2_percent()
 def test_the_floor_is_the_caller_s():
     stack = [value / 1.015 for value in BASE]
     assert one(BASE, stack, floor=0.02).verdict == "same"
-    assert one(BASE, stack, floor=0.02).smallest_visible_effect == 0.02
+    assert one(BASE, stack, floor=0.02).minimum_detectable_effect == 0.02
     assert one(BASE, [value / 1.009 for value in BASE], floor=0.005).verdict == "faster"
 
 
@@ -109,7 +109,7 @@ def test_no_pair_has_no_ratio():
     assert (found.pairs, found.ratio, found.verdict) == (0, None, "not tested")
 
 
-def test_only_runs_of_one_sitting_and_round_are_pairs():
+def test_only_runs_of_one_session_and_round_are_pairs():
     baseline = {**runs(BASE), **runs([9.0] * 5, "tuesday")}
     stack = {**runs(BASE), **runs([1.0], "wednesday")}
     found = compare(baseline, {"stack": stack})["stack"]
@@ -122,7 +122,7 @@ def test_an_open_verdict_says_what_it_could_have_seen():
     found = one(np.exp(logs), [1.0] * 5)
     # Mean 0.008, standard deviation 0.019235, standard error 0.008602; t(4, 0.995) = 4.6041.
     assert found.verdict == "inconclusive"
-    assert found.smallest_visible_effect == pytest.approx(math.expm1(4.6041 * 0.008602), rel=1e-3)
+    assert found.minimum_detectable_effect == pytest.approx(math.expm1(4.6041 * 0.008602), rel=1e-3)
 
 
 def test_an_open_verdict_says_how_many_pairs_would_settle_it():
@@ -152,7 +152,7 @@ def test_the_more_stacks_are_compared_the_surer_each_must_be():
     together = compare(runs([1.0] * 5), {"a": stack, "b": other, "c": other})
     assert alone["a"].verdict == "faster"
     assert together["a"].verdict == "inconclusive"
-    assert together["a"].smallest_visible_effect > alone["a"].smallest_visible_effect
+    assert together["a"].minimum_detectable_effect > alone["a"].minimum_detectable_effect
 
 
 @pytest.mark.parametrize("noise", [0.004, 0.02])

@@ -57,9 +57,9 @@ def test_a_run_is_not_degraded_for_the_checkpointing_that_its_stack_asked_for() 
     layers = {"model": {"overrides": {"num_hidden_layers": 3}}}
     result = run_plugin(NAME, policy="every", scenario=layers)
     assert (result.status, result.reasons) == (Status.OK, ())
-    realised = result.ranks[0].realised
-    assert realised["gradient_checkpointing"] is True
-    assert realised["checkpointed_blocks"] == {"checkpointed": 2, "blocks": 3, "policy": "every 2"}
+    effective = result.ranks[0].effective
+    assert effective["gradient_checkpointing"] is True
+    assert effective["checkpointed_blocks"] == {"checkpointed": 2, "blocks": 3, "policy": "every 2"}
 
 
 def test_every_block_was_computed_twice_in_the_warm_up_and_nothing_is_counted_after_it() -> None:

@@ -53,15 +53,15 @@ def test_it_keeps_the_contract() -> None:
     check_plugin("attention", options={"backends": ["math"]}, archs=[], dtypes=["bfloat16"])
 
 
-def test_evidence_and_what_was_realised_name_the_kernel_that_ran() -> None:
+def test_evidence_and_what_was_effective_name_the_kernel_that_ran() -> None:
     rank = run_plugin("attention", backends=["math"]).ranks[0]
     assert rank.evidence["attention"] == {
         "backends": ["math"],
         "kernel_of_one_call": ["SafeSoftmax"],
     }
-    assert rank.realised["attention_backends"] == ["math"]
-    assert set(rank.realised["attention_kernels"]) == {"SafeSoftmax"}
-    assert rank.realised["attention"] == "sdpa"
+    assert rank.effective["attention_backends"] == ["math"]
+    assert set(rank.effective["attention_kernels"]) == {"SafeSoftmax"}
+    assert rank.effective["attention"] == "sdpa"
 
 
 def test_only_what_is_named_is_enabled_in_its_order_and_all_is_undone() -> None:

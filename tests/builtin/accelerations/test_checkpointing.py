@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from flop_counting import catalogue_model, counted_flops, run_of
+from flop_counting import catalog_model, counted_flops, run_of
 
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
 from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
@@ -51,7 +51,7 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 def build(name: str = "llama-3-8b", lora: dict[str, Any] | None = None) -> Any:
-    model = catalogue_model(name, SIZES[name], lora=lora, device="cpu")
+    model = catalog_model(name, SIZES[name], lora=lora, device="cpu")
     model.config._attn_implementation = "sdpa"
     return model
 
@@ -119,7 +119,7 @@ def test_blocks_that_are_compiled_afterwards_have_the_same_gradients() -> None:
 def test_hardware_flops_are_those_that_torch_counts(
     name: str, lora: dict[str, Any] | None, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = catalogue_model(name, SIZES[name], lora=lora, device="cpu")
+    model = catalog_model(name, SIZES[name], lora=lora, device="cpu")
     checkpointed(model, **given)
     counted, workload = first_step(model, tmp_path)
     found = hardware_flops(workload, LENGTH)
@@ -130,7 +130,7 @@ def test_hardware_flops_are_those_that_torch_counts(
 def test_hardware_flops_are_not_known_where_some_products_are_kept_and_some_are_not(
     tmp_path: Path,
 ) -> None:
-    model = catalogue_model("llama-3-8b", LLAMA, device="cpu")
+    model = catalog_model("llama-3-8b", LLAMA, device="cpu")
     checkpointed(model, policy="selective", keep=["aten.mm"])
     _, workload = first_step(model, tmp_path)
     assert hardware_flops(workload, LENGTH) is None

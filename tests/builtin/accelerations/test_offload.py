@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from flop_counting import catalogue_model
+from flop_counting import catalog_model
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
@@ -30,7 +30,7 @@ KIB = 1024
 
 
 def build(lora: dict[str, Any] | None = None) -> Any:
-    return catalogue_model("llama-3-8b", SMALL, lora=lora, device="cpu")
+    return catalog_model("llama-3-8b", SMALL, lora=lora, device="cpu")
 
 
 def gradients(model: Any) -> list[torch.Tensor]:

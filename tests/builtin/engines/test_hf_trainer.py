@@ -23,7 +23,7 @@ from accel_bench.builtin.engines.hf_trainer_impl import HFTrainerEngine
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.plugins.manager import Active, activate
+from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.scenario.models import Scenario, Stack
 
 MakeRun = Callable[..., Run]
@@ -292,7 +292,7 @@ def test_trainer_is_imported_with_the_imports_and_not_by_the_plugin_s_module() -
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
-def active(scenario: dict[str, Any], *uses: Any) -> Active:
+def active(scenario: dict[str, Any], *uses: Any) -> ActivePlugins:
     """The plugins of a scenario, as a worker has them."""
     return activate(
         Scenario.model_validate_json(json.dumps(scenario)),

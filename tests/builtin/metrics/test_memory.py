@@ -93,7 +93,7 @@ def test_on_a_cpu_the_peak_is_that_of_the_window_above_the_imports(make_run: Mak
     run.trace.stages += [
         stage("imports", host_bytes=100, host_peak_bytes=110),
         stage("load_model", host_bytes=200, host_peak_bytes=900),
-        stage("disturbed window", host_bytes=200, host_peak_bytes=350),
+        stage("unstable window", host_bytes=200, host_peak_bytes=350),
         stage("window", host_bytes=200, host_peak_bytes=300),
     ]
     assert values(run) == {

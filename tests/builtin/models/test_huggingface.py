@@ -220,7 +220,7 @@ def test_code_from_the_hub_is_trusted_only_at_a_fixed_revision(make_run: MakeRun
         load(run)
 
 
-def test_pretrained_weights_of_a_catalogue_name_are_impossible(make_run: MakeRun) -> None:
+def test_pretrained_weights_of_a_catalog_name_are_impossible(make_run: MakeRun) -> None:
     run = make_run(model={"id": "gpt2", "weights": "pretrained"})
     assert "name a local directory or a hub id" in reasons(run)
     with pytest.raises(ScenarioError, match="name a local directory or a hub id"):
@@ -281,7 +281,7 @@ def test_the_fingerprint_of_a_directory_changes_with_its_weights_and_its_configu
     assert fingerprint("random") != random
 
 
-def test_the_catalogue_needs_no_fingerprint(make_run: MakeRun) -> None:
+def test_the_catalog_needs_no_fingerprint(make_run: MakeRun) -> None:
     assert HuggingFace(Options()).fingerprint(make_run().experiment) is None
 
 

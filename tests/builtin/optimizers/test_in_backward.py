@@ -67,7 +67,7 @@ def test_losses_and_weights_are_those_of_the_ordinary_optimizer(
 ) -> None:
     ordinary, early = with_model(make_run), with_model(make_run)
     one = plugin(kind, **options).build_optimizer(ordinary)
-    other = plugin(kind, **options, in_backward=True).build_optimizer(early)
+    other = plugin(kind, **options, optimizer_in_backward=True).build_optimizer(early)
     assert steps(ordinary, one) == steps(early, other)
     for left, right in zip(ordinary.model.parameters(), early.model.parameters(), strict=True):
         assert torch.equal(left, right)
@@ -82,17 +82,21 @@ def test_a_gradient_is_gone_when_the_next_one_comes(make_run: MakeRun) -> None:
 
     for parameter in parameters:  # Called before the optimizer's own hook.
         parameter.register_post_accumulate_grad_hook(count)
-    plugin(AdamW, in_backward=True).build_optimizer(run)
+    plugin(AdamW, optimizer_in_backward=True).build_optimizer(run)
     run.model(torch.ones(3, 4)).sum().backward()
     assert alive == [1, 1, 1, 1]
     assert all(parameter.grad is None for parameter in parameters)
 
 
 def test_evidence_says_how_much_of_the_gradients_was_alive_at_once(make_run: MakeRun) -> None:
-    run, adamw = with_model(make_run), plugin(AdamW, in_backward=True, fused=True)
+    run, adamw = with_model(make_run), plugin(AdamW, optimizer_in_backward=True, fused=True)
     steps(run, adamw.build_optimizer(run))
     evidence = adamw.report_evidence(run)
-    assert (evidence["class"], evidence["in_backward"], evidence["fused"]) == ("AdamW", True, True)
+    assert (evidence["class"], evidence["optimizer_in_backward"], evidence["fused"]) == (
+        "AdamW",
+        True,
+        True,
+    )
     assert evidence["gradient_bytes"] == 4 * (32 + 8 + 16 + 2)
     assert evidence["most_gradient_bytes"] == 4 * 32
     assert evidence["state_dtypes"] == ["float32"]
@@ -109,15 +113,17 @@ def test_a_weight_that_two_modules_share_is_updated_once_with_both_gradients(
 
     ordinary, early = with_model(make_run, tied()), with_model(make_run, tied())
     one = plugin(SGD).build_optimizer(ordinary)
-    other = plugin(SGD, in_backward=True).build_optimizer(early)
+    other = plugin(SGD, optimizer_in_backward=True).build_optimizer(early)
     assert steps(ordinary, one) == steps(early, other)
 
 
 def test_the_first_step_is_looked_at_as_that_of_any_optimizer(make_run: MakeRun) -> None:
     found = []
-    for in_backward in (False, True):
+    for optimizer_in_backward in (False, True):
         run = with_model(make_run)
-        run.optimizer = plugin(SGD, in_backward=in_backward).build_optimizer(run)
+        run.optimizer = plugin(SGD, optimizer_in_backward=optimizer_in_backward).build_optimizer(
+            run
+        )
         probe = FirstStepProbe(run)
         steps(run, run.optimizer, count=2)
         probe.check()
@@ -129,7 +135,7 @@ def test_the_first_step_is_looked_at_as_that_of_any_optimizer(make_run: MakeRun)
 def test_a_cut_gradient_is_found(make_run: MakeRun) -> None:
     run = with_model(make_run)
     run.model[1].register_forward_hook(lambda module, inputs, output: output.detach())
-    run.optimizer = plugin(SGD, in_backward=True).build_optimizer(run)
+    run.optimizer = plugin(SGD, optimizer_in_backward=True).build_optimizer(run)
     probe = FirstStepProbe(run)
     with pytest.raises(InvalidRunError, match=r"the gradient is cut: 1 trained modules .*: 0"):
         steps(run, run.optimizer)
@@ -138,7 +144,7 @@ def test_a_cut_gradient_is_found(make_run: MakeRun) -> None:
 
 def test_weights_that_do_not_move_are_found(make_run: MakeRun) -> None:
     run = with_model(make_run, train={"learning_rate": 0})
-    run.optimizer = plugin(SGD, in_backward=True).build_optimizer(run)
+    run.optimizer = plugin(SGD, optimizer_in_backward=True).build_optimizer(run)
     probe = FirstStepProbe(run)
     with pytest.raises(InvalidRunError, match="changed none of the"):
         steps(run, run.optimizer)
@@ -146,7 +152,7 @@ def test_weights_that_do_not_move_are_found(make_run: MakeRun) -> None:
 
 
 def test_closing_takes_the_hooks_off_the_parameters(make_run: MakeRun) -> None:
-    run, sgd = with_model(make_run), plugin(SGD, in_backward=True)
+    run, sgd = with_model(make_run), plugin(SGD, optimizer_in_backward=True)
     assert isinstance(sgd.build_optimizer(run), InBackward)
     sgd.close_run(run)
     run.model(torch.ones(3, 4)).sum().backward()
@@ -166,14 +172,14 @@ def test_what_needs_all_gradients_at_once_is_refused(
     make_run: MakeRun, scenario: dict[str, Any], reason: str
 ) -> None:
     experiment = make_run(**scenario).experiment
-    (found,) = plugin(AdamW, in_backward=True).check_scenario(experiment, MACHINE)
+    (found,) = plugin(AdamW, optimizer_in_backward=True).check_scenario(experiment, MACHINE)
     assert reason in found
     assert list(plugin(AdamW).check_scenario(experiment, MACHINE)) == []
 
 
 def test_lists_of_tensors_are_refused() -> None:
     with pytest.raises(ValidationError, match="foreach updates many tensors at once"):
-        plugin(AdamW, in_backward=True, foreach=True)
+        plugin(AdamW, optimizer_in_backward=True, foreach=True)
 
 
 def losses(result: Result) -> list[float | None]:
@@ -191,8 +197,10 @@ def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine:
         "model": {"overrides": {"num_hidden_layers": 1}},
     }
     ordinary, early = (
-        run_plugin("adamw", scenario=scenario, fused=True, in_backward=in_backward)
-        for in_backward in (False, True)
+        run_plugin(
+            "adamw", scenario=scenario, fused=True, optimizer_in_backward=optimizer_in_backward
+        )
+        for optimizer_in_backward in (False, True)
     )
     assert losses(early) == losses(ordinary)
     shown = [run.ranks[0].evidence["adamw"] for run in (ordinary, early)]

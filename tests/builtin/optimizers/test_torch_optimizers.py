@@ -73,7 +73,7 @@ def test_the_defaults_of_the_options_are_those_of_torch(
 ) -> None:
     options = plugin(kind).options.model_dump()
     defaults = getattr(torch.optim, kind.optimizer_class)(torch.nn.Linear(1, 1).parameters())
-    assert options.pop("in_backward") is False
+    assert options.pop("optimizer_in_backward") is False
     assert options == {key: defaults.defaults[key] for key in options}
 
 

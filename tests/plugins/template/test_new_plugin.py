@@ -35,7 +35,7 @@ TOGETHER = (
 TWO_RANKS = """\
 model: {{overrides: {{num_hidden_layers: 2}}}}
 data: {{sequence_length: 32}}
-measure: {{warmup: 1, steps: 2, repeats: 1}}
+measure: {{warmup: 1, steps: 2, rounds: 1}}
 resources: {{device: cpu, devices: 2}}
 parallel: {{use: {name}}}
 stacks: {{alone: []}}

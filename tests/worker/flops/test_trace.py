@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from flop_counting import catalogue_model, counted_flops, run_of
+from flop_counting import catalog_model, counted_flops, run_of
 from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
@@ -178,7 +178,7 @@ def without_windows(workload: Workload) -> Workload:
 
 @pytest.mark.parametrize("case", CASES)
 def test_flops_are_those_that_torch_counts(case: str, tmp_path: Path) -> None:
-    model = catalogue_model(**CASES[case])
+    model = catalog_model(**CASES[case])
     workload = without_windows(read(model, tmp_path))
     flops = hardware_flops(workload, LENGTH).non_causal
     assert flops == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
@@ -188,7 +188,7 @@ def test_flops_are_those_that_torch_counts(case: str, tmp_path: Path) -> None:
 def test_what_the_first_step_shows_of_recomputation_agrees_with_what_is_counted(
     case: str, tmp_path: Path
 ) -> None:
-    model = catalogue_model(**CASES[case], device="cpu")
+    model = catalog_model(**CASES[case], device="cpu")
     assert seen_flops(model, tmp_path) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
 
 
@@ -224,7 +224,7 @@ def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
     kind: type[nn.Linear], repeats: bool, tmp_path: Path
 ) -> None:
     lora = {"target_modules": ["q_proj"]}
-    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
     for layer in model.base_model.model.model.layers:
         old = layer.mlp.down_proj
         new = kind(old.in_features, old.out_features, bias=False)
@@ -236,7 +236,7 @@ def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
 
 def test_an_mlp_that_says_so_computes_none_of_its_last_part_again(tmp_path: Path) -> None:
     lora = {"target_modules": ["up_proj", "down_proj"]}
-    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
     for layer in model.base_model.model.model.layers:
         layer.mlp.last_product_repeats = False
     found = read_workload(run_of(model, tmp_path))
@@ -253,7 +253,7 @@ def test_a_compiled_layer_is_computed_again_whole_where_the_checkpoint_stands_ar
     tmp_path: Path, around: bool
 ) -> None:
     """As transformers did it before 5.23."""
-    model = catalogue_model("llama-3-8b", ROTARY, checkpointing=True, device="cpu")
+    model = catalog_model("llama-3-8b", ROTARY, checkpointing=True, device="cpu")
     for layer in model.model.layers:
         layer.compile(backend="eager")
         if around:
@@ -269,7 +269,7 @@ def test_a_compiled_layer_is_computed_again_whole_where_the_checkpoint_stands_ar
 def test_the_layer_that_is_looked_at_is_one_that_is_computed_again(tmp_path: Path) -> None:
     """Of every other layer, the last one may keep what it has computed."""
     lora = {"target_modules": ["q_proj"]}
-    model = catalogue_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
     for layer in model.base_model.model.model.layers:
         old = layer.mlp.down_proj
         new = KeptAfterwards(old.in_features, old.out_features, bias=False)
@@ -305,13 +305,13 @@ OTHERS = {
     },
     "qwen3": {"head_dim": 16},
 }
-"""Architectures outside of the catalogue: parallel blocks, norms elsewhere, other names."""
+"""Architectures outside of the catalog: parallel blocks, norms elsewhere, other names."""
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("trained", [None, "layers.1."])
 @pytest.mark.parametrize("kind", OTHERS)
-def test_architectures_outside_of_the_catalogue_are_counted_as_well(
+def test_architectures_outside_of_the_catalog_are_counted_as_well(
     kind: str, trained: str | None, checkpointing: bool, tmp_path: Path
 ) -> None:
     known = CONFIG_MAPPING[kind]().to_dict()
@@ -329,7 +329,7 @@ def test_architectures_outside_of_the_catalogue_are_counted_as_well(
 
 
 def test_llama_2_7b_in_full_size_at_4096_is_counted_to_the_digit(tmp_path: Path) -> None:
-    model = catalogue_model("llama-2-7b")
+    model = catalog_model("llama-2-7b")
     assert counted_flops(model, 4096) == 46_084_915_200
     assert model_flops(read(model, tmp_path), 4096).non_causal == 46_084_915_200
 
@@ -338,7 +338,7 @@ def test_model_flops_are_the_same_whether_activations_are_kept_or_recomputed(
     tmp_path: Path,
 ) -> None:
     kept, again = (
-        read(catalogue_model("gpt2", GPT2, checkpointing=checkpointing), tmp_path)
+        read(catalog_model("gpt2", GPT2, checkpointing=checkpointing), tmp_path)
         for checkpointing in (False, True)
     )
     assert model_flops(kept, LENGTH) == model_flops(again, LENGTH)
@@ -346,20 +346,20 @@ def test_model_flops_are_the_same_whether_activations_are_kept_or_recomputed(
 
 
 def test_the_window_of_a_model_is_read(tmp_path: Path) -> None:
-    windowed = read(catalogue_model("mistral-7b", {**ROTARY, "sliding_window": 16}), tmp_path)
+    windowed = read(catalog_model("mistral-7b", {**ROTARY, "sliding_window": 16}), tmp_path)
     assert [(a.window, a.count) for a in windowed.attentions] == [(16, 3)]
 
 
 def test_layers_before_the_first_that_trains_need_no_gradient(tmp_path: Path) -> None:
-    model = catalogue_model("llama-3-8b", ROTARY, trained=[f"{LAYER_1}.mlp.up_proj"])
+    model = catalog_model("llama-3-8b", ROTARY, trained=[f"{LAYER_1}.mlp.up_proj"])
     queries = [m for m in read(model, tmp_path).matmuls if m.name == "layers.self_attn.q_proj"]
     assert [(m.count, m.input_needs_gradient) for m in queries] == [(2, False), (1, True)]
 
 
 def test_matrices_have_the_dtype_in_which_they_are_multiplied(tmp_path: Path) -> None:
-    model = catalogue_model("llama-3-8b", ROTARY).to(torch.bfloat16)
+    model = catalog_model("llama-3-8b", ROTARY).to(torch.bfloat16)
     assert {m.dtype for m in read(model, tmp_path).matmuls} == {"bfloat16"}
-    stored = catalogue_model("llama-3-8b", ROTARY)
+    stored = catalog_model("llama-3-8b", ROTARY)
     autocast = read(stored, tmp_path, train={"precision": "bf16-autocast"})
     assert {m.dtype for m in autocast.matmuls} == {"bfloat16"}
 
@@ -370,7 +370,7 @@ def test_matrices_have_the_dtype_in_which_they_are_multiplied(tmp_path: Path) ->
 def test_the_grouped_product_of_experts_does_not_follow_autocast(
     experts: str, dtype: str, tmp_path: Path
 ) -> None:
-    model = catalogue_model("mixtral-8x7b", ROTARY)
+    model = catalog_model("mixtral-8x7b", ROTARY)
     model.set_experts_implementation(experts)
     found = read(model, tmp_path, train={"precision": "bf16-autocast"}).matmuls
     assert {m.dtype for m in found if ".experts." in m.name} == {dtype}
@@ -397,7 +397,7 @@ def test_a_quantized_matrix_counts_in_full_and_in_the_dtype_of_the_model(tmp_pat
 
 
 def test_experts_that_are_modules_of_their_own_share_the_tokens(tmp_path: Path) -> None:
-    model = catalogue_model("mixtral-8x7b", ROTARY)
+    model = catalog_model("mixtral-8x7b", ROTARY)
     tensors = model_flops(read(model, tmp_path), LENGTH)
     for layer in model.model.layers:
         experts = [
@@ -415,7 +415,7 @@ def test_experts_that_are_modules_of_their_own_share_the_tokens(tmp_path: Path) 
 
 
 def test_an_adapter_that_is_switched_off_is_not_counted(tmp_path: Path) -> None:
-    model = catalogue_model("llama-3-8b", ROTARY, lora={"target_modules": ["q_proj"]})
+    model = catalog_model("llama-3-8b", ROTARY, lora={"target_modules": ["q_proj"]})
     assert any("lora_A" in m.name for m in read(model, tmp_path).matmuls)
     model.base_model.disable_adapter_layers()
     assert not any("lora" in m.name for m in read(model, tmp_path).matmuls)
@@ -424,7 +424,7 @@ def test_an_adapter_that_is_switched_off_is_not_counted(tmp_path: Path) -> None:
 def test_a_copy_that_peft_trains_beside_an_adapter_counts_once(tmp_path: Path) -> None:
     import peft
 
-    model = catalogue_model("llama-3-8b", ROTARY)
+    model = catalog_model("llama-3-8b", ROTARY)
     config = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"])
     with warnings.catch_warnings():
         # PEFT asks transformers by a name that is being replaced.
@@ -435,23 +435,23 @@ def test_a_copy_that_peft_trains_beside_an_adapter_counts_once(tmp_path: Path) -
 
 
 def adapted_embedding() -> Any:
-    return catalogue_model("llama-3-8b", ROTARY, lora={"target_modules": ["embed_tokens"]})
+    return catalog_model("llama-3-8b", ROTARY, lora={"target_modules": ["embed_tokens"]})
 
 
 def chunked_attention() -> Any:
-    model = catalogue_model("llama-3-8b", ROTARY)
+    model = catalog_model("llama-3-8b", ROTARY)
     model.config.layer_types = ["chunked_attention"] * 3
     return model
 
 
 def nameless_attention() -> Any:
-    model = catalogue_model("llama-3-8b", ROTARY)
+    model = catalog_model("llama-3-8b", ROTARY)
     del model.model.layers[1].self_attn.k_proj
     return model
 
 
 def experts_without_a_number() -> Any:
-    model = catalogue_model("mixtral-8x7b", ROTARY)
+    model = catalog_model("mixtral-8x7b", ROTARY)
     vars(model.config)["num_experts_per_tok"] = None
     return model
 

@@ -1,4 +1,4 @@
-"""Gradient flow and the realised state, on real models with real faults."""
+"""Gradient flow and the effective state, on real models with real faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.models import Stack
-from accel_bench.worker.verify.effective import differences, environment_changes, read_realised
+from accel_bench.worker.verify.effective import differences, environment_changes, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 Model = torch.nn.Sequential
@@ -120,29 +120,29 @@ def test_the_probe_is_gone_after_the_first_step(make: Any) -> None:
 
 def test_what_holds_is_read_back(make: Any) -> None:
     run = make(model().to(torch.bfloat16))
-    realised = read_realised(run)
-    assert realised["trained_dtypes"] == {"bfloat16": 30}
-    assert realised["optimizer"] == "SGD"
-    assert (realised["strategy"], realised["world_size"]) == ("none", 1)
-    assert json.dumps(realised)
+    effective = read_effective(run)
+    assert effective["trained_dtypes"] == {"bfloat16": 30}
+    assert effective["optimizer"] == "SGD"
+    assert (effective["strategy"], effective["world_size"]) == ("none", 1)
+    assert json.dumps(effective)
 
 
 def test_a_dtype_that_was_not_asked_for_is_a_reason(make: Any) -> None:
     run = make(model().to(torch.bfloat16))
-    degraded, invalid = differences(run, read_realised(run))
+    degraded, invalid = differences(run, read_effective(run))
     assert degraded == ["no weight is float32, as asked: bfloat16"]
     assert not invalid
 
 
 def test_checkpointing_that_is_asked_for_and_not_on_is_a_reason(make: Any) -> None:
     run = make(model(), train={"gradient_checkpointing": True})
-    degraded, _ = differences(run, read_realised(run))
+    degraded, _ = differences(run, read_effective(run))
     assert degraded == ["gradient checkpointing is False, asked was True"]
 
 
 def test_one_process_where_two_were_asked_for_is_invalid(make: Any) -> None:
     run = make(model(), resources={"device": "cpu", "devices": 2})
-    _, invalid = differences(run, read_realised(run))
+    _, invalid = differences(run, read_effective(run))
     assert "1 processes train, asked were 2" in invalid
     assert "nothing joins the gradients of 2 processes" in invalid
 
@@ -150,7 +150,7 @@ def test_one_process_where_two_were_asked_for_is_invalid(make: Any) -> None:
 def test_data_parallel_in_one_process_is_invalid(make: Any) -> None:
     run = make(model())
     run.model = torch.nn.DataParallel(run.unwrapped_model)
-    _, invalid = differences(run, read_realised(run))
+    _, invalid = differences(run, read_effective(run))
     assert invalid == ["DataParallel spreads each batch over every device that the process can see"]
 
 
@@ -178,11 +178,11 @@ def mixture(experts: str) -> torch.nn.Module:
 @pytest.mark.parametrize("experts", ["eager", "batched_mm", "grouped_mm"])
 def test_how_experts_multiply_is_read_back(make: Any, experts: str) -> None:
     mixed = mixture(experts)
-    assert read_realised(make(mixed))["experts"] == experts
+    assert read_effective(make(mixed))["experts"] == experts
     layer = mixed.get_submodule("model.layers.0.mlp.experts")
     vars(layer)["forward"] = lambda hidden, chosen, weights: hidden
-    assert read_realised(make(mixed))["experts"] == "replaced"
-    assert read_realised(make(model()))["experts"] is None
+    assert read_effective(make(mixed))["experts"] == "replaced"
+    assert read_effective(make(model()))["experts"] is None
 
 
 @pytest.mark.parametrize("experts, reasons", [("eager", 0), ("batched_mm", 0), ("grouped_mm", 1)])
@@ -190,7 +190,7 @@ def test_experts_that_do_not_follow_autocast_are_a_reason(
     make: Any, experts: str, reasons: int
 ) -> None:
     run = make(mixture(experts), train={"precision": "bf16-autocast"})
-    degraded, invalid = differences(run, read_realised(run))
+    degraded, invalid = differences(run, read_effective(run))
     assert len(degraded) == reasons
     assert all(reason.startswith("experts compute in float32, asked was") for reason in degraded)
     assert not invalid
@@ -198,7 +198,7 @@ def test_experts_that_do_not_follow_autocast_are_a_reason(
 
 def test_a_model_in_evaluation_mode_is_invalid(make: Any) -> None:
     run = make(model().eval())
-    _, invalid = differences(run, read_realised(run))
+    _, invalid = differences(run, read_effective(run))
     assert invalid == ["the model is not in training mode"]
 
 
@@ -298,26 +298,26 @@ def test_linear_layers_are_counted_by_class_without_the_adapters_own(make: Any) 
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(model(), LoraConfig(target_modules=["0", "2"], r=2))
-    assert read_realised(make(adapted))["linear_kernels"] == {"Linear": 2}
+    assert read_effective(make(adapted))["linear_kernels"] == {"Linear": 2}
 
 
 def test_backends_that_attention_may_use_are_read_back(make: Any) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     run = make(model())
-    assert {"flash", "math"} <= set(read_realised(run)["attention_backends"])
+    assert {"flash", "math"} <= set(read_effective(run)["attention_backends"])
     with sdpa_kernel(SDPBackend.MATH):
-        assert read_realised(run)["attention_backends"] == ["math"]
+        assert read_effective(run)["attention_backends"] == ["math"]
 
 
 def test_what_the_compiler_did_is_read_back(make: Any) -> None:
-    from accel_bench import forget_compilation
+    from accel_bench import reset_compiler
 
-    forget_compilation()
+    reset_compiler()
     run = make(Tied())
     run.model.compile(backend="eager")
     step(run)
-    found = read_realised(run)["compilation"]
+    found = read_effective(run)["compilation"]
     assert (found["graphs"], found["graph_breaks"], found["recompiles"]) == (1, 0, 0)
     assert found["compile_seconds"] > 0
     run.model._compiled_call_impl = None
@@ -347,6 +347,6 @@ def test_a_variable_that_changed_after_the_start_is_recorded(
         "PYTORCH_ALLOC_CONF": ["expandable_segments:True", "max_split_size_mb:256"],
     }
     run = make(model())
-    degraded, invalid = differences(run, {**read_realised(run), "environment_changes": changes})
+    degraded, invalid = differences(run, {**read_effective(run), "environment_changes": changes})
     assert [reason.partition(" was ")[0] for reason in degraded] == ["PYTORCH_ALLOC_CONF"]
     assert invalid == []

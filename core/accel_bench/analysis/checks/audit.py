@@ -47,7 +47,7 @@ def audit(result: Result) -> list[Broken]:
     ]
 
 
-def marked(result: Result) -> Result:
+def with_audit(result: Result) -> Result:
     """The same row; `degraded`, with every broken invariant as a reason, where there are any."""
     broken = audit(result)
     if not broken:
@@ -173,7 +173,7 @@ def phases(result: Result) -> Iterator[str]:
 
 
 def model_utilization(result: Result) -> Iterator[str]:
-    """0 < MFU <= 1, in the causal convention, where the peak of the realised dtype is known."""
+    """0 < MFU <= 1, in the causal convention, where the peak of the effective dtype is known."""
     peak = peak_flops_of(result)
     found = utilization(result, peak) if peak is not None else None
     if found is not None and found.mfu is not None:

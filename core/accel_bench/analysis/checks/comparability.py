@@ -32,28 +32,28 @@ WORLD = (
     *BATCH,
     "work.parallel",
     "environment.devices",
-    "realised.world_size",
-    "realised.backend",
-    "realised.threads",
+    "effective.world_size",
+    "effective.backend",
+    "effective.threads",
 )
 """What follows from the number of processes."""
 
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
-    "environment": ("realised.environment", "realised.threads"),
+    "environment": ("effective.environment", "effective.threads"),
     "model": ("environment.fingerprints",),
     "resources.device": (
         "environment.cuda",
         "environment.devices",
         "environment.driver",
-        "realised.device",
+        "effective.device",
     ),
     "resources.devices": WORLD,
     "resources.nodes": WORLD,
-    "resources.threads": ("realised.threads",),
+    "resources.threads": ("effective.threads",),
     "train.global_batch_size": BATCH,
     "train.gradient_accumulation": BATCH,
-    "train.matmul_precision": ("realised.float32_matmul_precision",),
+    "train.matmul_precision": ("effective.float32_matmul_precision",),
     "train.micro_batch_size": BATCH,
 }
 """Facts that follow from a setting, and that a stack declares together with it."""
@@ -161,10 +161,10 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
     for key in MACHINE:
         if key in run.machine:
             yield f"machine.{key}", run.machine[key]
-    realised = run.ranks[0].realised if run.ranks else {}
-    for key, value in realised.items():
+    effective = run.ranks[0].effective if run.ranks else {}
+    for key, value in effective.items():
         if key in ALWAYS_REALISED or (plain and key not in MEASURED_REALISED):
-            yield from _flat(f"realised.{key}", value)
+            yield from _flat(f"effective.{key}", value)
     yield from _policy(run)
 
 

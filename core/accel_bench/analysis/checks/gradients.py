@@ -71,7 +71,7 @@ def different_norms(
 
 def gradient_norms(result: Result) -> dict[str, float | None]:
     """The norms that rank 0 has read on its first step; empty where nothing was read."""
-    flow = result.ranks[0].realised.get("gradient_flow") if result.ranks else None
+    flow = result.ranks[0].effective.get("gradient_flow") if result.ranks else None
     norms = flow.get("gradient_norms") if isinstance(flow, dict) else None
     return (
         {name: _number(value) for name, value in norms.items()} if isinstance(norms, dict) else {}

@@ -1,7 +1,7 @@
 """What disturbed a run from outside: its devices' states, and other work on the host's CPUs.
 
 Reasons that concern a device are absolute and degrade a run. What depends on load is relative to
-the sitting's own median, and is said once for a table: on a shared machine a flag on every row says
+the session's own median, and is said once for a table: on a shared machine a flag on every row says
 nothing.
 """
 
@@ -25,10 +25,10 @@ THROTTLED_SHARE = 0.01
 """Share of an attempt's time in which heat may hold the clocks down."""
 
 MINIMUM_RUNS = 3
-"""Runs of a sitting that a median means something for."""
+"""Runs of a session that a median means something for."""
 
 LOAD_MARGINS = {"stolen": 0.02, "others": 0.10}
-"""How much more of the CPUs' time than in the sitting's middle run is worth a word."""
+"""How much more of the CPUs' time than in the session's middle run is worth a word."""
 
 
 def device_reasons(
@@ -72,18 +72,18 @@ def load_of(result: Result) -> Load | None:
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """Runs that other work on the host disturbed more than the others of their sitting.
+    """Runs that other work on the host disturbed more than the others of their session.
 
-    One sentence for each kind of load and sitting. The load average is stored too, but not judged:
+    One sentence for each kind of load and session. The load average is stored too, but not judged:
     half of it is the run before.
     """
-    sittings: dict[str, dict[str, tuple[Result, Load]]] = {}
+    sessions: dict[str, dict[str, tuple[Result, Load]]] = {}
     for result in results:
         load = load_of(result)
         if load is not None and result.status.completed:
-            sittings.setdefault(result.sitting, {})[result.run_id] = (result, load)
+            sessions.setdefault(result.session, {})[result.run_id] = (result, load)
     notes = []
-    for runs in sittings.values():
+    for runs in sessions.values():
         notes += _notes(runs, "stolen", "the hypervisor took", lambda load: load.stolen)
         notes += _notes(runs, "others", "other work took", lambda load: load.others)
     return tuple(notes)
@@ -95,7 +95,7 @@ def _notes(
     words: str,
     pick: Callable[[Load], float | None],
 ) -> list[str]:
-    """`other work took up to 45 % of the CPUs during a (round 2), 5 % in this sitting's median`."""
+    """`other work took up to 45 % of the CPUs during a (round 2), 5 % in this session's median`."""
     shares = {key: share for key, (_, load) in runs.items() if (share := pick(load)) is not None}
     if len(shares) < MINIMUM_RUNS:
         return []
@@ -106,7 +106,7 @@ def _notes(
     names = listing([_name(runs[key][0]) for key in high])
     most = percent(round(max(high.values()), 3))
     usual = percent(round(middle, 3))
-    return [f"{words} up to {most} of the CPUs during {names}; the sitting's median is {usual}"]
+    return [f"{words} up to {most} of the CPUs during {names}; the session's median is {usual}"]
 
 
 def _name(result: Result) -> str:

@@ -15,8 +15,8 @@ from accel_bench.analysis.aggregate import Measured, measure
 from accel_bench.analysis.metrics.cost_schema import (
     CostDocument,
     ExperimentCost,
+    HourlyRate,
     Sensitivity,
-    Tariff,
 )
 from accel_bench.analysis.metrics.devices import devices_used
 from accel_bench.analysis.schema import PlannedSummary
@@ -48,13 +48,13 @@ def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
     )
 
 
-def table_tariff(price: Price, today: Date, spot: bool = False) -> Tariff | None:
+def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
     """A row of the price table as a tariff; None where it has no spot price and one is wanted."""
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:
         return None
     same = price.model_dump(exclude={"usd_per_hour", "spot_usd_per_hour"})
-    return Tariff(
+    return HourlyRate(
         **same,
         usd_per_hour=usd,
         kind="spot" if spot else "on demand",
@@ -65,7 +65,7 @@ def table_tariff(price: Price, today: Date, spot: bool = False) -> Tariff | None
 
 def cost_of_results(
     results: Sequence[Result],
-    tariff: Tariff,
+    tariff: HourlyRate,
     for_tokens: float | None = None,
     instances: int | None = None,
 ) -> CostDocument:
@@ -77,7 +77,7 @@ def cost_of_results(
     for result in results:
         key = (result.experiment.id, result.experiment.stack.name)
         plans.setdefault(key, PlannedSummary(experiment=result.experiment))
-    measured = [measure(plan, results, repeats=1) for plan in plans.values()]
+    measured = [measure(plan, results, rounds=1) for plan in plans.values()]
     rows = tuple(_row(row, tariff, for_tokens, instances) for row in measured)
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
@@ -95,7 +95,7 @@ def instances_needed(devices: int, nodes: int, devices_per_instance: int | None)
 def same_device(device_name: str, priced: str) -> bool | None:
     """Whether a device as it names itself is the one that a price is for; None when unknown.
 
-    Prices name a device by the table's short name or, in other catalogues, by a name that several
+    Prices name a device by the table's short name or, in other catalogs, by a name that several
     devices share.
     """
     found = find_hardware(device_name)
@@ -106,7 +106,7 @@ def same_device(device_name: str, priced: str) -> bool | None:
 
 
 def _row(
-    measured: Measured, tariff: Tariff, for_tokens: float | None, instances: int | None
+    measured: Measured, tariff: HourlyRate, for_tokens: float | None, instances: int | None
 ) -> ExperimentCost:
     """One experiment's cost."""
     experiment, last = measured.planned.experiment, measured.last
@@ -158,7 +158,7 @@ def _scaled(cost: Interval, tokens: float) -> Interval:
 
 def _notes(
     measured: Measured,
-    tariff: Tariff,
+    tariff: HourlyRate,
     device: Mapping[str, JsonValue],
     devices: int,
     instances: int,

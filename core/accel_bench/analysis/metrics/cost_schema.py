@@ -16,7 +16,7 @@ EXCLUDED = (
 """What every cost here leaves out."""
 
 
-class Tariff(Frozen):
+class HourlyRate(Frozen):
     """The price that costs are worked out with."""
 
     usd_per_hour: float
@@ -121,7 +121,7 @@ class CostDocument(Frozen):
     schema_version: int = SCHEMA_VERSION
     """Version of this document's form."""
 
-    tariff: Tariff
+    tariff: HourlyRate
     """The price."""
 
     for_tokens: float | None

@@ -13,9 +13,9 @@ def peak_flops_of(result: Result) -> float | None:
     """
     found = set()
     for rank in result.ranks:
-        name, dtype = rank.device.get("name"), rank.realised.get("matmul_dtype")
+        name, dtype = rank.device.get("name"), rank.effective.get("matmul_dtype")
         if rank.device.get("type") == "cpu" or not name or not dtype:
             return None
-        precision = rank.realised.get("float32_matmul_precision", "highest")
+        precision = rank.effective.get("float32_matmul_precision", "highest")
         found.add((str(name), str(dtype), str(precision)))
     return peak_flops(*found.pop()) if len(found) == 1 else None

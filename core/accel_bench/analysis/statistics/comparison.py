@@ -19,7 +19,7 @@ from accel_bench.analysis.statistics.estimators import (
 from accel_bench.documents.base import Frozen
 
 PairKey: TypeAlias = tuple[str, int]
-"""Sitting and round: runs that share both are a pair."""
+"""SessionRecord and round: runs that share both are a pair."""
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 """What may be said about a stack's speed."""
@@ -55,7 +55,7 @@ class Comparison(Frozen):
     reason: str = ""
     """Why there is no verdict, where there is none."""
 
-    smallest_visible_effect: float | None = None
+    minimum_detectable_effect: float | None = None
     """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
 
     pairs_needed: int | None = None
@@ -126,7 +126,7 @@ def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
         pairs=len(logs),
         ratio=log_interval(logs),
         verdict=verdict,
-        smallest_visible_effect=_visible_effect(logs, rule),
+        minimum_detectable_effect=_visible_effect(logs, rule),
         pairs_needed=_pairs_needed(logs, rule) if is_open else None,
     )
 

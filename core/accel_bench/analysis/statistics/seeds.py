@@ -103,7 +103,7 @@ def _compare(
 
 
 def _ends(before: Measured, after: Measured) -> tuple[float | None, float | None]:
-    """Both losses at the end of the steps that both took: a disturbed window makes more of them."""
+    """Both losses at the end of the steps that both took: a unstable window makes more of them."""
     steps = shared_steps([before, after])
     return loss_at_end(before, steps), loss_at_end(after, steps)
 

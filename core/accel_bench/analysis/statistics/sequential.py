@@ -4,7 +4,7 @@ Two errors are kept small. A stack that is as fast as the other is called a regr
 0.5 % of cases, and one that is slower by the floor or more is let pass in at most 5 % of cases.
 Both hold however often the pairs are looked at: look number k may spend only 1 / (k (k + 1)) of
 each error, and these shares sum to less than 1 over any number of looks (alpha spending with
-Bonferroni's inequality, which asks nothing of how looks depend on one another). A look is a sitting
+Bonferroni's inequality, which asks nothing of how looks depend on one another). A look is a session
 that added pairs, so that resuming cannot buy a free one. The sizes of the looks are fixed
 beforehand, never chosen by what was seen. What no statistic can mend is to start from nothing
 again and again until the answer pleases.

@@ -1,7 +1,7 @@
 """The stack plugin `attention`: which kernels `scaled_dot_product_attention` may use, in order.
 
 The implementation stays what `model.attention` says, which any stack can set and core holds against
-what was realised. What is left to choose is sdpa's: its kernels, called backends.
+what was effective. What is left to choose is sdpa's: its kernels, called backends.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
     def report_evidence(self, run: Run) -> dict[str, Any]:
         """The kernels in their order, and that which one call like the model's really uses.
 
-        What the model itself used is in core's `realised`, where nothing is compiled.
+        What the model itself used is in core's `effective`, where nothing is compiled.
         """
         if self._backends is None:
             return {}

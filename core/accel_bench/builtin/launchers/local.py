@@ -115,7 +115,7 @@ def start_guard(parent: int) -> None:
 
 
 def _dismiss(guard: subprocess.Popen[bytes]) -> None:
-    """The sitting has ended as it should: nothing of it is left that the guard could end."""
+    """The session has ended as it should: nothing of it is left that the guard could end."""
     guard.kill()
     guard.communicate()
 

@@ -1,4 +1,4 @@
-"""Ends what a killed sitting has left running: a program of its own, started by the launcher.
+"""Ends what a killed session has left running: a program of its own, started by the launcher.
 
     python -I -S guard.py PARENT_PID        (standard input: a pipe that only the parent holds)
 

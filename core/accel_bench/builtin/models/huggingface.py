@@ -16,7 +16,7 @@ from accel_bench.catalog.models import (
     read_card,
     read_config,
 )
-from accel_bench.documents.presets import find_samples
+from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.uses import ModelUse
 
@@ -31,7 +31,7 @@ NEARLY = 0.9
 
 
 class HuggingFace(Plugin[Options]):
-    """Loads `model.id`: a name of the catalogue, a local directory, or a hub id.
+    """Loads `model.id`: a name of the catalog, a local directory, or a hub id.
 
     The configuration stays as published, its dropout included, but for `model.overrides` and for
     the key-value cache, which is off: training has no use for it, and flattened inputs give a
@@ -94,12 +94,12 @@ class HuggingFace(Plugin[Options]):
 
 def _source_problems(model: ModelUse) -> Iterator[str]:
     """What is wrong with the id, the weights and the files of a directory."""
-    catalogue = find_samples("models")
+    catalog = find_presets("models")
     directory = model_directory(model)
-    if model.id in catalogue:
+    if model.id in catalog:
         if model.weights == "pretrained":
             yield (
-                f"model.id {model.id!r} is a name of the catalogue, which holds no weights; for "
+                f"model.id {model.id!r} is a name of the catalog, which holds no weights; for "
                 "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
             )
     elif directory is not None:
@@ -108,14 +108,14 @@ def _source_problems(model: ModelUse) -> Iterator[str]:
         yield f"model.id {model.id!r}: there is no such directory"
     elif "/" not in model.id:
         yield (
-            f"no model of the catalogue is called {model.id!r}{did_you_mean(model.id, catalogue)} "
+            f"no model of the catalog is called {model.id!r}{did_you_mean(model.id, catalog)} "
             "(a hub id has the form 'org/name')"
         )
 
 
 def _override_problems(model: ModelUse) -> Iterator[str]:
-    """Overrides that are nearly, and not quite, a published key of the catalogue's model."""
-    published = read_card(model.id).config if model.id in find_samples("models") else {}
+    """Overrides that are nearly, and not quite, a published key of the catalog's model."""
+    published = read_card(model.id).config if model.id in find_presets("models") else {}
     for key in model.overrides:
         near = get_close_matches(key, published, n=1, cutoff=NEARLY)
         if key not in published and near:

@@ -22,7 +22,7 @@ class OptimizerOptions(Options):
     foreach: bool | None = None
     """Update lists of tensors with few kernels; null leaves it to torch, which does on a GPU."""
 
-    in_backward: bool = False
+    optimizer_in_backward: bool = False
     """Update each parameter in the backward pass, as soon as its gradient is there, and free that
     at once: gradients are never all in memory, and the optimizer's time is part of the backward
     phase."""
@@ -30,8 +30,10 @@ class OptimizerOptions(Options):
     @model_validator(mode="after")
     def _one_at_a_time(self) -> OptimizerOptions:
         """Refuse lists of tensors where there is only one."""
-        if self.in_backward and self.foreach:
-            raise ValueError("foreach updates many tensors at once, and in_backward one; drop one")
+        if self.optimizer_in_backward and self.foreach:
+            raise ValueError(
+                "foreach updates many tensors at once, optimizer_in_backward one; drop one of them"
+            )
         return self
 
 
@@ -102,8 +104,8 @@ class TorchOptimizer(Plugin[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what needs all gradients of a step together, which `in_backward` never has."""
-        if self.options.in_backward:
+        """Say what needs all gradients of a step together, unlike `optimizer_in_backward`."""
+        if self.options.optimizer_in_backward:
             yield from _needs_all_gradients(experiment.scenario)
 
     @hookimpl
@@ -134,7 +136,7 @@ class TorchOptimizer(Plugin[OptionsT]):
         """Take away what was hung on the optimizer and on parameters."""
         if self._first_step is not None:
             self._first_step.remove()
-        if self.options.in_backward and self._built is not None:
+        if self.options.optimizer_in_backward and self._built is not None:
             self._built.remove()
 
 
@@ -142,19 +144,24 @@ def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:
     """Reasons against updating in the backward pass."""
     train = scenario.train
     if train.max_grad_norm is not None:
-        yield "in_backward frees gradients before their norm is known; train.max_grad_norm needs it"
+        yield (
+            "optimizer_in_backward frees gradients before their norm is known; "
+            "train.max_grad_norm needs it"
+        )
     if train.gradient_accumulation > 1:
         yield (
-            "in_backward updates in every backward pass; set train.gradient_accumulation to 1, and "
-            "train.micro_batch_size to what it added up to"
+            "optimizer_in_backward updates in every backward pass; set train.gradient_accumulation "
+            "to 1, and train.micro_batch_size to what it added up to"
         )
     if train.precision == "fp16-autocast":
         yield (
-            "in_backward updates before the gradient scaler can look for infinities; use "
+            "optimizer_in_backward updates before the gradient scaler can look for infinities; use "
             "bf16-autocast"
         )
     if scenario.world_size > 1:
-        yield "in_backward updates before gradients are added up over ranks; use one device"
+        yield (
+            "optimizer_in_backward updates before gradients are added up over ranks; use one device"
+        )
 
 
 class AdamW(TorchOptimizer[AdamWOptions]):

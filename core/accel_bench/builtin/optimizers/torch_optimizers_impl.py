@@ -22,13 +22,13 @@ def build(
 ) -> torch.optim.Optimizer:
     """Build torch.optim's optimizer of that name over the parameters that require a gradient.
 
-    `options` are its further arguments, and `in_backward`. Raises InvalidRunError when nothing
-    requires a gradient.
+    `options` are its further arguments, and `optimizer_in_backward`. Raises InvalidRunError when
+    nothing requires a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
         raise InvalidRunError(["no parameter requires a gradient"])
-    arguments = {key: value for key, value in options.items() if key != "in_backward"}
+    arguments = {key: value for key, value in options.items() if key != "optimizer_in_backward"}
 
     def make(these: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = getattr(torch.optim, name)(
@@ -36,7 +36,7 @@ def build(
         )
         return made
 
-    return InBackward(trained, make) if options.get("in_backward") else make(trained)
+    return InBackward(trained, make) if options.get("optimizer_in_backward") else make(trained)
 
 
 class FirstStep:
@@ -124,7 +124,7 @@ def _in_backward(
     if not isinstance(optimizer, InBackward):
         return {}
     return {
-        "in_backward": True,
+        "optimizer_in_backward": True,
         "gradient_bytes": sum(p.numel() * p.element_size() for p in parameters),
         "most_gradient_bytes": optimizer.most_gradient_bytes,
     }

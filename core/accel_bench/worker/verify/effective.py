@@ -28,7 +28,7 @@ PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
 
 
-def read_realised(run: Run) -> dict[str, Any]:
+def read_effective(run: Run) -> dict[str, Any]:
     """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries."""
     model = run.unwrapped_model
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -70,77 +70,77 @@ def environment_changes(before: Mapping[str, str]) -> dict[str, list[str | None]
 
 
 def differences(
-    run: Run, realised: dict[str, Any], strategy: str | None = None
+    run: Run, effective: dict[str, Any], strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
     """What differs from what was asked: reasons for `degraded`, and reasons for `invalid`.
 
     `strategy` is what the plugin that parallelizes says that it makes; None where it says nothing.
     """
-    invalid = [*_wrong_ranks(run, realised, strategy)]
-    if torch.device(realised["device"]).type != run.device.type:
-        invalid.append(f"the model is on {realised['device']}, asked was {run.device}")
-    if realised.get("padding_free") and realised["use_cache"]:
+    invalid = [*_wrong_ranks(run, effective, strategy)]
+    if torch.device(effective["device"]).type != run.device.type:
+        invalid.append(f"the model is on {effective['device']}, asked was {run.device}")
+    if effective.get("padding_free") and effective["use_cache"]:
         invalid.append(
             "sequences lie in one row and the model keeps a cache, so they attend to one another; "
             "set use_cache to false"
         )
-    if not realised["training"]:
+    if not effective["training"]:
         invalid.append("the model is not in training mode")
-    return [*_other_work(run, realised), *_side_effects(realised)], invalid
+    return [*_other_work(run, effective), *_side_effects(effective)], invalid
 
 
-def _wrong_ranks(run: Run, realised: dict[str, Any], strategy: str | None) -> Iterator[str]:
+def _wrong_ranks(run: Run, effective: dict[str, Any], strategy: str | None) -> Iterator[str]:
     """How the processes do not do together what was asked."""
-    if realised["world_size"] != run.world_size:
-        yield f"{realised['world_size']} processes train, asked were {run.world_size}"
-    if run.world_size > 1 and realised["strategy"] == "none":
+    if effective["world_size"] != run.world_size:
+        yield f"{effective['world_size']} processes train, asked were {run.world_size}"
+    if run.world_size > 1 and effective["strategy"] == "none":
         yield f"nothing joins the gradients of {run.world_size} processes"
-    elif strategy is not None and realised["strategy"] != strategy:
-        yield f"the strategy is {realised['strategy']}, and its plugin says {strategy}"
-    if realised["strategy"] == "DataParallel":
+    elif strategy is not None and effective["strategy"] != strategy:
+        yield f"the strategy is {effective['strategy']}, and its plugin says {strategy}"
+    if effective["strategy"] == "DataParallel":
         yield "DataParallel spreads each batch over every device that the process can see"
-    if realised["nested_wrapping"]:
-        outer, inner = realised["nested_wrapping"]
+    if effective["nested_wrapping"]:
+        outer, inner = effective["nested_wrapping"]
         yield f"the model is wrapped twice: {outer} around {inner}"
 
 
-def _other_work(run: Run, realised: dict[str, Any]) -> Iterator[str]:
+def _other_work(run: Run, effective: dict[str, Any]) -> Iterator[str]:
     """How the work is not quite the work that was asked for."""
     scenario = run.scenario
-    if realised["attention"] not in (None, scenario.model.attention):
-        yield f"attention is {realised['attention']}, asked was {scenario.model.attention}"
+    if effective["attention"] not in (None, scenario.model.attention):
+        yield f"attention is {effective['attention']}, asked was {scenario.model.attention}"
     # Blocks that say by which policy they are computed again were set up so by the stack.
-    by_stack = realised["checkpointed_blocks"]["policy"] is not None
-    if realised["gradient_checkpointing"] != (scenario.train.gradient_checkpointing or by_stack):
+    by_stack = effective["checkpointed_blocks"]["policy"] is not None
+    if effective["gradient_checkpointing"] != (scenario.train.gradient_checkpointing or by_stack):
         yield (
-            f"gradient checkpointing is {realised['gradient_checkpointing']}, "
+            f"gradient checkpointing is {effective['gradient_checkpointing']}, "
             f"asked was {scenario.train.gradient_checkpointing}"
         )
-    stored = {**realised["weight_dtypes"], **realised["trained_dtypes"]}
+    stored = {**effective["weight_dtypes"], **effective["trained_dtypes"]}
     # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
-    quantized = not PACKED.isdisjoint(realised["weight_dtypes"])
+    quantized = not PACKED.isdisjoint(effective["weight_dtypes"])
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
     computed = scenario.train.autocast_dtype
-    if computed and realised.get("matmul_dtype") not in (None, computed):
+    if computed and effective.get("matmul_dtype") not in (None, computed):
         yield (
-            f"matmuls compute in {realised['matmul_dtype']}, asked was {scenario.train.precision}"
+            f"matmuls compute in {effective['matmul_dtype']}, asked was {scenario.train.precision}"
         )
-    grouped = "grouped_mm" in (realised.get("experts") or "")
+    grouped = "grouped_mm" in (effective.get("experts") or "")
     if grouped and computed not in (None, scenario.model.dtype):
         yield (
             f"experts compute in {scenario.model.dtype}, asked was {scenario.train.precision}: "
             f"grouped_mm does not follow autocast; set model.dtype: {computed}"
         )
-    if realised["use_cache"] and not realised.get("padding_free"):
+    if effective["use_cache"] and not effective.get("padding_free"):
         yield "the model keeps a key-value cache while it trains"
 
 
-def _side_effects(realised: dict[str, Any]) -> Iterator[str]:
+def _side_effects(effective: dict[str, Any]) -> Iterator[str]:
     """What costs time or memory that nobody asked for."""
-    if sent := realised["synchronized_buffer_bytes"]:
+    if sent := effective["synchronized_buffer_bytes"]:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
-    for name, (_, now) in realised.get("environment_changes", {}).items():
+    for name, (_, now) in effective.get("environment_changes", {}).items():
         if name in (*SAME_FOR_ALL, *ALLOCATOR_ALIASES):
             yield (
                 f"{name} was changed to {now!r} by what was imported; set it in the scenario's "

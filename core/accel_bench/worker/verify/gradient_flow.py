@@ -71,7 +71,7 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def seen(self) -> dict[str, Any]:
-        """What the first forward and the first step showed, by its names in `realised`."""
+        """What the first forward and the first step showed, by its names in `effective`."""
         found: dict[str, Any] = {"matmul_dtype": self.matmul_dtype, "gradient_flow": self.findings}
         if self.use_cache is not None:
             found["use_cache"] = self.use_cache
