@@ -128,7 +128,7 @@ def share_figures(run: Result) -> Iterator[Figure]:
     used = utilization(run, peak)
     model = used.model_flops_per_second.causal if used else None
     hardware = getattr(used.hardware_flops_per_second, "causal", None) if used else None
-    achievable = used.share_of_achievable if used else None
+    roofline = used.fraction_of_matmul_roofline if used else None
     for name, rate in (("mfu", model), ("hfu", hardware)):
         yield ratio_figure(
             name,
@@ -139,12 +139,12 @@ def share_figures(run: Result) -> Iterator[Figure]:
             "no peak is known for its device and dtype",
         )
     yield ratio_figure(
-        "share_of_achievable",
+        "fraction_of_matmul_roofline",
         subject_of(run),
-        achievable,
+        roofline,
         SHARES,
         {"matmul_seconds": [metric_of(run, "matmul_seconds")]},
-        "the metric achievable gave no number",
+        "the metric matmul-roofline gave no number",
     )
 
 

@@ -51,7 +51,7 @@ def make_sample(
     return Sample(
         step=step,
         seconds=seconds,
-        samples=1,
+        sequences=1,
         processed_tokens=tokens + tokens // 10,
         real_tokens=tokens,
         supervised_tokens=tokens - 1,

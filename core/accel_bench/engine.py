@@ -40,7 +40,7 @@ class Batch:
     """Keyword arguments of the model, `labels` included; tensors on the host, shape (samples,
     length)."""
 
-    samples: int
+    sequences: int
     """Sequences in it."""
 
     tokens: TokenCounts

@@ -57,7 +57,7 @@ class Sample(Frozen):
     device_seconds: float | None = None
     """Seconds between device events; null where the device has none."""
 
-    samples: int
+    sequences: int
     """Sequences on this rank."""
 
     processed_tokens: int

@@ -77,7 +77,7 @@ def mfu(row: Printed, parameters: int) -> float:
     sample = Sample(
         step=0,
         seconds=seconds,
-        samples=row.batch_size,
+        sequences=row.batch_size,
         processed_tokens=tokens,
         real_tokens=tokens,
         supervised_tokens=tokens,

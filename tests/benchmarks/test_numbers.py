@@ -52,7 +52,7 @@ def gpu_run(
         step=0,
         seconds=SECONDS,
         device_seconds=device_seconds,
-        samples=2,
+        sequences=2,
         processed_tokens=8192,
         real_tokens=8192,
         supervised_tokens=8190,
@@ -100,14 +100,14 @@ def test_a_run_whose_readings_agree_passes_with_its_samples() -> None:
     assert {name: one["met"] for name, one in found.items()} == dict.fromkeys(
         (
             *("events_over_wall", "nvml_over_reserved", "reserved_over_allocated"),
-            *("energy_over_power_times_time", "mfu", "hfu", "share_of_achievable"),
+            *("energy_over_power_times_time", "mfu", "hfu", "fraction_of_matmul_roofline"),
         ),
         True,
     )
     assert found["events_over_wall"]["value"] == pytest.approx(1)
     assert len(found["events_over_wall"]["samples"]["event_seconds"]) == STEPS
     assert found["nvml_over_reserved"]["samples"] == {"nvml_bytes": (30,), "reserved_bytes": (20,)}
-    assert found["share_of_achievable"]["value"] == pytest.approx(0.15 / SECONDS)
+    assert found["fraction_of_matmul_roofline"]["value"] == pytest.approx(0.15 / SECONDS)
     rate = 6 * 1e9 * 8192 / SECONDS
     assert found["mfu"]["samples"]["flops_per_second"] == (pytest.approx(rate),)
     assert found["mfu"]["value"] == pytest.approx(rate / 989.4e12, rel=1e-3)

@@ -48,7 +48,7 @@ def main(result: Path, script: Path, plan: dict) -> int:
     sample = Sample(
         step=0,
         seconds=ended - started,
-        samples=1,
+        sequences=1,
         processed_tokens=1,
         real_tokens=1,
         supervised_tokens=1,

@@ -10,7 +10,7 @@ from runner.job_factory import make_job, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks
-from accel_bench.runner.supervise import Ending, Progress
+from accel_bench.runner.supervise import ProcessOutcome, Progress
 
 
 def test_results_that_are_missing_or_cut_short_count_as_not_written(tmp_path: Path) -> None:
@@ -26,14 +26,14 @@ def test_sound_ranks_are_ok(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0)
     write_rank(job, 1)
-    assert judge(job, Ending(exits={0: 0, 1: 0}), read_ranks(job)).status is Status.OK
+    assert judge(job, ProcessOutcome(exits={0: 0, 1: 0}), read_ranks(job)).status is Status.OK
 
 
 def test_a_degraded_rank_degrades_the_run_and_says_why_once(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
     for rank in (0, 1):
         write_rank(job, rank, Status.DEGRADED, "the clocks were throttled")
-    verdict = judge(job, Ending(exits={0: 0, 1: 0}), read_ranks(job))
+    verdict = judge(job, ProcessOutcome(exits={0: 0, 1: 0}), read_ranks(job))
     assert verdict.status is Status.DEGRADED
     assert verdict.reasons == ("the clocks were throttled",)
 
@@ -41,7 +41,7 @@ def test_a_degraded_rank_degrades_the_run_and_says_why_once(tmp_path: Path) -> N
 def test_a_crash_after_the_result_was_written_is_told(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     write_rank(job, 0)
-    verdict = judge(job, Ending(exits={0: -signal.SIGSEGV}), read_ranks(job))
+    verdict = judge(job, ProcessOutcome(exits={0: -signal.SIGSEGV}), read_ranks(job))
     assert verdict.status is Status.DEGRADED
     assert verdict.reasons == ("rank 0 ended by SIGSEGV after its result was written",)
 
@@ -59,8 +59,8 @@ def test_a_crash_after_the_result_was_written_is_told(tmp_path: Path) -> None:
 )
 def test_without_a_result_the_exit_speaks(tmp_path: Path, code: int, status: Status) -> None:
     job = make_job(tmp_path)
-    ending = Ending(exits={0: code}, beats={0: Progress(7, "window")}, first_bad=0)
-    verdict = judge(job, ending, {})
+    outcome = ProcessOutcome(exits={0: code}, progress={0: Progress(7, "window")}, first_bad=0)
+    verdict = judge(job, outcome, {})
     assert verdict.status is status
     assert verdict.phase == "window"
     words = f"ended by {describe_exit(code)} in window after 7 steps, without a result"
@@ -71,8 +71,8 @@ def test_the_rank_that_says_why_comes_before_one_that_was_dragged_along(tmp_path
     job = make_job(tmp_path, ranks=3)
     write_rank(job, 1, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
     write_rank(job, 2, Status.OOM, "OutOfMemoryError: full")
-    ending = Ending(exits={0: -signal.SIGKILL, 1: 0, 2: 0}, first_bad=0)
-    verdict = judge(job, ending, read_ranks(job))
+    outcome = ProcessOutcome(exits={0: -signal.SIGKILL, 1: 0, 2: 0}, first_bad=0)
+    verdict = judge(job, outcome, read_ranks(job))
     assert verdict.status is Status.OOM
     assert verdict.reasons == ("rank 2: OutOfMemoryError: full",)
     assert verdict.guilty_rank == 2
@@ -81,18 +81,18 @@ def test_the_rank_that_says_why_comes_before_one_that_was_dragged_along(tmp_path
 def test_the_first_lost_rank_comes_before_those_that_were_ended_for_it(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
-    ending = Ending(exits={0: 0, 1: -signal.SIGKILL}, first_bad=1)
-    verdict = judge(job, ending, read_ranks(job))
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, first_bad=1)
+    verdict = judge(job, outcome, read_ranks(job))
     assert verdict.status is Status.KILLED
     assert verdict.reasons[0].startswith("rank 1: ended by SIGKILL")
 
 
 def test_at_the_limit_the_slowest_rank_is_named(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2, seconds=90.0)
-    ending = Ending(
-        beats={0: Progress(9, "window"), 1: Progress(4, "window")}, expired="hung", slowest=1
+    outcome = ProcessOutcome(
+        progress={0: Progress(9, "window"), 1: Progress(4, "window")}, expired="hung", slowest=1
     )
-    verdict = judge(job, ending, {})
+    verdict = judge(job, outcome, {})
     assert verdict.status is Status.HUNG
     stood_still = "rank 1 stood still in window after 4 steps at the limit of 90 s"
     assert verdict.reasons == (f"{stood_still}; if it needs longer, raise --timeout",)
@@ -113,8 +113,8 @@ def test_a_rank_that_a_signal_ended_comes_before_those_that_failed_for_want_of_i
 ) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.FAILED, "RuntimeError: Connection reset by peer")
-    ending = Ending(exits={0: 0, 1: -signal.SIGKILL}, struck=[1], first_bad=0)
-    verdict = judge(job, ending, read_ranks(job))
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, signalled=[1], first_bad=0)
+    verdict = judge(job, outcome, read_ranks(job))
     assert (verdict.status, verdict.guilty_rank) == (Status.KILLED, 1)
 
 
@@ -123,20 +123,20 @@ def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
 ) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.OOM, "out of memory")
-    ending = Ending(exits={0: 0, 1: -signal.SIGABRT}, struck=[1], first_bad=0)
-    assert judge(job, ending, read_ranks(job)).status is Status.OOM
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGABRT}, signalled=[1], first_bad=0)
+    assert judge(job, outcome, read_ranks(job)).status is Status.OOM
 
 
 def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
-    verdict = judge(job, Ending(exits={0: 0}, first_bad=0), read_ranks(job))
+    verdict = judge(job, ProcessOutcome(exits={0: 0}, first_bad=0), read_ranks(job))
     assert verdict.status is Status.KILLED
     assert verdict.reasons == ("ended by SIGTERM from outside in window",)
 
 
 def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
-    beats = {0: Progress(3, "window"), 1: Progress(3, "window")}
-    verdict = judge(job, Ending(beats=beats, expired="hung"), {})
+    progress = {0: Progress(3, "window"), 1: Progress(3, "window")}
+    verdict = judge(job, ProcessOutcome(progress=progress, expired="hung"), {})
     assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")

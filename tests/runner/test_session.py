@@ -29,7 +29,7 @@ class Notes:
     def __init__(self) -> None:
         self.runs = 0
         self.starts: list[tuple[str, str]] = []
-        self.beats: list[Progress] = []
+        self.progress: list[Progress] = []
         self.results: list[Result] = []
 
     def on_plan(self, plan: Plan, runs: int) -> None:
@@ -38,8 +38,8 @@ class Notes:
     def on_start(self, planned: Planned, what: str) -> None:
         self.starts.append((planned.experiment.stack.name, what))
 
-    def on_progress(self, planned: Planned, beat: Progress) -> None:
-        self.beats.append(beat)
+    def on_progress(self, planned: Planned, progress: Progress) -> None:
+        self.progress.append(progress)
 
     def on_result(self, planned: Planned, result: Result) -> None:
         self.results.append(result)
@@ -157,10 +157,10 @@ def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
     engine = {"use": "null", "step_seconds": 0.05}
     measure = {"warmup": 2, "steps": 20, "rounds": 1}
     notes = carry_out(tmp_path, null_scenario({"baseline": []}, engine=engine, measure=measure))
-    steps = [beat.step for beat in notes.beats]
+    steps = [progress.step for progress in notes.beats]
     assert steps == sorted(steps)
     assert any(0 < step < 22 for step in steps)
-    assert "window" in {beat.phase for beat in notes.beats}
+    assert "window" in {progress.phase for progress in notes.beats}
 
 
 def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
-from accel_bench.runner.supervise import Progress, Watch, read_beat
+from accel_bench.runner.supervise import Progress, Watch, read_progress
 
 ENDLESS = "import time; time.sleep(3600)"
 
@@ -25,18 +25,18 @@ def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None
     from accel_bench.worker.heartbeat import Heartbeat
 
     job = make_job(tmp_path)
-    assert read_beat(job, 0) is None
+    assert read_progress(job, 0) is None
     heartbeat = Heartbeat(job.heartbeat_path(0))
-    assert read_beat(job, 0) == Progress(0, "start")
+    assert read_progress(job, 0) == Progress(0, "start")
     heartbeat.phase = "window"
     heartbeat.beat(12)
-    assert read_beat(job, 0) == Progress(12, "window")
+    assert read_progress(job, 0) == Progress(12, "window")
 
 
 def test_a_page_that_is_no_heartbeat_is_none(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     job.heartbeat_path(0).write_bytes(b"short")
-    assert read_beat(job, 0) is None
+    assert read_progress(job, 0) is None
 
 
 def test_ranks_that_end_well_are_left_alone(tmp_path: Path) -> None:
@@ -45,11 +45,11 @@ def test_ranks_that_end_well_are_left_alone(tmp_path: Path) -> None:
         write_rank(job, rank)
         write_beat(job, rank, 5 + rank, "window")
     ranks = [LineProcess(rank, "pass") for rank in (0, 1)]
-    beats: list[Progress] = []
-    ending = Watch(job, ranks, beats.append).run(60.0)
-    assert ending.exits == {0: 0, 1: 0}
-    assert (ending.first_bad, ending.expired) == (None, "")
-    assert beats[-1] == Progress(5, "window")
+    progress: list[Progress] = []
+    outcome = Watch(job, ranks, progress.append).run(60.0)
+    assert outcome.exits == {0: 0, 1: 0}
+    assert (outcome.first_bad, outcome.expired) == (None, "")
+    assert progress[-1] == Progress(5, "window")
     assert [rank.asked for rank in ranks] == [["sweep"], ["sweep"]]
 
 
@@ -59,9 +59,9 @@ def test_a_lost_rank_takes_the_others_with_it(tmp_path: Path, status: Status | N
     if status is not None:
         write_rank(job, 1, status)
     ranks = [LineProcess(0, ENDLESS), LineProcess(1, "pass")]
-    ending = Watch(job, ranks, lambda beat: None).run(60.0)
-    assert ending.first_bad == 1
-    assert ending.exits == {0: -15, 1: 0}
+    outcome = Watch(job, ranks, lambda progress: None).run(60.0)
+    assert outcome.first_bad == 1
+    assert outcome.exits == {0: -15, 1: 0}
     assert ranks[0].asked == ["dump", "signal 15", "sweep"]
 
 
@@ -71,9 +71,9 @@ def test_a_deaf_rank_is_killed(tmp_path: Path) -> None:
     rank = LineProcess(0, f"{line}; {ENDLESS}")
     while not (tmp_path / "up").exists():
         rank.wait(0.05)
-    ending = Watch(job, [rank], lambda beat: None).run(0.2)
-    assert ending.exits == {0: -9}
-    assert ending.expired == "hung"
+    outcome = Watch(job, [rank], lambda progress: None).run(0.2)
+    assert outcome.exits == {0: -9}
+    assert outcome.expired == "hung"
     assert rank.asked == ["dump", "signal 15", "signal 9", "sweep"]
 
 
@@ -86,8 +86,8 @@ def test_what_a_rank_did_before_it_was_ended_is_what_counts(tmp_path: Path) -> N
             write_beat(job, 0, 3, "close_run")
             super().signal(number)
 
-    ending = Watch(job, [Closing(0, ENDLESS)], lambda beat: None).run(0.6)
-    assert ending.beats == {0: Progress(3, "window")}
+    outcome = Watch(job, [Closing(0, ENDLESS)], lambda progress: None).run(0.6)
+    assert outcome.progress == {0: Progress(3, "window")}
 
 
 def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path
     write_beat(job, 0, 1, "warm-up")
     rank = LineProcess(0, ENDLESS)
 
-    def press(beat: Progress) -> None:
+    def press(progress: Progress) -> None:
         raise KeyboardInterrupt
 
     watch = Watch(job, [rank], press)
@@ -126,9 +126,9 @@ def test_a_rank_that_ends_on_the_last_moment_has_not_expired(tmp_path: Path) -> 
         def sweep(self) -> None:
             self._inner.sweep()
 
-    ending = Watch(job, [Late(rank)], lambda beat: None).run(0.0)
-    assert ending.expired == ""
-    assert ending.exits == {0: 0}
+    outcome = Watch(job, [Late(rank)], lambda progress: None).run(0.0)
+    assert outcome.expired == ""
+    assert outcome.exits == {0: 0}
 
 
 def test_a_rank_that_ends_between_two_looks_is_no_fault(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_rank_that_ends_between_two_looks_is_no_fault(tmp_path: Path) -> None:
 
     job = make_job(tmp_path)
     write_rank(job, 0)
-    ending = Watch(job, [Vanishing(0, "pass")], lambda beat: None).run(60.0)
-    assert ending.exits == {0: 0}
+    outcome = Watch(job, [Vanishing(0, "pass")], lambda progress: None).run(60.0)
+    assert outcome.exits == {0: 0}
 
 
 def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> Non
         LineProcess(0, ENDLESS),
         LineProcess(1, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     ]
-    ending = Watch(job, ranks, lambda beat: None).run(60.0)
-    assert ending.struck == [1]
-    assert ending.exits[0] < 0
+    outcome = Watch(job, ranks, lambda progress: None).run(60.0)
+    assert outcome.signalled == [1]
+    assert outcome.exits[0] < 0

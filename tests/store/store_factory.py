@@ -47,7 +47,7 @@ def make_rank(rank: int = 0, seconds: float = 0.5, tokens: int = 100) -> RankRes
         Sample(
             step=step,
             seconds=seconds,
-            samples=1,
+            sequences=1,
             processed_tokens=tokens + 10,
             real_tokens=tokens,
             supervised_tokens=tokens - 1,

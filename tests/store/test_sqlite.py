@@ -116,16 +116,18 @@ def test_an_empty_file_is_a_store_that_was_not_begun(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_a_newer_schema_is_refused_untouched_with_the_version_it_needs(
-    folder: Path, write: bool
+@pytest.mark.parametrize(("version", "way_out"), [(99, "Upgrade to 7.5.0"), (1, "--results")])
+def test_another_schema_is_refused_untouched_with_the_way_out(
+    folder: Path, write: bool, version: int, way_out: str
 ) -> None:
     database = folder / "results.sqlite"
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE meta SET schema_version = 99, written_by = '7.5.0'")
+        connection.execute(f"UPDATE meta SET schema_version = {version}, written_by = '7.5.0'")
     before = database.read_bytes()
-    with pytest.raises(StoreError, match=r"schema version 99.*7\.5\.0") as caught:
+    with pytest.raises(StoreError, match=rf"schema version {version}.*7\.5\.0") as caught:
         open_store(folder, write=write)
     assert "nothing was changed" in str(caught.value)
+    assert way_out in str(caught.value)
     assert database.read_bytes() == before
     assert names(folder) == ["results.sqlite"]
 

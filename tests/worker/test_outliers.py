@@ -18,7 +18,7 @@ def steps(seconds: Sequence[float], tokens: Sequence[int] | None = None) -> list
         Sample(
             step=number,
             seconds=spent,
-            samples=1,
+            sequences=1,
             processed_tokens=count,
             real_tokens=count,
             supervised_tokens=count,

@@ -65,7 +65,7 @@ def test_it_adds_up_the_counts_of_the_micro_batches(heartbeat: Heartbeat) -> Non
     stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=1)
     drive(stopwatch, loss=2.5)
     sample = stopwatch.window().samples[0]
-    assert (sample.samples, sample.processed_tokens) == (4, 40)
+    assert (sample.sequences, sample.processed_tokens) == (4, 40)
     assert (sample.real_tokens, sample.supervised_tokens) == (32, 28)
     assert sample.loss == 2.5
 

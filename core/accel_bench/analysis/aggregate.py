@@ -12,7 +12,7 @@ from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughpu
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
-from accel_bench.analysis.status import BY_THE_USER, Ending, counted_runs, ending
+from accel_bench.analysis.status import BY_THE_USER, StopReason, counted_runs, ending
 from accel_bench.result import Metric, Result, Status
 
 PEAK_MEMORY = "peak_memory_bytes"
@@ -20,13 +20,13 @@ PEAK_MEMORY = "peak_memory_bytes"
 
 
 @dataclass(frozen=True)
-class Measured:
+class ExperimentRuns:
     """An experiment with the runs that count."""
 
     planned: PlannedSummary
     """What was planned."""
 
-    ending: Ending
+    ending: StopReason
     """How it ended."""
 
     counted: Mapping[PairKey, Result]
@@ -65,12 +65,12 @@ class Measured:
         return list(self.completed.values())[-1] if self.completed else None
 
 
-def measure(
+def collect_runs(
     planned: PlannedSummary,
     results: Sequence[Result],
     rounds: int,
-    stopped: Ending = BY_THE_USER,
-) -> Measured:
+    stopped: StopReason = BY_THE_USER,
+) -> ExperimentRuns:
     """Pick the experiment's runs out of all results and say how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
@@ -90,7 +90,7 @@ def measure(
     valid = end.status is not Status.INVALID
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
-    return Measured(planned, end, counted, completed, speeds)
+    return ExperimentRuns(planned, end, counted, completed, speeds)
 
 
 def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
@@ -106,16 +106,16 @@ def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
     return StepSeconds(p50=p50, p90=p90, p95=p95, p99=p99, spread=spread)
 
 
-def beside_baseline(row: Measured, base: Measured) -> Measured:
+def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
     """The row, degraded where its first step did not have the baseline's gradients."""
     reasons = gradient_reasons(base.completed, row.completed)
     if not reasons:
         return row
-    ending = Ending(Status.DEGRADED, (*row.ending.reasons, *reasons))
+    ending = StopReason(Status.DEGRADED, (*row.ending.reasons, *reasons))
     return replace(row, ending=ending)
 
 
-def shared_steps(rows: Sequence[Measured]) -> int:
+def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
     """How many steps every completed run of these rows took, warm-up included."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
     return min(counts, default=0)

@@ -8,10 +8,10 @@ from statistics import fmean, variance
 from typing import TypeVar
 
 from accel_bench.analysis.aggregate import (
-    Measured,
+    ExperimentRuns,
     beside_baseline,
+    collect_runs,
     loss_ends,
-    measure,
     peak_memory,
     shared_steps,
     step_seconds,
@@ -33,7 +33,7 @@ HISTORY = "no round of one session holds both: a stored reference is history, no
 """Why there is no verdict on runs that are no pairs."""
 
 
-class Side(Frozen):
+class Operand(Frozen):
     """One of the two. Null where there is no completed run, never 0."""
 
     experiment_id: str
@@ -88,10 +88,10 @@ class ExperimentComparison(Frozen):
     schema_version: int = SCHEMA_VERSION
     """Version of this document's form."""
 
-    a: Side
+    a: Operand
     """What is compared with."""
 
-    b: Side
+    b: Operand
     """What is compared."""
 
     comparable: bool
@@ -186,12 +186,14 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     return Interval(median=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def _measure(runs: Sequence[Result]) -> Measured:
+def _measure(runs: Sequence[Result]) -> ExperimentRuns:
     """The numbers of one experiment, of which all stored rounds are wanted."""
-    return measure(PlannedSummary(experiment=runs[0].experiment), runs, 0)
+    return collect_runs(PlannedSummary(experiment=runs[0].experiment), runs, 0)
 
 
-def _judge(left: Measured, right: Measured, allowed: Comparability, paired: bool) -> Comparison:
+def _judge(
+    left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
+) -> Comparison:
     """A verdict on comparable pairs; on everything else the ratio, and why there is no more."""
     before, after = left.seconds_per_token, right.seconds_per_token
     found = compare(before, {"b": after})["b"]
@@ -210,7 +212,7 @@ def _judge(left: Measured, right: Measured, allowed: Comparability, paired: bool
     return found.model_copy(update=changes)
 
 
-def _obstacle(left: Measured, right: Measured) -> str:
+def _obstacle(left: ExperimentRuns, right: ExperimentRuns) -> str:
     """Why there is no ratio at all."""
     ended = {
         name: side.ending.status.value
@@ -220,7 +222,9 @@ def _obstacle(left: Measured, right: Measured) -> str:
     return ", ".join(f"{name} ended as {status}" for name, status in ended.items())
 
 
-def _loss(left: Measured, right: Measured, allowed: Comparability, paired: bool) -> LossVerdict:
+def _loss(
+    left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
+) -> LossVerdict:
     """Curves of pairs; seeds and data being equal, those of other comparable runs too."""
     if not allowed.comparable:
         return LossVerdict(verdict="not tested", reason="not comparable")
@@ -234,12 +238,12 @@ def _numbered(runs: Mapping[PairKey, Value]) -> dict[PairKey, Value]:
     return {("", number): run for number, run in enumerate(runs.values())}
 
 
-def _side(side: Measured, steps: int) -> Side:
+def _side(side: ExperimentRuns, steps: int) -> Operand:
     """What is said of one of the two; `steps` is how many all runs of both took."""
     experiment, runs = side.planned.experiment, list(side.counted.values())
     peak, kind = peak_memory(side.completed)
     hosts = (str(run.machine.get("host", "")) for run in runs)
-    return Side(
+    return Operand(
         experiment_id=experiment.id,
         scenario=experiment.scenario.name,
         stack=experiment.stack.name,

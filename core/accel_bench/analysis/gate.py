@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.aggregate import Measured, beside_baseline, measure
+from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
 from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
@@ -133,7 +133,7 @@ def judge_gate(
     for plan in planned:
         by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
     pairs = [
-        (measure(both[stack], results, 0), measure(both[against], results, 0))
+        (collect_runs(both[stack], results, 0), collect_runs(both[against], results, 0))
         for both in by_point.values()
     ]
     compared = sum(not _skipped(*pair) for pair in pairs)
@@ -150,7 +150,9 @@ def judge_gate(
     )
 
 
-def _judge_point(stack: Measured, against: Measured, floor: float, points: int) -> GatePoint:
+def _judge_point(
+    stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int
+) -> GatePoint:
     """Skipped and failed runs first, then the loss, then the speed."""
     loss = compare_losses(against.completed, stack.completed)
     logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
@@ -184,7 +186,11 @@ def _judge_point(stack: Measured, against: Measured, floor: float, points: int) 
 
 
 def _outcome(
-    stack: Measured, against: Measured, loss: LossVerdict, judged: Judgement | None, floor: float
+    stack: ExperimentRuns,
+    against: ExperimentRuns,
+    loss: LossVerdict,
+    judged: Judgement | None,
+    floor: float,
 ) -> tuple[Outcome, str]:
     """What is said, and why."""
     if _skipped(stack, against):
@@ -203,7 +209,11 @@ def _outcome(
 
 
 def _sentence(
-    stack: Measured, against: Measured, loss: LossVerdict, judged: Judgement, floor: float
+    stack: ExperimentRuns,
+    against: ExperimentRuns,
+    loss: LossVerdict,
+    judged: Judgement,
+    floor: float,
 ) -> str:
     """The speed in words."""
     logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
@@ -228,7 +238,7 @@ def _sentence(
     )
 
 
-def _failure(side: Measured) -> str:
+def _failure(side: ExperimentRuns) -> str:
     """Why a stack cannot be judged: one run that did not complete is enough. Empty if it can."""
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
@@ -238,11 +248,11 @@ def _failure(side: Measured) -> str:
     return f"a run of {_name(side)} ended as {status.value}: {why}"
 
 
-def _skipped(stack: Measured, against: Measured) -> bool:
+def _skipped(stack: ExperimentRuns, against: ExperimentRuns) -> bool:
     return bool(stack.planned.skipped or against.planned.skipped)
 
 
-def _looks(stack: Measured, against: Measured) -> int:
+def _looks(stack: ExperimentRuns, against: ExperimentRuns) -> int:
     """Sessions that brought pairs."""
     return len(
         {session for session, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
@@ -253,6 +263,6 @@ def _enough(logs: Sequence[float]) -> bool:
     return len(logs) >= MINIMUM_PAIRS
 
 
-def _name(side: Measured) -> str:
+def _name(side: ExperimentRuns) -> str:
     experiment = side.planned.experiment
     return label(experiment.stack.name, experiment.sweep)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import PEAK_MEMORY, Measured, peak_memory
+from accel_bench.analysis.aggregate import PEAK_MEMORY, ExperimentRuns, peak_memory
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.ladder_document import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.metrics.memory import largest
@@ -27,7 +27,7 @@ Held = tuple[int, ...]
 
 
 def ladder_steps(
-    rows: Sequence[Measured], ratios: Sequence[Interval | None]
+    rows: Sequence[ExperimentRuns], ratios: Sequence[Interval | None]
 ) -> tuple[LadderStep, ...]:
     """A step for each item at each sweep point; none where no stack stands on a ladder.
 
@@ -40,15 +40,15 @@ def ladder_steps(
     return tuple(found)
 
 
-def _on_ladder(row: Measured, point: str) -> bool:
+def _on_ladder(row: ExperimentRuns, point: str) -> bool:
     """Whether a row is of this sweep point, and its stack of the ladder."""
     experiment = row.planned.experiment
     return experiment.point == point and experiment.stack.ladder is not None
 
 
-def _steps(rows: Sequence[tuple[Measured, Interval | None]]) -> list[LadderStep]:
+def _steps(rows: Sequence[tuple[ExperimentRuns, Interval | None]]) -> list[LadderStep]:
     """The steps of one sweep point."""
-    by_items: dict[Held, Measured] = {}
+    by_items: dict[Held, ExperimentRuns] = {}
     speeds: dict[Held, Interval | None] = {}
     labels: tuple[str, ...] = ()
     for row, speed in rows:
@@ -71,18 +71,22 @@ def _steps(rows: Sequence[tuple[Measured, Interval | None]]) -> list[LadderStep]
     ]
 
 
-def _adds(by_items: Mapping[Held, Measured], rung: Held) -> LadderFigure:
+def _adds(by_items: Mapping[Held, ExperimentRuns], rung: Held) -> LadderFigure:
     """A rung against the one before."""
     return _figure(by_items.get(rung), by_items.get(rung[:-1]), reverse_loss=False)
 
 
-def _left_out(by_items: Mapping[Held, Measured], everything: Held, number: int) -> LadderFigure:
+def _left_out(
+    by_items: Mapping[Held, ExperimentRuns], everything: Held, number: int
+) -> LadderFigure:
     """Everything without one item against everything."""
     less = everything[:number] + everything[number + 1 :]
     return _figure(by_items.get(less), by_items.get(everything), reverse_loss=True)
 
 
-def _figure(new: Measured | None, old: Measured | None, reverse_loss: bool) -> LadderFigure:
+def _figure(
+    new: ExperimentRuns | None, old: ExperimentRuns | None, reverse_loss: bool
+) -> LadderFigure:
     """Hold one row against another; the loss against the row with fewer items."""
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
@@ -104,7 +108,7 @@ def _figure(new: Measured | None, old: Measured | None, reverse_loss: bool) -> L
     )
 
 
-def _obstacle(new: Measured | None, old: Measured | None) -> str:
+def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
     """Why two rows cannot be compared; empty when they can."""
     if new is None or old is None:
         return "one of the two stacks is not in the plan"
@@ -120,7 +124,7 @@ def _obstacle(new: Measured | None, old: Measured | None) -> str:
     return ""
 
 
-def _memory(old: Measured, new: Measured) -> MemoryChange | None:
+def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
     """Paired differences of the peaks that stand in the table."""
     kind, other = peak_memory(new.completed)[1], peak_memory(old.completed)[1]
     if kind is None or kind != other:
@@ -146,5 +150,5 @@ def _peak(runs: Mapping[PairKey, Result], key: PairKey, kind: str) -> int | None
     return found[0] if found else None
 
 
-def _name(row: Measured | None) -> str | None:
+def _name(row: ExperimentRuns | None) -> str | None:
     return row.planned.experiment.stack.name if row else None

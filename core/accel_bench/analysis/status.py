@@ -11,7 +11,7 @@ from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.result import Result, Status
 
 
-class Ending(NamedTuple):
+class StopReason(NamedTuple):
     """How an experiment ended, or what ended a session before its time."""
 
     status: Status
@@ -21,7 +21,7 @@ class Ending(NamedTuple):
     """Why it is not `ok`; each once."""
 
 
-BY_THE_USER = Ending(Status.INTERRUPTED, ("it was planned and never run",))
+BY_THE_USER = StopReason(Status.INTERRUPTED, ("it was planned and never run",))
 """What ends a session early when nothing else has."""
 
 
@@ -50,28 +50,28 @@ def ending(
     planned: PlannedSummary,
     counted: Sequence[Result],
     rounds: int,
-    stopped: Ending = BY_THE_USER,
-) -> Ending:
+    stopped: StopReason = BY_THE_USER,
+) -> StopReason:
     """Apply the rule: all ok is ok, half completed is degraded, one invalid run spoils all.
 
     `stopped` is how an experiment ended whose runs were never made, or not to the end.
     """
     if not counted:
-        return Ending(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
+        return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
     statuses = [result.status for result in counted]
     completed = sum(status.completed for status in statuses)
     reasons = _reasons(counted)
     if Status.INVALID in statuses:
-        return Ending(Status.INVALID, reasons)
+        return StopReason(Status.INVALID, reasons)
     wanted = max(rounds, len(counted))
     if completed < wanted:
         reasons = (*reasons, f"{completed} of {wanted} runs completed{_failures(statuses)}")
     if 2 * completed < wanted:
         failure = _commonest(statuses)
-        return Ending(failure or stopped.status, reasons)
+        return StopReason(failure or stopped.status, reasons)
     if completed == wanted and set(statuses) == {Status.OK}:
-        return Ending(Status.OK)
-    return Ending(Status.DEGRADED, reasons)
+        return StopReason(Status.OK)
+    return StopReason(Status.DEGRADED, reasons)
 
 
 def exit_code(summaries: Sequence[Summary]) -> int:

@@ -12,7 +12,7 @@ CHECKSUM = "checksum"
 """Name of the invariant that a corrupt row breaks."""
 
 
-class Finding(Frozen):
+class BrokenInvariant(Frozen):
     """A row that breaks an invariant."""
 
     run_id: str
@@ -46,7 +46,7 @@ class AuditReport(Frozen):
     audited: int
     """Completed runs among them: those whose numbers are used."""
 
-    broken: tuple[Finding, ...] = ()
+    broken: tuple[BrokenInvariant, ...] = ()
     """Every broken invariant of every row, in the order in which rows were stored."""
 
 
@@ -54,7 +54,7 @@ def audit_store(store: Store) -> AuditReport:
     """Audit every row of an open store. Raises StoreError."""
     rows = store.rows()
     results = {result.run_id: result for result in store.results()}
-    broken: list[Finding] = []
+    broken: list[BrokenInvariant] = []
     for row in rows:
         if row.corrupt:
             broken.append(_corrupt(row))
@@ -64,9 +64,9 @@ def audit_store(store: Store) -> AuditReport:
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 
-def _corrupt(row: Row) -> Finding:
+def _corrupt(row: Row) -> BrokenInvariant:
     """A row that was damaged on the disk; its own columns are all that is known, unproved."""
-    return Finding(
+    return BrokenInvariant(
         run_id=row.run_id,
         experiment_id=row.experiment_id,
         session=row.session,
@@ -76,10 +76,10 @@ def _corrupt(row: Row) -> Finding:
     )
 
 
-def _broken(result: Result) -> list[Finding]:
+def _broken(result: Result) -> list[BrokenInvariant]:
     """Broken invariants of a sound row."""
     return [
-        Finding(
+        BrokenInvariant(
             run_id=result.run_id,
             experiment_id=result.experiment.id,
             session=result.session,

@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import (
-    Measured,
+    ExperimentRuns,
     beside_baseline,
+    collect_runs,
     loss_ends,
-    measure,
     peak_memory,
     shared_steps,
     step_seconds,
@@ -34,7 +34,7 @@ from accel_bench.analysis.schema import (
 from accel_bench.analysis.statistics.comparison import Comparison, compare, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
-from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
+from accel_bench.analysis.status import BY_THE_USER, StopReason, exit_code
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack
@@ -52,7 +52,7 @@ class _Judgement(NamedTuple):
     loss: LossVerdict
     """About the loss."""
 
-    ending: Ending
+    ending: StopReason
     """How the row ended, seen beside its baseline."""
 
 
@@ -62,7 +62,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
     rounds: int,
-    stopped: Ending = BY_THE_USER,
+    stopped: StopReason = BY_THE_USER,
 ) -> Summary:
     """Bring the results of a scenario together, one row for each planned experiment.
 
@@ -70,7 +70,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     stack called `baseline` at the same sweep point. `rounds` is the number of rounds asked for;
     `stopped` is what ended the session, where it was ended before all of them.
     """
-    measured = [measure(plan, results, rounds, stopped) for plan in planned]
+    measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
     points = list(dict.fromkeys(row.planned.experiment.point for row in measured))
     judged: dict[int, _Judgement] = {}
     steps: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _use_text(use: Use) -> str:
     return f"{use.use}({settings(use.options)})" if use.options else use.use
 
 
-def _judge_point(rows: Sequence[Measured], baseline: str) -> dict[int, _Judgement]:
+def _judge_point(rows: Sequence[ExperimentRuns], baseline: str) -> dict[int, _Judgement]:
     """Compare the stacks of one sweep point, all of them together, with their baseline."""
     base = next((row for row in rows if row.planned.experiment.stack.name == baseline), None)
     reasons = {id(row): _obstacle(row, base) for row in rows}
@@ -119,7 +119,7 @@ def _judge_point(rows: Sequence[Measured], baseline: str) -> dict[int, _Judgemen
     return judged
 
 
-def _obstacle(row: Measured, base: Measured | None) -> str:
+def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
     """Why a row has no ratio; empty when it can be compared."""
     if row is base and row.usable:
         return "this is the baseline"
@@ -133,13 +133,13 @@ def _obstacle(row: Measured, base: Measured | None) -> str:
     return "" if shared else "no round in which it and the baseline both completed"
 
 
-def _ended(row: Measured) -> str:
+def _ended(row: ExperimentRuns) -> str:
     """How an experiment without usable numbers ended."""
     status = row.ending.status
     return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
 
-def _unjudged(row: Measured, reason: str, is_baseline: bool) -> _Judgement:
+def _unjudged(row: ExperimentRuns, reason: str, is_baseline: bool) -> _Judgement:
     """Nothing compared; the baseline is 1 times as fast as itself, by definition."""
     itself = is_baseline and row.usable
     ratio = Interval(median=1.0, low=1.0, high=1.0) if itself else None
@@ -148,7 +148,7 @@ def _unjudged(row: Measured, reason: str, is_baseline: bool) -> _Judgement:
     return _Judgement(comparison, loss, row.ending)
 
 
-def _noise_floor(base: Measured | None, rows: Iterable[Measured]) -> float | None:
+def _noise_floor(base: ExperimentRuns | None, rows: Iterable[ExperimentRuns]) -> float | None:
     """Relative difference that code identical to the baseline's showed beside it, if any ran."""
     same = [
         logs
@@ -160,12 +160,12 @@ def _noise_floor(base: Measured | None, rows: Iterable[Measured]) -> float | Non
     return max((math.expm1(abs(fmean(logs))) for logs in same), default=None)
 
 
-def _times(row: Measured | None) -> Mapping[tuple[str, int], float]:
+def _times(row: ExperimentRuns | None) -> Mapping[tuple[str, int], float]:
     """Seconds per real token of every run of a row that may be compared."""
     return row.seconds_per_token if row and row.usable else {}
 
 
-def _row(row: Measured, judged: _Judgement, steps: int) -> ExperimentSummary:
+def _row(row: ExperimentRuns, judged: _Judgement, steps: int) -> ExperimentSummary:
     """Fill in one row; `steps` is how many all runs of its sweep point took."""
     experiment, comparison, loss = row.planned.experiment, judged.comparison, judged.loss
     speed, last, middle = row.tokens_per_second, row.last, row.middle

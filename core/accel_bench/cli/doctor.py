@@ -11,8 +11,8 @@ from accel_bench.cli import options
 from accel_bench.cli.output import Format
 
 if TYPE_CHECKING:
-    from accel_bench.doctor.checks import Device, Examination
-    from accel_bench.doctor.conflicts import Finding
+    from accel_bench.doctor.checks import DeviceReport, Examination
+    from accel_bench.doctor.conflicts import Conflict
     from accel_bench.doctor.noise_floor import NoiseFloor
     from accel_bench.machine.info import Machine
 
@@ -120,7 +120,7 @@ def _build(found: Examination) -> str:
     return ", built without a GPU"
 
 
-def _device(device: Device) -> str:
+def _device(device: DeviceReport) -> str:
     """One GPU in a line."""
     gpu, state = device.gpu, device.state
     parts = [gpu.name, "compute capability {}.{}".format(*gpu.compute_capability)]
@@ -132,7 +132,7 @@ def _device(device: Device) -> str:
     return ", ".join([*parts, *state.problems])
 
 
-def _print_findings(title: str, findings: Sequence[Finding]) -> None:
+def _print_findings(title: str, findings: Sequence[Conflict]) -> None:
     if findings:
         typer.echo(f"{title}:")
     for finding in findings:

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.status import BY_THE_USER, Ending, exit_code
+from accel_bench.analysis.status import BY_THE_USER, StopReason, exit_code
 from accel_bench.analysis.summary import summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
@@ -103,7 +103,7 @@ class Request:
                     for session, plan in zip(sessions, plans, strict=True):
                         session.run_plan(plan)
             except StoreError as error:
-                stopped = Ending(Status.INFRA_ERROR, (str(error),))
+                stopped = StopReason(Status.INFRA_ERROR, (str(error),))
                 raise
             finally:
                 reporter.close()
@@ -179,7 +179,7 @@ def _nth(number: int) -> str:
     return f".{number + 1}" if number else ""
 
 
-def _summary(plan: Plan, results: Sequence[Result], stopped: Ending = BY_THE_USER) -> Summary:
+def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
     """What the results of a plan say."""
     summary = summarize(
         scenario=plan.file.name,

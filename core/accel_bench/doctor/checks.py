@@ -11,7 +11,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from accel_bench.doctor.conflicts import Finding, changes_of_every_stack, incompatibilities
+from accel_bench.doctor.conflicts import Conflict, changes_of_every_stack, incompatibilities
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import GPU, Machine, installed_versions
 from accel_bench.machine.libraries import known_distributions
@@ -60,7 +60,7 @@ class Disk(Frozen):
     """Free bytes for this user; null when that cannot be read."""
 
 
-class Plugin(Frozen):
+class PluginReport(Frozen):
     """A plugin as its metadata describe it."""
 
     name: str
@@ -76,7 +76,7 @@ class Plugin(Frozen):
     """Why it cannot be used here; empty when nothing is known against it."""
 
 
-class Device(Frozen):
+class DeviceReport(Frozen):
     """One GPU, and what it is doing."""
 
     gpu: GPU
@@ -101,10 +101,10 @@ class Examination(Frozen):
     libraries: dict[str, str]
     """Versions of the accelerator libraries that are installed."""
 
-    plugins: tuple[Plugin, ...]
+    plugins: tuple[PluginReport, ...]
     """Installed plugins."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceReport, ...]
     """GPUs that answer, by index."""
 
     device_problems: tuple[str, ...]
@@ -119,10 +119,10 @@ class Examination(Frozen):
     disks: dict[str, Disk]
     """Room by what it is for: results, temporary files, models."""
 
-    incompatible: tuple[Finding, ...]
+    incompatible: tuple[Conflict, ...]
     """What does not go together here."""
 
-    changes_every_stack: tuple[Finding, ...]
+    changes_every_stack: tuple[Conflict, ...]
     """What changes plain stacks too, since it is installed."""
 
 
@@ -205,11 +205,11 @@ def _version_of(program: str) -> str:
     return next((line for line in lines if "release" in line), lines[0] if lines else "").strip()
 
 
-def _plugins() -> tuple[Plugin, ...]:
+def _plugins() -> tuple[PluginReport, ...]:
     """From metadata alone: a broken module is found by `plugins check`."""
     doubled = duplicates()
     return tuple(
-        Plugin(
+        PluginReport(
             name=one.name,
             distribution=one.distribution,
             version=one.version,
@@ -223,9 +223,9 @@ def _rivals(brings: tuple[str, ...]) -> tuple[str, ...]:
     return (f"brought by {' and '.join(brings)}; uninstall one of them",) if brings else ()
 
 
-def _devices(machine: Machine, state: MachineState) -> tuple[Device, ...]:
+def _devices(machine: Machine, state: MachineState) -> tuple[DeviceReport, ...]:
     states = {one.uuid: one for one in state.gpus}
-    return tuple(Device(gpu=gpu, state=states.get(gpu.uuid)) for gpu in machine.gpus)
+    return tuple(DeviceReport(gpu=gpu, state=states.get(gpu.uuid)) for gpu in machine.gpus)
 
 
 def _disks(results: Path) -> dict[str, Disk]:

@@ -12,7 +12,7 @@ from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugins.registry import unmet_requirement
 
 
-class Finding(Frozen):
+class Conflict(Frozen):
     """Something that is so here."""
 
     found: dict[str, str]
@@ -25,7 +25,7 @@ class Finding(Frozen):
     """What helps."""
 
 
-def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Finding, ...]:
+def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:
     """What does not go together: known pairs, versions that a library rules out, torch's build.
 
     `torch_cuda` is the CUDA version that torch is built for; None for a build without CUDA.
@@ -37,16 +37,16 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Finding
     )
 
 
-def changes_of_every_stack() -> tuple[Finding, ...]:
+def changes_of_every_stack() -> tuple[Conflict, ...]:
     """What is no fault, but changes plain stacks too, since it is installed."""
     return tuple(_findings(read_libraries().changes_every_stack))
 
 
-def _findings(rules: Iterable[Rule]) -> Iterator[Finding]:
+def _findings(rules: Iterable[Rule]) -> Iterator[Conflict]:
     """Those of the rules that hold here."""
     for rule in rules:
         if _holds(rule):
-            yield Finding(found=_versions(rule), because=rule.because, do=rule.do)
+            yield Conflict(found=_versions(rule), because=rule.because, do=rule.do)
 
 
 def _holds(rule: Rule) -> bool:
@@ -62,7 +62,7 @@ def _versions(rule: Rule) -> dict[str, str]:
     return {name: distribution_version(name) for name in names}
 
 
-def _ruled_out(names: Iterable[str]) -> Iterator[Finding]:
+def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
     """Requirements of installed libraries that are not met: `pip check` for those that matter."""
     for name in names:
         try:
@@ -71,7 +71,7 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Finding]:
             continue
         if unmet := list(filter(None, map(unmet_requirement, requires))):
             version = distribution_version(name)
-            yield Finding(
+            yield Conflict(
                 found={name: version},
                 because=f"{name} {version} wants something else: {'; '.join(unmet)}",
                 do=f"pip install --upgrade {name} with versions that fit, in an environment of "
@@ -79,20 +79,20 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Finding]:
             )
 
 
-def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Finding]:
+def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]:
     """A torch that cannot use the GPUs that are here."""
     if not machine.gpus:
         return
     torch = machine.versions.get("torch", "")
     found = {"torch": torch, "driver": machine.driver or ""}
     if torch.endswith("+cpu"):
-        yield Finding(
+        yield Conflict(
             found=found,
             because=f"{machine.gpus[0].name} is here, and torch is built for CPUs only",
             do="install a torch that is built for CUDA: see https://pytorch.org/get-started",
         )
     elif torch_cuda and machine.cuda and _major(torch_cuda) > _major(machine.cuda):
-        yield Finding(
+        yield Conflict(
             found=found,
             because=f"torch is built for CUDA {torch_cuda}, the driver knows up to {machine.cuda}",
             do=f"upgrade the driver, or install a torch that is built for CUDA {machine.cuda}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +15,9 @@ PositiveInt: TypeAlias = Annotated[int, Field(gt=0)]
 
 class Frozen(BaseModel):
     """A value: it cannot be changed, and a key that it does not know is an error."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former names of fields, for a hint where one is still used."""
 
     model_config = ConfigDict(
         frozen=True,

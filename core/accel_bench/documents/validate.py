@@ -43,8 +43,10 @@ def _line(
     location = tuple(part for part in problem["loc"] if not _is_internal(part))
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
-        known = known_keys(model, location[:-1])
-        text = f"unknown key {key!r}{did_you_mean(str(location[-1]), known)}"
+        here, name = _model_at(model, location[:-1]), str(location[-1])
+        new = getattr(here, "renamed", {}).get(name)
+        hint = f"; did you mean {new!r}?" if new else did_you_mean(name, _fields(here))
+        text = f"unknown key {key!r}{hint}"
     elif problem["type"] == "value_error":
         text = str(problem["ctx"]["error"])
         text = f"{key}: {text}" if key else text
@@ -64,10 +66,19 @@ def _is_internal(part: str | int) -> bool:
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """Names of the fields of the model at a path, or of the nearest enclosing model."""
+    return _fields(_model_at(model, location))
+
+
+def _fields(model: Any) -> list[str]:
+    return list(getattr(model, "model_fields", {}))
+
+
+def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> Any:
+    """The model at a path, or the nearest enclosing one."""
     here: Any = model
     for part in location:
         fields = getattr(here, "model_fields", {})
         annotation = fields[part].annotation if part in fields else None
         inner = [annotation, *get_args(annotation)]
         here = next((kind for kind in inner if hasattr(kind, "model_fields")), here)
-    return list(getattr(here, "model_fields", {}))
+    return here

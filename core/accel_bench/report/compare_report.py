@@ -9,7 +9,7 @@ from io import StringIO
 from pydantic import TypeAdapter
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.compare import ExperimentComparison, Side
+from accel_bench.analysis.compare import ExperimentComparison, Operand
 from accel_bench.analysis.wording import (
     interval_text,
     label,
@@ -123,7 +123,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _cells(name: str, side: Side) -> list[str]:
+def _cells(name: str, side: Operand) -> list[str]:
     """One of the two, in the order of the headers."""
     speed, step, loss, peak = (
         side.tokens_per_second,
@@ -184,7 +184,7 @@ def _flat(one: ExperimentComparison) -> dict[str, str | float | None]:
     }
 
 
-def _flat_side(name: str, side: Side) -> dict[str, str | float | None]:
+def _flat_side(name: str, side: Operand) -> dict[str, str | float | None]:
     """One of the two, its columns beginning with its name."""
     step = side.step_seconds.model_dump() if side.step_seconds else {}
     return {

@@ -23,7 +23,7 @@ from accel_bench.runner.logs import log_tail, redact_file
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
 from accel_bench.runner.signals import undisturbed
-from accel_bench.runner.supervise import Ending, Progress, Watch
+from accel_bench.runner.supervise import ProcessOutcome, Progress, Watch
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Attempt:
     """The results folder."""
 
 
-class Seen(NamedTuple):
-    """What was seen of an attempt from outside its ranks."""
+class Observations(NamedTuple):
+    """What was observed of an attempt from outside its ranks."""
 
     metrics: tuple[Metric, ...]
     """What observers measured."""
@@ -78,7 +78,7 @@ def run_attempt(
     job = attempt.job
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     began = time.monotonic()
-    ending, verdict, interruption = Ending(), None, None
+    outcome, verdict, interruption = ProcessOutcome(), None, None
     observation, before = Observation(job, active), None
     on_gpu = job.experiment.scenario.resources.device != "cpu"
     try:
@@ -86,7 +86,7 @@ def run_attempt(
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
         ranks = _start(job, active)
         watch = Watch(job, ranks, on_progress)
-        ending = watch.ending
+        outcome = watch.outcome
         watch.run(job.experiment.scenario.measure.timeout_seconds, lambda: observation.start(ranks))
     except KeyboardInterrupt as stop:
         interruption = stop
@@ -95,17 +95,17 @@ def run_attempt(
         verdict = _not_run(error)
     with undisturbed():
         found = read_ranks(job)
-        verdict = verdict or judge(job, ending, found)
+        verdict = verdict or judge(job, outcome, found)
         metrics, fault = observation.finish(found, hurried=interruption is not None)
         # Whoever has pressed Ctrl-C is not kept waiting for a driver.
         after = None if interruption else read_settled_state(before, on_gpu)
-        seen = Seen(metrics, before, after, fault)
-        verdict = _with_what_was_seen(verdict, found, seen)
+        observed = Observations(metrics, before, after, fault)
+        verdict = _with_observations(verdict, found, observed)
         redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
         _redact_files(job, redactor)
         seconds = time.monotonic() - began
         result = redactor.redact_model(
-            _result(attempt, active, verdict, ending, found, seen, started_at, seconds)
+            _result(attempt, active, verdict, outcome, found, observed, started_at, seconds)
         )
         keep(result)
     if interruption is not None:
@@ -133,15 +133,17 @@ def _not_run(error: OSError | AccelBenchError) -> Verdict:
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
-def _with_what_was_seen(verdict: Verdict, found: Mapping[int, RankResult], seen: Seen) -> Verdict:
+def _with_observations(
+    verdict: Verdict, found: Mapping[int, RankResult], observed: Observations
+) -> Verdict:
     """A run whose ranks ended well may still be degraded, or an observer may have failed."""
     if not verdict.status.completed:
         return verdict
-    if seen.fault is not None:
-        return Verdict(Status.PLUGIN_ERROR, (str(seen.fault),))
-    metrics = [*(metric for rank in found.values() for metric in rank.metrics), *seen.metrics]
+    if observed.fault is not None:
+        return Verdict(Status.PLUGIN_ERROR, (str(observed.fault),))
+    metrics = [*(metric for rank in found.values() for metric in rank.metrics), *observed.metrics]
     reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
-    reasons += device_reasons(seen.before, seen.after, found.values())
+    reasons += device_reasons(observed.before, observed.after, found.values())
     if not reasons:
         return verdict
     return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
@@ -151,9 +153,9 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
     attempt: Attempt,
     active: ActivePlugins,
     verdict: Verdict,
-    ending: Ending,
+    outcome: ProcessOutcome,
     found: dict[int, RankResult],
-    seen: Seen,
+    observed: Observations,
     started_at: str,
     seconds: float,
 ) -> Result:
@@ -172,13 +174,13 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
         started_at=started_at,
         seconds=seconds,
         ranks=tuple(found[rank] for rank in sorted(found)),
-        exits=tuple(describe_exit(ending.exits.get(rank)) for rank in range(job.world_size)),
+        exits=tuple(describe_exit(outcome.exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
         loss_tolerance=active.loss_tolerance(),
-        metrics=seen.metrics,
+        metrics=observed.metrics,
         machine=attempt.machine,
-        state_before=seen.before,
-        state_after=seen.after,
+        state_before=observed.before,
+        state_after=observed.after,
         command=attempt.command,
         folder=str(Path(job.folder).relative_to(attempt.root)),
         log_tail="" if status.completed else log_tail(job.log_path(verdict.guilty_rank)),

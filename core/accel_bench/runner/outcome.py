@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from accel_bench.job import Job
 from accel_bench.result import RankResult, Status
-from accel_bench.runner.supervise import Ending, Progress, read_rank
+from accel_bench.runner.supervise import ProcessOutcome, Progress, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process brings upon itself."""
@@ -30,15 +30,15 @@ def read_ranks(job: Job) -> dict[int, RankResult]:
     return {rank: result for rank, result in found.items() if result is not None}
 
 
-def judge(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+def judge(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
     """The one status of an attempt: from result files first, then exit codes, then heartbeats."""
-    if ending.expired:
-        return _expired(job, ending, ranks)
-    bad = _first_bad(job, ending, ranks)
+    if outcome.expired:
+        return _expired(job, outcome, ranks)
+    bad = _first_bad(job, outcome, ranks)
     if bad is not None:
-        return _judge_rank(job, bad, ending, ranks)
+        return _judge_rank(job, bad, outcome, ranks)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
-    for rank, code in sorted(ending.exits.items()):
+    for rank, code in sorted(outcome.exits.items()):
         if code != 0:
             reasons.append(
                 f"rank {rank} ended by {describe_exit(code)} after its result was written"
@@ -59,20 +59,20 @@ def describe_exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _expired(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
     """The time limit was reached: name the rank that is furthest behind."""
-    rank = ending.slowest or 0
-    beat = ending.beats.get(rank, Progress(0, "start"))
+    rank = outcome.slowest or 0
+    progress = outcome.progress.get(rank, Progress(0, "start"))
     limit = job.experiment.scenario.measure.timeout_seconds
     # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
-    who = "the run" if ending.slowest is None or job.world_size == 1 else f"rank {rank}"
-    what = "stood still" if ending.expired == "hung" else "was still busy"
-    where = f"in {beat.phase} after {beat.step} steps at the limit of {limit:g} s"
+    who = "the run" if outcome.slowest is None or job.world_size == 1 else f"rank {rank}"
+    what = "stood still" if outcome.expired == "hung" else "was still busy"
+    where = f"in {progress.phase} after {progress.step} steps at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
-    return Verdict(Status(ending.expired), (reason,), beat.phase, rank)
+    return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
 
-def _first_bad(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> int | None:
+def _first_bad(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
     """The rank to blame; one that says why it failed comes before one that was dragged along.
 
     A rank that a signal has ended cannot say anything, and the others fail for want of it.
@@ -81,13 +81,15 @@ def _first_bad(job: Job, ending: Ending, ranks: Mapping[int, RankResult]) -> int
     failed = [rank for rank, found in ranks.items() if not found.status.completed]
     told = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
     certain = [rank for rank in told if ranks[rank].status is not Status.FAILED]
-    struck = [rank for rank in ending.struck if rank in missing]
-    if ending.first_bad in missing and not told:
-        return ending.first_bad
-    return next(iter([*certain, *struck, *told, *missing, *failed]), None)
+    signalled = [rank for rank in outcome.signalled if rank in missing]
+    if outcome.first_bad in missing and not told:
+        return outcome.first_bad
+    return next(iter([*certain, *signalled, *told, *missing, *failed]), None)
 
 
-def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankResult]) -> Verdict:
+def _judge_rank(
+    job: Job, rank: int, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
+) -> Verdict:
     """What the guilty rank says of itself, or what its exit says."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
@@ -98,13 +100,15 @@ def _judge_rank(job: Job, rank: int, ending: Ending, ranks: Mapping[int, RankRes
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
         return Verdict(found.status, reasons, found.phase, rank)
-    beat = ending.beats.get(rank, Progress(0, "start"))
-    code = ending.exits.get(rank)
+    progress = outcome.progress.get(rank, Progress(0, "start"))
+    code = outcome.exits.get(rank)
     end = describe_exit(code)
     status = Status.FAILED
     if end in CRASHES:
         status = Status.CRASHED
     elif code is not None and code < 0:
         status = Status.KILLED
-    reason = f"{prefix}ended by {end} in {beat.phase} after {beat.step} steps, without a result"
-    return Verdict(status, (reason,), beat.phase, rank)
+    reason = (
+        f"{prefix}ended by {end} in {progress.phase} after {progress.step} steps, without a result"
+    )
+    return Verdict(status, (reason,), progress.phase, rank)

@@ -50,7 +50,7 @@ class Reporter(Protocol):
     def on_start(self, planned: Planned, what: str) -> None:
         """A process group is about to start; `what` is `prepare` or `round 2 of 5`."""
 
-    def on_progress(self, planned: Planned, beat: Progress) -> None:
+    def on_progress(self, planned: Planned, progress: Progress) -> None:
         """A few times a second while it runs."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
@@ -218,7 +218,7 @@ class SweepPoint:
         return run_attempt(
             what,
             planned.active,
-            lambda beat: session.reporter.on_progress(planned, beat),
+            lambda progress: session.reporter.on_progress(planned, progress),
             lambda result: self._keep(folder, result, purpose),
         )
 

@@ -39,19 +39,19 @@ class Progress:
 
 
 @dataclass
-class Ending:
+class ProcessOutcome:
     """How the ranks of an attempt ended."""
 
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""
 
-    beats: dict[int, Progress] = field(default_factory=dict)
+    progress: dict[int, Progress] = field(default_factory=dict)
     """Last heartbeat by rank."""
 
     first_bad: int | None = None
     """The rank that ended badly before any other."""
 
-    struck: list[int] = field(default_factory=list)
+    signalled: list[int] = field(default_factory=list)
     """Ranks that a signal ended which was not ours."""
 
     expired: str = ""
@@ -67,14 +67,16 @@ class Watch:
     def __init__(
         self, job: Job, ranks: Sequence[RankProcess], on_progress: Callable[[Progress], None]
     ) -> None:
-        self.ending = Ending()
+        self.outcome = ProcessOutcome()
         self._job = job
         self._ranks = ranks
         self._on_beat = on_progress
         self._changed = time.monotonic()
         self._ending_them = False
 
-    def run(self, timeout_seconds: float, observe: Callable[[], None] = lambda: None) -> Ending:
+    def run(
+        self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
+    ) -> ProcessOutcome:
         """Return when every rank has ended; at the time limit they are made to.
 
         `observe` is called first; what it raises ends them too.
@@ -85,7 +87,7 @@ class Watch:
             while running := self._running():
                 running[0].wait(LOOK_EVERY_SECONDS)
                 self._look()
-                if self.ending.first_bad is not None:
+                if self.outcome.first_bad is not None:
                     self._end_after_grace()
                 elif time.monotonic() >= deadline and self._running():
                     self._expire(timeout_seconds)
@@ -94,7 +96,7 @@ class Watch:
             raise
         finally:
             self._sweep()
-        return self.ending
+        return self.outcome
 
     def end(self) -> None:
         """End all ranks: SIGTERM, then SIGKILL for those that are still there; a second Ctrl-C
@@ -117,22 +119,22 @@ class Watch:
             if not self._ending_them:
                 self._look_at_beat(rank)
             code = rank.poll()
-            if code is not None and rank.rank not in self.ending.exits:
-                self.ending.exits[rank.rank] = code
+            if code is not None and rank.rank not in self.outcome.exits:
+                self.outcome.exits[rank.rank] = code
                 if code < 0 and not self._ending_them:
-                    self.ending.struck.append(rank.rank)
+                    self.outcome.signalled.append(rank.rank)
                 found = read_rank(self._job, rank.rank)
                 sound = code == 0 and found is not None and found.status.completed
-                if not sound and self.ending.first_bad is None:
-                    self.ending.first_bad = rank.rank
-        if self.ending.beats and not self._ending_them:
-            self._on_beat(min(self.ending.beats.values(), key=lambda beat: beat.step))
+                if not sound and self.outcome.first_bad is None:
+                    self.outcome.first_bad = rank.rank
+        if self.outcome.progress and not self._ending_them:
+            self._on_beat(min(self.outcome.progress.values(), key=lambda progress: progress.step))
 
     def _look_at_beat(self, rank: RankProcess) -> None:
         """Read one heartbeat."""
-        beat = read_beat(self._job, rank.rank)
-        if beat is not None and beat != self.ending.beats.get(rank.rank):
-            self.ending.beats[rank.rank] = beat
+        progress = read_progress(self._job, rank.rank)
+        if progress is not None and progress != self.outcome.progress.get(rank.rank):
+            self.outcome.progress[rank.rank] = progress
             self._changed = time.monotonic()
 
     def _end_after_grace(self) -> None:
@@ -146,11 +148,13 @@ class Watch:
         """The time is over: say whether anything still moved, keep the stacks, end all."""
         still = time.monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
-        self.ending.expired = "hung" if hung else "timeout"
+        self.outcome.expired = "hung" if hung else "timeout"
         running = [rank.rank for rank in self._running()]
-        steps = {rank: self.ending.beats.get(rank, Progress(0, "start")).step for rank in running}
+        steps = {
+            rank: self.outcome.progress.get(rank, Progress(0, "start")).step for rank in running
+        }
         fewest = [rank for rank in steps if steps[rank] == min(steps.values())]
-        self.ending.slowest = fewest[0] if len(fewest) == 1 else None
+        self.outcome.slowest = fewest[0] if len(fewest) == 1 else None
         self._dump_stacks()
         self.end()
 
@@ -184,7 +188,7 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
         return None
 
 
-def read_beat(job: Job, rank: int) -> Progress | None:
+def read_progress(job: Job, rank: int) -> Progress | None:
     """The last heartbeat of a rank; None before it has written one."""
     try:
         page = job.heartbeat_path(rank).read_bytes()

@@ -11,7 +11,7 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.models import Scenario, Stack
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of scenarios, jobs and results; a reader refuses what is newer than itself."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -65,6 +66,8 @@ class Resources(Frozen):
 
 class Measure(Frozen):
     """How a run is measured."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"repeats": "rounds"}
 
     warmup: PositiveInt | Literal["auto"] = "auto"
     """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count.

@@ -242,7 +242,7 @@ def _open(root: Path, write: bool, timeout_seconds: float) -> Store:
 
 
 def _has_tables(engine: Engine, path: Path) -> bool:
-    """False for an empty database. Refuses newer and other programs' ones without a change."""
+    """False for an empty database. Refuses those of other programs and versions, unchanged."""
     with engine.connect() as connection:
         tables = inspect(connection).get_table_names()
         if not tables:
@@ -259,6 +259,13 @@ def _has_tables(engine: Engine, path: Path) -> bool:
             f"{path} has schema version {found.schema_version} and was written by accel-bench "
             f"{found.written_by}; this is accel-bench {__version__}, which reads up to version "
             f"{STORE_VERSION}. Upgrade to {found.written_by} or newer; nothing was changed"
+        )
+    if found.schema_version < STORE_VERSION:
+        raise StoreError(
+            f"{path} has schema version {found.schema_version} and was written by accel-bench "
+            f"{found.written_by}; this is accel-bench {__version__}, which reads version "
+            f"{STORE_VERSION} alone. Choose another results folder with --results, or read this "
+            f"one with the accel-bench that wrote it; nothing was changed"
         )
     return True
 

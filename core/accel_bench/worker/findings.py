@@ -17,7 +17,7 @@ from accel_bench.worker import failure
 
 
 @dataclass
-class Findings:
+class RankRecord:
     """What a run has found so far; whatever happens, this much is written down."""
 
     window: Window | None = None
@@ -31,7 +31,7 @@ class Findings:
     environment: dict[str, str] = field(default_factory=lambda: recorded(os.environ))
 
 
-def collect_metrics(active: ActivePlugins, run: Run, findings: Findings) -> None:
+def collect_metrics(active: ActivePlugins, run: Run, findings: RankRecord) -> None:
     """Let the metrics plugins say what they measured around the window."""
     for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
         for metric in found:
@@ -40,7 +40,7 @@ def collect_metrics(active: ActivePlugins, run: Run, findings: Findings) -> None
         findings.metrics += found
 
 
-def collect_evidence(active: ActivePlugins, run: Run, findings: Findings) -> None:
+def collect_evidence(active: ActivePlugins, run: Run, findings: RankRecord) -> None:
     """Let every plugin show that it acted; what it shows must be JSON."""
     for member, shown in active.call_all("report_evidence", run=run):
         if shown is None:
@@ -71,7 +71,7 @@ def check_window(window: Window) -> None:
 
 
 def rank_result(
-    run: Run, findings: Findings, error: BaseException | None, phase: str
+    run: Run, findings: RankRecord, error: BaseException | None, phase: str
 ) -> RankResult:
     """Write down what was found and how it ended."""
     ended = Status.DEGRADED if findings.degraded else Status.OK

@@ -20,7 +20,7 @@ from accel_bench.run import Device, Run
 from accel_bench.worker import settings
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
 from accel_bench.worker.findings import (
-    Findings,
+    RankRecord,
     check_window,
     collect_evidence,
     collect_metrics,
@@ -40,7 +40,7 @@ def measure(
 ) -> RankResult:
     """Do what the job asks for and return what this rank found, whatever happens."""
     run = make_run(job, rank, local_rank)
-    findings = Findings()
+    findings = RankRecord()
     error: BaseException | None = None
     phase = ""
     try:
@@ -87,7 +87,7 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 
 def run_rank(
-    job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, findings: Findings
+    job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, findings: RankRecord
 ) -> None:
     """Build, warm up, measure, and collect what plugins have to say."""
     build(active, run, heartbeat)
@@ -217,7 +217,7 @@ def clock_of(run: Run) -> Clock:
     return CudaClock() if run.device.type == "cuda" else HostClock()
 
 
-def first_step_probe(run: Run, findings: Findings) -> Any:
+def first_step_probe(run: Run, findings: RankRecord) -> Any:
     """Watch the first optimizer step where torch trains; the null engine has nothing to watch.
 
     What it finds is kept even when it ends the run.
@@ -237,7 +237,9 @@ def declared_strategy(active: ActivePlugins, run: Run) -> str | None:
     return member.instance.strategy if member and run.world_size > 1 else None
 
 
-def check_first_step(run: Run, probe: Any, findings: Findings, strategy: str | None = None) -> None:
+def check_first_step(
+    run: Run, probe: Any, findings: RankRecord, strategy: str | None = None
+) -> None:
     """Before the clock starts: read back what really holds, and refuse what would mean nothing."""
     if probe is None:
         findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}

@@ -218,7 +218,7 @@ def _ignore(phase: PhaseName) -> None:
 
 def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
     """Keep the counts of the micro-batches and let their tensors go."""
-    return [(batch.samples, batch.tokens) for batch in batches]
+    return [(batch.sequences, batch.tokens) for batch in batches]
 
 
 def _sample(
@@ -234,7 +234,7 @@ def _sample(
         step=step,
         seconds=seconds,
         device_seconds=device_seconds,
-        samples=sum(samples for samples, _ in counts),
+        sequences=sum(sequences for sequences, _ in counts),
         processed_tokens=sum(tokens.processed for _, tokens in counts),
         real_tokens=sum(tokens.real for _, tokens in counts),
         supervised_tokens=sum(tokens.supervised for _, tokens in counts),

@@ -120,7 +120,7 @@ class FlatBatches:
         counts.largest_row = max(counts.largest_row, total)
         return Batch(
             inputs={k: v.pin_memory() for k, v in tensors.items()} if self._pin else tensors,
-            samples=len(rows),
+            sequences=len(rows),
             tokens=TokenCounts(
                 processed=total,
                 real=total,

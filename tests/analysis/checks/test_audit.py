@@ -12,7 +12,7 @@ from analysis_factory import (
     make_summary,
 )
 
-from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures
+from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures, with_audit
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, PhaseSplit, Result, Status
 

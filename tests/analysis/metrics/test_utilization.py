@@ -26,7 +26,7 @@ def sample(
     return Sample(
         step=step,
         seconds=seconds,
-        samples=samples,
+        sequences=samples,
         processed_tokens=processed,
         real_tokens=real,
         supervised_tokens=real,
@@ -153,15 +153,17 @@ def test_without_a_workload_or_numbers_there_is_no_utilization(ranks: Sequence[R
     assert utilization(make_result(ranks=ranks), 1e12) is None
 
 
-def test_the_share_of_achievable_is_the_time_of_the_matmuls_by_that_of_a_step() -> None:
+def test_the_fraction_of_matmul_roofline_is_the_time_of_the_matmuls_by_that_of_a_step() -> None:
     steps = [sample(number) for number in (1, 2, 3, 4)]
-    assert used(one(*steps, matmul_seconds=0.2)).share_of_achievable == pytest.approx(0.8)
-    assert used(one(*steps)).share_of_achievable is None
+    assert used(one(*steps, matmul_seconds=0.2)).fraction_of_matmul_roofline == pytest.approx(0.8)
+    assert used(one(*steps)).fraction_of_matmul_roofline is None
 
 
-def test_the_share_of_achievable_is_the_slowest_ranks_and_null_where_one_lacks_it() -> None:
+def test_the_fraction_of_matmul_roofline_is_the_slowest_ranks_and_null_where_one_lacks_it() -> None:
     experiment = make_experiment(scenario=TWO_DEVICES)
     ranks = [rank(number=0, matmul_seconds=0.25), rank(number=1, matmul_seconds=0.5)]
-    assert used(make_result(experiment, ranks=ranks)).share_of_achievable == pytest.approx(0.5)
+    assert used(make_result(experiment, ranks=ranks)).fraction_of_matmul_roofline == pytest.approx(
+        0.5
+    )
     lacking = [ranks[0], rank(number=1)]
-    assert used(make_result(experiment, ranks=lacking)).share_of_achievable is None
+    assert used(make_result(experiment, ranks=lacking)).fraction_of_matmul_roofline is None

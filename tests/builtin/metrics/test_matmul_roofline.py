@@ -1,4 +1,4 @@
-"""`achievable` times the products of the model that trains, in their dtype, and no others."""
+"""`matmul-roofline` times the products of the model that trains, in their dtype, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accel_bench import Metric, Options, Run, Sample, Window
 from accel_bench.builtin.metrics import matmul_roofline_impl
-from accel_bench.builtin.metrics.matmul_roofline import Achievable
+from accel_bench.builtin.metrics.matmul_roofline import MatmulRoofline
 from accel_bench.builtin.models.huggingface import HuggingFace
 from accel_bench.worker.flops.trace import read_workload
 
@@ -25,7 +25,7 @@ def window(*tokens: int) -> Window:
         Sample(
             step=step,
             seconds=1.0,
-            samples=1,
+            sequences=1,
             processed_tokens=count,
             real_tokens=count,
             supervised_tokens=count,
@@ -44,7 +44,7 @@ def loaded(make_run: MakeRun, **scenario: Any) -> Run:
 
 
 def measured(run: Run, *tokens: int) -> Metric:
-    (metric,) = Achievable(Options()).finish_metrics(run, window(*tokens))
+    (metric,) = MatmulRoofline(Options()).finish_metrics(run, window(*tokens))
     return metric
 
 

@@ -67,7 +67,7 @@ def sequence_length(result: Result) -> Iterator[str]:
     """
     asked = result.experiment.scenario.data.sequence_length
     steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
-    lengths = {step.processed_tokens / step.samples for step in steps if step.samples}
+    lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
         return
     longest = max(lengths)
@@ -75,7 +75,7 @@ def sequence_length(result: Result) -> Iterator[str]:
     if longest > asked or (constant and lengths != {asked}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
-            f"{sum(step.samples for step in steps):,} samples, up to {longest:,.6g} in one; "
+            f"{sum(step.sequences for step in steps):,} samples, up to {longest:,.6g} in one; "
             f"the sequence length is {asked:,}"
         )
 
@@ -93,7 +93,7 @@ def global_batch(result: Result) -> Iterator[str]:
         return
     size = result.experiment.scenario.train.global_batch_size
     counts = {len(window.samples) for window in windows}
-    samples = sum(sample.samples for window in windows for sample in window.samples)
+    samples = sum(sample.sequences for window in windows for sample in window.samples)
     if len(counts) > 1:
         yield f"ranks measured different numbers of steps: {sorted(counts)}"
     elif samples != counts.pop() * size:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date as Date
 
-from accel_bench.analysis.aggregate import Measured, measure
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.metrics.cost_schema import (
     CostDocument,
     ExperimentCost,
@@ -77,7 +77,7 @@ def cost_of_results(
     for result in results:
         key = (result.experiment.id, result.experiment.stack.name)
         plans.setdefault(key, PlannedSummary(experiment=result.experiment))
-    measured = [measure(plan, results, rounds=1) for plan in plans.values()]
+    measured = [collect_runs(plan, results, rounds=1) for plan in plans.values()]
     rows = tuple(_row(row, tariff, for_tokens, instances) for row in measured)
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
@@ -106,7 +106,7 @@ def same_device(device_name: str, priced: str) -> bool | None:
 
 
 def _row(
-    measured: Measured, tariff: HourlyRate, for_tokens: float | None, instances: int | None
+    measured: ExperimentRuns, tariff: HourlyRate, for_tokens: float | None, instances: int | None
 ) -> ExperimentCost:
     """One experiment's cost."""
     experiment, last = measured.planned.experiment, measured.last
@@ -157,7 +157,7 @@ def _scaled(cost: Interval, tokens: float) -> Interval:
 
 
 def _notes(
-    measured: Measured,
+    measured: ExperimentRuns,
     tariff: HourlyRate,
     device: Mapping[str, JsonValue],
     devices: int,

@@ -1,4 +1,4 @@
-"""How much of a device a run used: model FLOP/s, MFU, HFU and the share of what is achievable."""
+"""How much of a device a run used: model FLOP/s, MFU, HFU, fraction of the matmul roofline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Utilization(Frozen):
     hfu: ByConvention | None
     """`hardware_flops_per_second` / peak; null where either is not known."""
 
-    share_of_achievable: float | None
+    fraction_of_matmul_roofline: float | None
     """Seconds of the step's matmuls back to back / seconds of a step; null where not measured.
 
     The matmuls of the model only, without attention and without recomputation.
@@ -60,7 +60,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     if speed is None or len(ranks) < len(found):
         return None
     steps = [(sample, load) for window, load in ranks for sample in window.samples]
-    if not all(sample.samples for sample, _ in steps):
+    if not all(sample.sequences for sample, _ in steps):
         return None
     seconds = max(window.ended - window.started for window, _ in ranks)
     model, hardware = _model_work(steps), _hardware_work(steps)
@@ -74,7 +74,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
         hardware_flops_per_second=hardware_rate,
         mfu=model_rate.times(1 / peak) if peak else None,
         hfu=hardware_rate.times(1 / peak) if peak and hardware_rate else None,
-        share_of_achievable=_share_of_achievable(result, seconds, ranks[0][0]),
+        fraction_of_matmul_roofline=_fraction_of_matmul_roofline(result, seconds, ranks[0][0]),
     )
 
 
@@ -83,7 +83,7 @@ def _mean_length(samples: list[Sample]) -> float:
     pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]
     if len(pairs) == len(samples):
         return sum(pairs) / sum(sample.real_tokens for sample in samples)
-    return sum(s.processed_tokens for s in samples) / sum(s.samples for s in samples)
+    return sum(s.processed_tokens for s in samples) / sum(s.sequences for s in samples)
 
 
 def _model_work(steps: list[tuple[Sample, Workload]]) -> ByConvention:
@@ -113,11 +113,11 @@ def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
     With a sliding window shorter than sequences of unequal lengths it is an upper bound.
     """
     if pairs is None or tokens == 0:
-        return sample.processed_tokens / sample.samples
+        return sample.processed_tokens / sample.sequences
     return pairs / tokens
 
 
-def _share_of_achievable(result: Result, seconds: float, window: Window) -> float | None:
+def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window) -> float | None:
     """The slowest rank's matmuls of a step against a mean step of the window."""
     measured = [_matmul_seconds(rank) for rank in result.ranks]
     known = [value for value in measured if value is not None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import Measured, shared_steps
+from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, loss_tolerance
 from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
 from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
@@ -26,11 +26,13 @@ MINIMUM_SEEDS = 3
 """Fewer seeds get no verdict."""
 
 
-def compare_over_seeds(rows: Sequence[Measured], baseline: str) -> tuple[SeedEquivalence, ...]:
+def compare_over_seeds(
+    rows: Sequence[ExperimentRuns], baseline: str
+) -> tuple[SeedEquivalence, ...]:
     """Compare every stack with the baseline; empty when no seed is swept."""
     if not any(key in row.planned.experiment.sweep for row in rows for key in SEED_KEYS):
         return ()
-    groups: dict[tuple[str, str], dict[str, Measured]] = {}
+    groups: dict[tuple[str, str], dict[str, ExperimentRuns]] = {}
     for row in rows:
         experiment = row.planned.experiment
         key = (canonical_json(_others(experiment.sweep)), experiment.stack.name)
@@ -42,7 +44,7 @@ def compare_over_seeds(rows: Sequence[Measured], baseline: str) -> tuple[SeedEqu
     )
 
 
-def loss_at_end(row: Measured, steps: int) -> float | None:
+def loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
     """Mean of the last five losses of `steps` steps of the first completed run; None where one is
     missing.
 
@@ -71,7 +73,7 @@ def interval_90(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _compare(
-    name: str, baseline: Mapping[str, Measured], stack: Mapping[str, Measured]
+    name: str, baseline: Mapping[str, ExperimentRuns], stack: Mapping[str, ExperimentRuns]
 ) -> SeedEquivalence:
     """One stack at one point of the other axes."""
     pairs = [(baseline[seed], row) for seed, row in stack.items() if seed in baseline]
@@ -102,13 +104,13 @@ def _compare(
     )
 
 
-def _ends(before: Measured, after: Measured) -> tuple[float | None, float | None]:
+def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:
     """Both losses at the end of the steps that both took: a unstable window makes more of them."""
     steps = shared_steps([before, after])
     return loss_at_end(before, steps), loss_at_end(after, steps)
 
 
-def _is_lost(before: Measured, after: Measured) -> bool:
+def _is_lost(before: ExperimentRuns, after: ExperimentRuns) -> bool:
     """Whether the baseline trained with a seed, and the stack did not, or to no finite loss."""
     base, end = _ends(before, after)
     diverged = after.ending.status is Status.INVALID or (bool(after.speeds) and end is None)

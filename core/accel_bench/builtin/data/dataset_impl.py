@@ -241,7 +241,7 @@ def _collate(
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Batch(
         inputs={name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors,
-        samples=len(samples),
+        sequences=len(samples),
         tokens=TokenCounts(
             processed=ids.size,
             real=int(lengths.sum()),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-import accel_bench.builtin.launchers.reaper as guard_program
+import accel_bench.builtin.launchers.reaper as reaper_program
 from accel_bench import Job, Options, Plugin, RankProcess, hookimpl
 from accel_bench.machine.info import available_cores
 
@@ -104,20 +104,20 @@ def start_guard(parent: int) -> None:
     """Start, once for each parent, what ends the workers' children should the parent be killed."""
     if not Path("/proc/self/environ").exists():
         return
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", guard_program.__file__, str(parent)],
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper_program.__file__, str(parent)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    atexit.register(_dismiss, guard)
+    atexit.register(_dismiss, reaper)
 
 
-def _dismiss(guard: subprocess.Popen[bytes]) -> None:
-    """The session has ended as it should: nothing of it is left that the guard could end."""
-    guard.kill()
-    guard.communicate()
+def _dismiss(reaper: subprocess.Popen[bytes]) -> None:
+    """The session has ended as it should: nothing of it is left that the reaper could end."""
+    reaper.kill()
+    reaper.communicate()
 
 
 def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Ends what a killed session has left running: a program of its own, started by the launcher.
 
-    python -I -S guard.py PARENT_PID        (standard input: a pipe that only the parent holds)
+    python -I -S reaper.py PARENT_PID        (standard input: a pipe that only the parent holds)
 
 The pipe closes when the parent ends, in whatever way; then every process is killed that carries the
 parent's number in its environment. Workers end by themselves; what they have started does not.

@@ -1,4 +1,4 @@
-"""`achievable`: how long the model's matmuls of a step take when nothing else runs."""
+"""`matmul-roofline`: how long the model's matmuls of a step take when nothing else runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
 
 
-class Achievable(Plugin[Options]):
+class MatmulRoofline(Plugin[Options]):
     """Times the model's own matmuls after the window, back to back, each in its own dtype.
 
     `matmul_seconds` / step seconds is the share of a step that matmuls of these very shapes need:
     the rest is attention, everything else, and waiting. What it allocates is not in the window's
-    peak, which is read before: `metrics: [memory, achievable]`.
+    peak, which is read before: `metrics: [memory, matmul-roofline]`.
     """
 
     @hookimpl
@@ -21,9 +21,9 @@ class Achievable(Plugin[Options]):
         """Return `matmul_seconds`, for a step; null where the model's matmuls are not known."""
         seconds = None
         if "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters"):
-            from accel_bench.builtin.metrics import matmul_roofline_impl as achievable_impl
+            from accel_bench.builtin.metrics import matmul_roofline_impl
 
-            seconds = achievable_impl.matmul_seconds(run, window)
+            seconds = matmul_roofline_impl.matmul_seconds(run, window)
         yield Metric(
             name="matmul_seconds", value=seconds, unit="seconds", scope="rank", kind="back_to_back"
         )
