@@ -114,7 +114,7 @@ def main() -> int:
         for number, section in enumerate(chosen):
             print(f"{section.name} ...", file=sys.stderr, flush=True)
             left = deadline - sum(map(kept_free, chosen[number + 1 :]))
-            outcomes.append(carry_out(section, asked.output, left))
+            outcomes.append(run_section(section, asked.output, left))
             write_summary(asked, outcomes)
             if section.on_request:
                 pack(asked.output)
@@ -149,7 +149,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def carry_out(section: Section, output: Path, deadline: float) -> Outcome:
+def run_section(section: Section, output: Path, deadline: float) -> Outcome:
     """Run one section within its limit and judge its document. Never raises for its failure."""
     started = time.monotonic()
     limit = min(section.seconds, deadline - started - GRACE_SECONDS)

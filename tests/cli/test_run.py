@@ -230,7 +230,7 @@ def test_a_toml_scenario_gives_the_same_experiments_as_its_yaml_form(folder: Pat
     (folder / "nulls.toml").write_text(
         'name = "nulls"\nmodel = "null"\ndata = {use = "null", sequence_length = 16}\n'
         'optimizer = "null"\nengine = "null"\n[stacks]\nbaseline = []\nother = []\n'
-        "[measure]\nwarmup = 1\nsteps = 2\nrepeats = 1\n"
+        "[measure]\nwarmup = 1\nsteps = 2\nrounds = 1\n"
     )
     toml = json.loads(call("run", "nulls.toml", "--dry-run", "--format", "json").out)
     assert toml["experiments"] == plan()["experiments"]

@@ -21,7 +21,7 @@ from runner.job_factory import LineProcess, make_job
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
-from accel_bench.runner.attempt import Attempt, carry_out
+from accel_bench.runner.attempt import Attempt, run_attempt
 
 RANK = Path(__file__).with_name("rank.py")
 
@@ -85,7 +85,7 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
     attempt = Attempt(job, "monday", 0, (), {}, folder.parent)
     kept: list[Any] = []
     try:
-        carry_out(attempt, ActivePlugins(members), lambda beat: None, kept.append)
+        run_attempt(attempt, ActivePlugins(members), lambda beat: None, kept.append)
     except KeyboardInterrupt:
         print("Ctrl-C was raised again")
     (result,) = kept

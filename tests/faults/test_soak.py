@@ -63,7 +63,7 @@ def test_a_long_session_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
         patch.setenv(MARK, finder.mark)
         plan = make_plan(read_draft(path), machine, PlanRequest(max_runs=RUNS))
         with open_store(tmp_path / "results", write=True) as store:
-            Session(store, machine, gauge).carry_out(plan)
+            Session(store, machine, gauge).run_plan(plan)
             rows = store.results()
     assert [row.round for row in rows] == list(range(RUNS))
     counts = Counter(row.status.value for row in rows)

@@ -52,13 +52,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
         yield patch
 
 
-def carry_out(folder: Path, scenario: dict[str, Any], **session: Any) -> Notes:
+def run_session(folder: Path, scenario: dict[str, Any], **session: Any) -> Notes:
     """One session on the results folder."""
     path = write_scenario(folder / "scenario.yaml", scenario)
     plan = make_plan(read_draft(path), MACHINE, PlanRequest())
     notes = Notes()
     with open_store(folder / "results", write=True) as store:
-        Session(store, MACHINE, notes, **session).carry_out(plan)
+        Session(store, MACHINE, notes, **session).run_plan(plan)
     return notes
 
 
@@ -77,7 +77,7 @@ def warmups(rows: list[Result]) -> list[int]:
 def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path) -> None:
     measure = {"warmup": 1, "steps": 2, "rounds": 3, "seed": 5}
     scenario = null_scenario({"baseline": [], "a": [], "b": []}, measure=measure)
-    notes = carry_out(tmp_path, scenario)
+    notes = run_session(tmp_path, scenario)
     wanted = williams_rounds(["baseline", "a", "b"], 3, 5)
     rows = stored(tmp_path)
     effective = [(row.round, row.position, row.experiment.stack.name) for row in rows]
@@ -93,12 +93,12 @@ def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path
 def test_the_warm_up_that_round_1_finds_is_frozen_for_all(tmp_path: Path) -> None:
     measure = {"warmup": "auto", "steps": 2, "rounds": 2}
     scenario = null_scenario({"baseline": [], "other": []}, measure=measure)
-    carry_out(tmp_path, scenario)
+    run_session(tmp_path, scenario)
     found = warmups(stored(tmp_path))
     assert min(found[:2]) >= 10
     assert found[2:] == [max(found[:2])] * 2
     longer = {**scenario, "measure": {**measure, "rounds": 3}}
-    carry_out(tmp_path, longer, resume=True)
+    run_session(tmp_path, longer, resume=True)
     assert warmups(stored(tmp_path))[4:] == [max(found)] * 2
 
 
@@ -109,31 +109,31 @@ def test_resuming_runs_unfinished_rounds_again_with_their_baseline(
     faulty.setenv("FAULTY_SHARE", "0.3")
     stacks = {"baseline": [], "shaky": [{"use": "faulty", "fault": "sometimes"}]}
     measure = {"warmup": 1, "steps": 4, "rounds": 3}
-    carry_out(tmp_path, null_scenario(stacks, measure=measure))
+    run_session(tmp_path, null_scenario(stacks, measure=measure))
     first = stored(tmp_path)
     ended = [row.status.value for row in first if row.experiment.stack.name == "shaky"]
     assert ended == ["crashed", "ok", "crashed"]
 
     faulty.setenv("FAULTY_SHARE", "0")
-    notes = carry_out(tmp_path, null_scenario(stacks, measure=measure), resume=True)
+    notes = run_session(tmp_path, null_scenario(stacks, measure=measure), resume=True)
     assert notes.runs == 4
     again = [(row.round, row.experiment.stack.name) for row in stored(tmp_path)[len(first) :]]
     assert sorted(again) == [(0, "baseline"), (0, "shaky"), (2, "baseline"), (2, "shaky")]
-    assert carry_out(tmp_path, null_scenario(stacks, measure=measure), resume=True).runs == 0
+    assert run_session(tmp_path, null_scenario(stacks, measure=measure), resume=True).runs == 0
     assert len(stored(tmp_path)) == len(first) + 4
 
 
 def test_a_stack_that_would_end_so_again_is_given_up_and_not_tried_again(tmp_path: Path) -> None:
     stacks = {"baseline": [], "hopeless": [{"use": "faulty", "fault": "oom"}]}
     measure = {"warmup": 1, "steps": 4, "rounds": 3}
-    notes = carry_out(tmp_path, null_scenario(stacks, measure=measure), retries=2)
+    notes = run_session(tmp_path, null_scenario(stacks, measure=measure), retries=2)
     names = [row.experiment.stack.name for row in notes.results]
     assert (names.count("hopeless"), names.count("baseline")) == (1, 3)
 
 
 def test_a_lost_run_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
     stacks = {"lost": [{"use": "faulty", "fault": "kill"}]}
-    notes = carry_out(tmp_path, null_scenario(stacks), retries=2)
+    notes = run_session(tmp_path, null_scenario(stacks), retries=2)
     assert [(row.attempt, row.status) for row in notes.results] == [
         (attempt, Status.KILLED) for attempt in range(3)
     ]
@@ -147,7 +147,7 @@ def test_a_lost_run_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
 def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: Path) -> None:
     stacks = {"baseline": [], "prepared": ["faulty-preparation"]}
     measure = {"warmup": 1, "steps": 2, "rounds": 2}
-    notes = carry_out(tmp_path, null_scenario(stacks, measure=measure))
+    notes = run_session(tmp_path, null_scenario(stacks, measure=measure))
     assert notes.starts[0] == ("prepared", "prepare")
     assert [what for _, what in notes.starts].count("prepare") == 1
     assert len(stored(tmp_path)) == 4
@@ -156,24 +156,24 @@ def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: 
 def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
     engine = {"use": "null", "step_seconds": 0.05}
     measure = {"warmup": 2, "steps": 20, "rounds": 1}
-    notes = carry_out(tmp_path, null_scenario({"baseline": []}, engine=engine, measure=measure))
-    steps = [progress.step for progress in notes.beats]
+    notes = run_session(tmp_path, null_scenario({"baseline": []}, engine=engine, measure=measure))
+    steps = [progress.step for progress in notes.progress]
     assert steps == sorted(steps)
     assert any(0 < step < 22 for step in steps)
-    assert "window" in {progress.phase for progress in notes.beats}
+    assert "window" in {progress.phase for progress in notes.progress}
 
 
 def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:
     """A round that was lost in the middle is run again as itself, with its own order of stacks."""
     stacks = {"baseline": [], "other": []}
     scenario = null_scenario(stacks, measure={"warmup": 1, "steps": 2, "rounds": 4})
-    first = carry_out(tmp_path, scenario)
+    first = run_session(tmp_path, scenario)
     lost = next(r for r in first.results if (r.round, r.experiment.stack.name) == (1, "other"))
     database = sqlite3.connect(tmp_path / "results" / "results.sqlite")
     with database:
         database.execute("DELETE FROM runs WHERE run_id = ?", (lost.run_id,))
     database.close()
-    resumed = carry_out(tmp_path, scenario, resume=True)
+    resumed = run_session(tmp_path, scenario, resume=True)
     order = williams_rounds(["baseline", "other"], 4, 0)[1]
     assert [r.round for r in resumed.results] == [1, 1]
     assert [r.experiment.stack.name for r in resumed.results] == order

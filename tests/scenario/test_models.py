@@ -34,7 +34,7 @@ def read(model: Any, data: Any) -> Any:
 
 
 def test_a_key_with_a_former_name_is_told_its_new_one() -> None:
-    with pytest.raises(ScenarioError, match="'measure.repeats'; did you mean 'rounds'"):
+    with pytest.raises(ScenarioError, match=r"'measure\.repeats'; did you mean 'rounds'"):
         read(Scenario, {"measure": {"repeats": 3}})
 
 

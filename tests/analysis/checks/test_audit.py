@@ -81,7 +81,7 @@ def test_samples_of_different_lengths_may_be_shorter_but_never_longer():
 
 
 def test_steps_times_the_global_batch_are_the_samples():
-    twice = {"samples": 2, "processed_tokens": 220}
+    twice = {"sequences": 2, "processed_tokens": 220}
     result = with_steps(make_result(), twice, {})
     assert broken(result) == ["global_batch"]
     assert audit(result)[0].figures == "2 steps x global batch 1 = 2, but 3 samples"
