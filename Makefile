@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # layers are tested there too.
 QUANTIZED := $(VENV)-quantized
 QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels
-# Plugins that need no library of their own; `make demo` takes the first.
+# Plugins that need no library of their own; the quickstart takes two.
 LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
@@ -44,8 +44,8 @@ $(VENV)/.torch: constraints.txt
 	$(PIP) torch numpy
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml plugins/compile/pyproject.toml
-	$(PIP) -e . -e plugins/compile
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml plugins/compile/pyproject.toml plugins/padding-free/pyproject.toml
+	$(PIP) -e . -e plugins/compile -e plugins/padding-free
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo $(LIGHT:=/pyproject.toml)

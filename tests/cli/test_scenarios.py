@@ -24,7 +24,7 @@ def schema() -> dict[str, Any]:
 def test_the_list_says_what_each_scenario_asks() -> None:
     rows = {r["name"]: r for r in json.loads(call("scenarios", "list", "--format", "json").out)}
     assert rows["quickstart"]["slow"] is False
-    assert rows["quickstart"]["stacks"][:2] == ["baseline", "torch-compile"]
+    assert rows["quickstart"]["stacks"][:2] == ["baseline", "padding-free"]
     assert rows["quickstart"]["description"]
 
 
@@ -37,7 +37,7 @@ def test_a_shown_scenario_is_a_file_that_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(call("scenarios", "show", "quickstart").out)
     done = call("scenarios", "validate", str(tmp_path / "mine.yaml"))
     assert done.code == 0
-    assert done.out.endswith("mine.yaml: ok, 15 runs here\n")
+    assert done.out.endswith("mine.yaml: ok, 20 runs here\n")
 
 
 def test_validate_reports_every_wrong_file_and_ends_with_2(tmp_path: Path) -> None:

@@ -70,6 +70,50 @@ def documents_of(path: Path, field: str = "text", limit_bytes: int = 1_000_000) 
     return list(read_documents(files, field=field, limit_bytes=limit_bytes))
 
 
+# Functions as documents.
+
+SOURCE = """\
+import os
+
+def first(a):
+    def inner():
+        return a
+    return inner
+\x0c
+class Second:
+    @property
+    def method(self):
+        return "\x0c"
+
+if os:
+    async def third(): pass
+"""
+
+
+def test_functions_and_methods_of_python_files_are_documents_of_their_own(tmp_path: Path) -> None:
+    folder_of(tmp_path, ["def not_python(): pass"])
+    (tmp_path / "a.py").write_bytes(SOURCE.replace("\n", "\r\n").encode())
+    (tmp_path / "broken.py").write_text("def broken(:\n")
+    files = path_files(tmp_path, 10_000)
+    found = list(read_documents(files, field="text", limit_bytes=10_000, functions=True))
+    assert found == [
+        "def not_python(): pass",
+        "def first(a):\n    def inner():\n        return a\n    return inner",
+        '    def method(self):\n        return "\x0c"',
+        "    async def third(): pass",
+        "def broken(:\n",
+    ]
+
+
+def test_functions_of_the_standard_library_differ_in_length(make_run: MakeRun) -> None:
+    options = {"documents": "functions", "packing": False, "limit_bytes": 100_000}
+    dataset = load(make_run, Text(TextOptions.model_validate(options)), 256)
+    lengths = sorted(dataset.lengths.tolist())
+    assert len(lengths) > 100
+    assert lengths[0] < 32
+    assert lengths[-1] == 256
+
+
 # Packing and padding.
 
 

@@ -28,6 +28,11 @@ class TextOptions(Options):
     field: str = Field("text", min_length=1)
     """Key of a .jsonl line, or column of a .parquet file, that holds the text."""
 
+    documents: Literal["files", "functions"] = "files"
+    """`files`: a plain file is one document; `functions`: each function and method of a .py file is
+    one, so that lengths differ as those of fine-tuning data do (what does not parse stays whole).
+    """
+
     packing: bool = True
     """Join documents and cut them into full samples; else each document is a sample of its own."""
 

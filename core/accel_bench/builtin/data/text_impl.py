@@ -133,6 +133,7 @@ def _read(options: TextOptions) -> list[str]:
         options.files(),
         field=options.field,
         limit_bytes=options.limit_bytes,
+        functions=options.documents == "functions",
         skip_undecodable=options.source == "stdlib",
     )
     documents = list(islice(found, options.maximum_documents))

@@ -6,6 +6,7 @@ identity of an experiment and read later by a worker.
 
 from __future__ import annotations
 
+import ast
 import codecs
 import hashlib
 import json
@@ -105,16 +106,25 @@ def unusable(path: Path) -> str | None:
 
 
 def read_documents(
-    files: list[TextFile], *, field: str, limit_bytes: int, skip_undecodable: bool = False
+    files: list[TextFile],
+    *,
+    field: str,
+    limit_bytes: int,
+    functions: bool = False,
+    skip_undecodable: bool = False,
 ) -> Iterator[str]:
     """Yield the documents of the files in order without blank ones, `limit_bytes` of UTF-8 in all.
 
-    The document that reaches the limit is cut there. Raises ScenarioError with file and line for
+    With `functions`, those of a .py file are its documents. The document that reaches the limit is
+    cut there. Raises ScenarioError with file and line for
     what is not UTF-8 (unless it is to be skipped), not JSON, or lacks the field.
     """
     left = limit_bytes
     for file in files:
-        for text in _documents(file, field, skip_undecodable):
+        texts = _documents(file, field, skip_undecodable)
+        if functions and file.path.suffix == ".py":
+            texts = (part for text in texts for part in _functions(text))
+        for text in texts:
             raw = text.encode()
             if len(raw) >= left:
                 # What is left may end within a character, whose first bytes are then dropped.
@@ -179,6 +189,26 @@ def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
     except ScenarioError:
         if not skip_undecodable:
             raise
+
+
+def _functions(source: str) -> Iterator[str]:
+    """Yield each function and method of a Python source, inner ones as part of the outer ones."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        yield source
+    else:
+        # The parser ends a line at nothing else; str.splitlines does, at a form feed for one.
+        lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        yield from ("\n".join(lines[first:last]) for first, last in _function_lines(tree))
+
+
+def _function_lines(node: ast.AST) -> Iterator[tuple[int, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child.lineno - 1, child.end_lineno or child.lineno
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _function_lines(child)
 
 
 def _decode(file: TextFile) -> str:
