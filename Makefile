@@ -13,20 +13,35 @@ SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Most tests start programs and wait for them; a file's tests share what it prepared. With
-# what it starts, each process of tests holds more than 1 GB.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
+# what it starts, each process of tests holds more than 1 GB. Files start in the order of
+# tests/suite.py, the longest first.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+QUANTIZED_TESTS := $(QUANTIZING) tests/test_samples.py
+QUANTIZED_LOG := $(QUANTIZED)/tests.log
 
-.PHONY: demo test quick quantized lint bench clean
+.PHONY: demo test test-ordinary test-quantized quick release quantized lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
+# Both environments side by side; each fails the target, and neither ends the other.
 test: $(VENV)/.test $(QUANTIZED)/.done
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-ordinary test-quantized
+
+test-ordinary: $(VENV)/.test $(QUANTIZED)/.done
 	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest $(PARALLEL)
-	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) $(QUANTIZING) tests/test_samples.py
+
+# What it prints follows in one piece when it has ended.
+test-quantized: $(QUANTIZED)/.done
+	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) $(QUANTIZED_TESTS) > $(QUANTIZED_LOG) 2>&1; \
+		code=$$?; cat $(QUANTIZED_LOG); exit $$code
 
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
+
+# What is too long for every change; it needs an index of packages.
+release: $(VENV)/.test
+	ACCEL_BENCH_SOAK_RUNS=1000 $(BIN)/python -m pytest $(PARALLEL) -m release
 
 quantized: $(QUANTIZED)/.done
 

@@ -110,7 +110,7 @@ def run(scenario: Path, *settings: str) -> dict[str, Result]:
         return {result.experiment.stack.name: result for result in store.results()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: Path) -> None:
     padded = ("data.packing=false", "data.padding=longest", "data.sequence_length=256")
     settings = ("resources.devices=2", "train.gradient_accumulation=2", *padded)

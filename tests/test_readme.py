@@ -60,7 +60,7 @@ def is_long(command: str) -> bool:
 
 def marked(command: str) -> object:
     """The command, marked as slow when it is."""
-    marks = [pytest.mark.slow, pytest.mark.timeout(1800)] if is_long(command) else []
+    marks = [pytest.mark.long, pytest.mark.timeout(1800)] if is_long(command) else []
     return pytest.param(command, marks=marks, id=command)
 
 

@@ -165,7 +165,7 @@ def test_what_a_named_section_of_the_script_for_a_gpu_finds_is_packed_into_one_f
     assert not any("everything" in name or "cache" in name for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_script_for_a_gpu_runs_all_its_sections_on_a_cpu(tmp_path: Path) -> None:
     arguments = ("--device", "cpu", "--small", "--output", str(tmp_path))
     done = python("benchmarks.gpu", *arguments, seconds=590)

@@ -47,7 +47,7 @@ class Gauge(QuietReporter):
         self.descriptors.append(psutil.Process().num_fds())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(60 + 10 * RUNS)
 def test_a_long_session_loses_no_row_and_leaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()

@@ -12,7 +12,7 @@ from faults.program import Program, null_scenario
 
 from accel_bench import Status
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

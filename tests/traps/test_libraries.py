@@ -14,7 +14,7 @@ from faults.program import Finished, Program
 from accel_bench import RankResult, Status
 from accel_bench.analysis.checks.gradients import FACTOR
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PLUGINS = {
     "gptq-sound": "Gptq",

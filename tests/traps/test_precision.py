@@ -24,7 +24,7 @@ def loss_of(model: Any) -> torch.Tensor:
     return loss
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # What the Trainer says of itself is not ours to mend.
 def test_a_trainer_that_ignores_fp16_on_a_cpu_is_found_by_the_dtype_of_its_matmuls(
     llama_run: Callable[..., Run], tmp_path: Path

@@ -53,7 +53,7 @@ def test_a_jump_is_named_with_its_step() -> None:
     assert "step 2 took 0.9 s" in reason
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_graph_that_is_compiled_within_the_window_is_found() -> None:
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
     compiled(torch.ones(2))

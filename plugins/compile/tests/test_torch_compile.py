@@ -205,7 +205,7 @@ def test_its_stacks_are_found_and_valid(name, options):
     assert TorchCompile.Options(**options).model_dump(include=set(options)) == options
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inductor_gives_the_loss_of_eager(compiled):
     model = tiny_llama()
     plugin, run = compiled(model)
@@ -213,7 +213,7 @@ def test_inductor_gives_the_loss_of_eager(compiled):
     assert plugin.report_evidence(run)["graphs"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled):
     from peft import LoraConfig, get_peft_model
 

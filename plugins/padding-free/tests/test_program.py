@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding(tmp_path: Path) -> None:
     words = ("run", "padding-free-cpu", "--rounds", "1", "--format", "json", "--results", "r")
     done = subprocess.run(

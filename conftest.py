@@ -1,0 +1,21 @@
+"""What every test process gets alike, whichever tests it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+pytest_plugins = ("suite",)
+
+# Test processes stand side by side: each computes with one thread, and none spins while it waits.
+# Set before anything imports torch; the programs that tests start inherit it.
+for name, value in {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+}.items():
+    os.environ.setdefault(name, value)
+
+# A shell starts background jobs with Ctrl-C ignored, and the programs that tests start inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

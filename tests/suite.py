@@ -1,0 +1,163 @@
+"""How the suite runs: the longest files first, each within a budget, and the slowest listed.
+
+The budget is counted in seconds of processor time, of the test process and of the programs that
+its tests have started and waited for. Other work on the machine makes a test wait, which costs no
+processor time: a budget in seconds of a clock would fail on a busy machine.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BUDGET_SECONDS = 60.0
+"""Processor time that the tests of one file may take which do not carry the mark `long`."""
+
+LISTED = 10
+"""Files that are listed at the end."""
+
+COSTS = Path(__file__).with_name("costs.json")
+"""Processor seconds of the files that take more than a few, as `--write-costs` measured them."""
+
+WORTH_WRITING_SECONDS = 3.0
+"""Files that take less need no place in the order."""
+
+SPENT = pytest.StashKey[tuple[float, float]]()
+"""Processor time and clock when the last phase of a test ended."""
+
+
+@dataclass
+class FileCost:
+    """What the tests of one file took, in seconds."""
+
+    processor: float = 0.0
+    """Of all its tests."""
+
+    clock: float = 0.0
+    """The same by the clock, which other work on the machine makes longer."""
+
+    budgeted: float = 0.0
+    """Processor time of the tests without the mark `long`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that updates the order."""
+    help_text = f"write what each file took to {COSTS.name}: the longest start first"
+    parser.addoption("--write-costs", action="store_true", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that prints the report add up what the test processes have measured."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Budget(config), "budget")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a release needs, and put the longest files first."""
+    if "release" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("release")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("release")]
+    costs = read_costs()
+    items.sort(key=lambda item: -costs.get(file_of(item.nodeid), 0.0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Start to count."""
+    item.stash[SPENT] = spent()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+    """Note in the report of each phase what it took."""
+    report = yield
+    before, item.stash[SPENT] = item.stash[SPENT], spent()
+    report.processor_seconds, report.clock_seconds = (
+        now - then for now, then in zip(item.stash[SPENT], before, strict=True)
+    )
+    report.is_long = any(item.get_closest_marker(mark) for mark in ("long", "release"))
+    return report
+
+
+class Budget:
+    """Adds up what each file took; fails the run when one is over its budget."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._files: dict[str, FileCost] = defaultdict(FileCost)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add one phase of one test."""
+        if not hasattr(report, "processor_seconds"):
+            return  # The test process died before it could say.
+        file = self._files[file_of(report.nodeid)]
+        file.processor += report.processor_seconds
+        file.clock += report.clock_seconds
+        file.budgeted += 0.0 if report.is_long else report.processor_seconds
+
+    def over_budget(self) -> list[str]:
+        """Return the files whose tests without the mark `long` take too much."""
+        return [path for path, file in self._files.items() if file.budgeted > BUDGET_SECONDS]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run that is over budget; write the costs where that is asked for."""
+        if self.over_budget() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._config.getoption("--write-costs"):
+            measured = {path: file.processor for path, file in self._files.items()}
+            write_costs({**read_costs(), **measured})
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the slowest files, and those that are over budget."""
+        slowest = sorted(self._files.items(), key=lambda pair: -pair[1].processor)[:LISTED]
+        terminalreporter.section("slowest files")
+        total = sum(file.processor for file in self._files.values())
+        for path, file in slowest:
+            line = f"{file.processor:7.1f} s of processor, {file.clock:7.1f} s of clock  {path}"
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(f"{total:7.1f} s of processor in {len(self._files)} files")
+        for path in self.over_budget():
+            line = (
+                f"{path}: {self._files[path].budgeted:.0f} s of processor, {BUDGET_SECONDS:.0f} "
+                "allowed: make it faster, split it, or mark its long tests `long`"
+            )
+            terminalreporter.write_line(line, red=True)
+
+
+def spent() -> tuple[float, float]:
+    """Return processor time of this process and of those it has waited for, and the clock."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages), time.monotonic()
+
+
+def file_of(nodeid: str) -> str:
+    """Return the path in the identifier of a test."""
+    return nodeid.partition("::")[0]
+
+
+def read_costs() -> dict[str, float]:
+    """Return the processor seconds of files as they were last written."""
+    costs: dict[str, float] = json.loads(COSTS.read_text(encoding="utf8"))
+    return costs
+
+
+def write_costs(costs: dict[str, float]) -> None:
+    """Write the costs of files that are still there and worth a place, the longest first."""
+    root = COSTS.parents[1]
+    kept = {
+        path: round(seconds, 1)
+        for path, seconds in sorted(costs.items(), key=lambda pair: -pair[1])
+        if seconds >= WORTH_WRITING_SECONDS and (root / path).exists()
+    }
+    COSTS.write_text(f"{json.dumps(kept, indent=1)}\n", encoding="utf8")
