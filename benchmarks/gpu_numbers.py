@@ -10,8 +10,7 @@ import torch
 
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.metrics.memory import SOURCES, largest
-from accel_bench.analysis.metrics.peak import peak_flops_of
-from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result
 from accel_bench.store.database import open_store

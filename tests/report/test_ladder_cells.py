@@ -9,8 +9,7 @@ from io import StringIO
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
 
-from accel_bench.analysis.ladder_document import MemoryChange
-from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.schema import MemoryChange, Summary
 from accel_bench.report.csv_report import render_csv
 from accel_bench.report.json_report import render_json
 from accel_bench.report.ladder_cells import memory_change

@@ -11,7 +11,7 @@ from accel_bench import Batch, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.stopwatch import LONGEST_WARMUP, WindowStopwatch, is_plateau
+from accel_bench.worker.stopwatch import LONGEST_WARMUP, WindowStopwatch, is_plateau, split_steps
 
 BATCH = Batch({}, 2, TokenCounts(processed=20, real=16, supervised=14), 14)
 
@@ -258,3 +258,18 @@ def test_an_engine_that_marks_no_phases_takes_no_further_step(heartbeat: Heartbe
 )
 def test_a_plateau_is_two_medians_within_one_percent(seconds: list[float], plateau: bool) -> None:
     assert is_plateau(seconds) is plateau
+
+
+def test_the_step_of_median_duration_is_split_and_its_parts_add_up() -> None:
+    names = ["data", "forward", None] * 3
+    seconds = [0.1, 0.9, 0.0, 0.3, 0.2, 0.0, 0.4, 0.3, 0.0]
+    split = split_steps(names, seconds)  # type: ignore[arg-type]
+    assert split.steps == 3
+    assert split.seconds == {"data": 0.4, "forward": 0.3}
+    assert sum(split.seconds.values()) == split.step_seconds
+
+
+def test_phases_that_come_several_times_add_up() -> None:
+    split = split_steps(["forward", "backward", "forward", "backward", None], [1, 2, 3, 4, 5])
+    assert split.seconds == {"forward": 4, "backward": 6}
+    assert split.step_seconds == 15

@@ -11,8 +11,8 @@ from statistics import fmean
 
 from accel_bench.analysis.aggregate import PEAK_MEMORY, ExperimentRuns, peak_memory
 from accel_bench.analysis.checks.convergence import compare_losses
-from accel_bench.analysis.ladder_document import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.metrics.memory import largest
+from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.statistics.comparison import PairKey, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import (
     Interval,

@@ -8,7 +8,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import (
+    BY_THE_USER,
     ExperimentRuns,
+    StopReason,
     beside_baseline,
     collect_runs,
     loss_ends,
@@ -21,11 +23,9 @@ from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.conclusion import sentence
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up
-from accel_bench.analysis.metrics.devices import devices_used
 from accel_bench.analysis.metrics.memory import memory_figures
-from accel_bench.analysis.metrics.peak import peak_flops_of
-from accel_bench.analysis.metrics.tokens import token_summary
-from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.analysis.metrics.throughput import token_summary
+from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.schema import (
     ExperimentSummary,
     PlannedSummary,
@@ -34,7 +34,6 @@ from accel_bench.analysis.schema import (
 from accel_bench.analysis.statistics.comparison import Comparison, compare, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
-from accel_bench.analysis.status import BY_THE_USER, StopReason, exit_code
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack
@@ -90,6 +89,15 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         noise=load_notes(completed),
         seeds=compare_over_seeds(measured, baseline),
     )
+
+
+def exit_code(summaries: Sequence[Summary]) -> int:
+    """0 when all is ok, degraded or partly skipped; 1 when something failed; 3 when nothing ran."""
+    statuses = [row.status for summary in summaries for row in summary.experiments]
+    ran = [status for status in statuses if status is not Status.SKIPPED]
+    if not ran:
+        return 3
+    return 0 if all(status.completed for status in ran) else 1
 
 
 def differs(stack: Stack) -> str:

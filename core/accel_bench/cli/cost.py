@@ -11,7 +11,7 @@ import typer
 from accel_bench.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.metrics.cost_schema import CostDocument, ExperimentCost, HourlyRate
+    from accel_bench.analysis.metrics.cost import CostDocument, ExperimentCost, HourlyRate
     from accel_bench.analysis.statistics.estimators import Interval
     from accel_bench.result import Result
 
@@ -87,8 +87,7 @@ def _tariff(
     """The price that the options mean."""
     from datetime import date
 
-    from accel_bench.analysis.metrics.cost import table_tariff
-    from accel_bench.analysis.metrics.cost_schema import HourlyRate
+    from accel_bench.analysis.metrics.cost import HourlyRate, table_tariff
     from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
 

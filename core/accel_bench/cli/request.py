@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
+from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.status import BY_THE_USER, StopReason, exit_code
-from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.summary import exit_code, summarize
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.load import parse_value

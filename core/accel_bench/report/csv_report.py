@@ -6,8 +6,7 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from accel_bench.analysis.ladder_document import LadderFigure
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, LadderFigure, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.scenario.experiment import canonical_json
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from accel_bench.analysis.ladder_document import LadderFigure, LadderStep, MemoryChange
-from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange, Summary
 from accel_bench.analysis.wording import ratio, settings
 from accel_bench.report.cells import EMPTY, interval_cell, plain
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from accel_bench.analysis.conclusion import sentence
-from accel_bench.analysis.ladder_document import LadderStep
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, LadderStep, Summary
 from accel_bench.report import cells
 from accel_bench.report.ladder_cells import HEADERS as LADDER_HEADERS
 from accel_bench.report.ladder_cells import ladder_notes, ladders, rung_name, step_cells

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accel_bench.analysis.conclusion import sentence
-from accel_bench.analysis.ladder_document import LadderStep
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, LadderStep, Summary
 from accel_bench.report import cells
 from accel_bench.report.ladder_cells import (
     HEADERS,

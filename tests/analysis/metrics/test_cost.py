@@ -9,6 +9,8 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 
 from accel_bench.analysis.metrics.cost import (
+    EXCLUDED,
+    HourlyRate,
     cost_of_results,
     instances_needed,
     same_device,
@@ -17,7 +19,6 @@ from accel_bench.analysis.metrics.cost import (
     usd_for_tokens,
     usd_per_million_tokens,
 )
-from accel_bench.analysis.metrics.cost_schema import EXCLUDED, HourlyRate
 from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from accel_bench.analysis.metrics.devices import devices_used
-from accel_bench.analysis.metrics.peak import peak_flops_of
-from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
 

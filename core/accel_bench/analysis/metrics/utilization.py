@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.catalog.hardware import peak_flops
 from accel_bench.documents.base import Frozen
 from accel_bench.flops.formulas import ByConvention, hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
@@ -129,3 +130,33 @@ def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window)
 def _matmul_seconds(rank: RankResult) -> float | None:
     """The metric of one rank."""
     return next((m.value for m in rank.metrics if m.name == MATMUL_SECONDS), None)
+
+
+def devices_used(run: Result | None) -> int | None:
+    """Count distinct devices; ranks on a CPU each count, since they share it by threads."""
+    if run is None or not all(rank.device for rank in run.ranks):
+        return None
+    return len({_device(rank) for rank in run.ranks})
+
+
+def _device(rank: RankResult) -> tuple[object, ...]:
+    """What tells one rank's device from another's."""
+    device = rank.device
+    if device.get("type") == "cpu":
+        return ("cpu", rank.rank)
+    return (device.get("uuid") or (device.get("name"), device.get("index")),)
+
+
+def peak_flops_of(result: Result) -> float | None:
+    """Dense peak of one device in FLOP/s; None where device or dtype are not known, never a guess.
+
+    All ranks must have used the same device and computed in the same dtype.
+    """
+    found = set()
+    for rank in result.ranks:
+        name, dtype = rank.device.get("name"), rank.effective.get("matmul_dtype")
+        if rank.device.get("type") == "cpu" or not name or not dtype:
+            return None
+        precision = rank.effective.get("float32_matmul_precision", "highest")
+        found.add((str(name), str(dtype), str(precision)))
+    return peak_flops(*found.pop()) if len(found) == 1 else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from analysis_factory import STEADY, make_experiment, make_result, make_rounds, make_summary
 
+from accel_bench.analysis.aggregate import counted_runs, ending
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.status import counted_runs, ending, exit_code
+from accel_bench.analysis.summary import exit_code
 from accel_bench.result import Status
 
 PLAN = PlannedSummary(experiment=make_experiment())
