@@ -189,7 +189,7 @@ def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--stack", "baseline"), "cannot be held against itself"),
+        (("--stack", "baseline"), "cannot be compared with itself"),
         (("--stack", "double"), "did you mean 'doubled'?"),
         (("--stack", "twin", "--against", "basline"), "did you mean 'baseline'?"),
         (("--stack", "twin", "--floor", "1"), "write 1% or 0.01"),

@@ -14,11 +14,10 @@ import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import MARK, Program, null_scenario, write_scenario
 
-from accel_bench.cli.progress import QuietReporter
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result
-from accel_bench.runner.session import Session
+from accel_bench.runner.session import Reporter, Session
 from accel_bench.runner.supervise import Progress
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
@@ -31,7 +30,7 @@ GROWTH_BYTES = 20 * 2**20
 """Growth of the parent that is no leak."""
 
 
-class Gauge(QuietReporter):
+class Gauge(Reporter):
     """Reads this process's size after every run."""
 
     def __init__(self) -> None:

@@ -6,13 +6,12 @@ import contextlib
 import re
 import resource
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from accel_bench.errors import StoreError
-from accel_bench.runner.folders import packages_list, run_folder, slug, write_atomically
+from accel_bench.runner.folders import run_folder, slug, write_atomically
 
 HOSTILE = [
     "../../etc/passwd",
@@ -76,16 +75,6 @@ def test_a_link_that_leads_out_of_the_root_is_refused(tmp_path: Path, link: str)
     with pytest.raises(StoreError, match="leads out of"):
         run_folder(root, "monday", "lora")
     assert list(outside.iterdir()) == []
-
-
-def test_the_list_of_packages_pins_each_distribution_once_and_marks_checkouts() -> None:
-    lines = packages_list().splitlines()
-    assert f"pydantic=={metadata.version('pydantic')}" in lines
-    names = [line.partition("==")[0].lower() for line in lines]
-    assert names == sorted(set(names))
-    (own,) = (line for line in lines if line.startswith("accel-bench=="))
-    version = re.escape(metadata.version("accel-bench"))
-    assert re.fullmatch(rf"accel-bench=={version}( @ [0-9a-f]{{7,40}}(\+dirty\S*)?)?", own)
 
 
 def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:

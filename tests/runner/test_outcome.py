@@ -59,7 +59,7 @@ def test_a_crash_after_the_result_was_written_is_told(tmp_path: Path) -> None:
 )
 def test_without_a_result_the_exit_speaks(tmp_path: Path, code: int, status: Status) -> None:
     job = make_job(tmp_path)
-    outcome = ProcessOutcome(exits={0: code}, progress={0: Progress(7, "window")}, first_bad=0)
+    outcome = ProcessOutcome(exits={0: code}, progress={0: Progress(7, "window")}, first_failed=0)
     verdict = judge(job, outcome, {})
     assert verdict.status is status
     assert verdict.phase == "window"
@@ -71,17 +71,17 @@ def test_the_rank_that_says_why_comes_before_one_that_was_dragged_along(tmp_path
     job = make_job(tmp_path, ranks=3)
     write_rank(job, 1, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
     write_rank(job, 2, Status.OOM, "OutOfMemoryError: full")
-    outcome = ProcessOutcome(exits={0: -signal.SIGKILL, 1: 0, 2: 0}, first_bad=0)
+    outcome = ProcessOutcome(exits={0: -signal.SIGKILL, 1: 0, 2: 0}, first_failed=0)
     verdict = judge(job, outcome, read_ranks(job))
     assert verdict.status is Status.OOM
     assert verdict.reasons == ("rank 2: OutOfMemoryError: full",)
-    assert verdict.guilty_rank == 2
+    assert verdict.failed_rank == 2
 
 
 def test_the_first_lost_rank_comes_before_those_that_were_ended_for_it(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
-    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, first_bad=1)
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, first_failed=1)
     verdict = judge(job, outcome, read_ranks(job))
     assert verdict.status is Status.KILLED
     assert verdict.reasons[0].startswith("rank 1: ended by SIGKILL")
@@ -113,9 +113,9 @@ def test_a_rank_that_a_signal_ended_comes_before_those_that_failed_for_want_of_i
 ) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.FAILED, "RuntimeError: Connection reset by peer")
-    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, signalled=[1], first_bad=0)
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGKILL}, signalled=[1], first_failed=0)
     verdict = judge(job, outcome, read_ranks(job))
-    assert (verdict.status, verdict.guilty_rank) == (Status.KILLED, 1)
+    assert (verdict.status, verdict.failed_rank) == (Status.KILLED, 1)
 
 
 def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
@@ -123,14 +123,14 @@ def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
 ) -> None:
     job = make_job(tmp_path, ranks=2)
     write_rank(job, 0, Status.OOM, "out of memory")
-    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGABRT}, signalled=[1], first_bad=0)
+    outcome = ProcessOutcome(exits={0: 0, 1: -signal.SIGABRT}, signalled=[1], first_failed=0)
     assert judge(job, outcome, read_ranks(job)).status is Status.OOM
 
 
 def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
-    verdict = judge(job, ProcessOutcome(exits={0: 0}, first_bad=0), read_ranks(job))
+    verdict = judge(job, ProcessOutcome(exits={0: 0}, first_failed=0), read_ranks(job))
     assert verdict.status is Status.KILLED
     assert verdict.reasons == ("ended by SIGTERM from outside in window",)
 

@@ -9,7 +9,7 @@ from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
-from accel_bench.runner.supervise import Progress, Watch, read_progress
+from accel_bench.runner.supervise import Progress, Supervisor, read_progress
 
 ENDLESS = "import time; time.sleep(3600)"
 
@@ -46,9 +46,9 @@ def test_ranks_that_end_well_are_left_alone(tmp_path: Path) -> None:
         write_beat(job, rank, 5 + rank, "window")
     ranks = [LineProcess(rank, "pass") for rank in (0, 1)]
     progress: list[Progress] = []
-    outcome = Watch(job, ranks, progress.append).run(60.0)
+    outcome = Supervisor(job, ranks, progress.append).run(60.0)
     assert outcome.exits == {0: 0, 1: 0}
-    assert (outcome.first_bad, outcome.expired) == (None, "")
+    assert (outcome.first_failed, outcome.expired) == (None, "")
     assert progress[-1] == Progress(5, "window")
     assert [rank.asked for rank in ranks] == [["sweep"], ["sweep"]]
 
@@ -59,8 +59,8 @@ def test_a_lost_rank_takes_the_others_with_it(tmp_path: Path, status: Status | N
     if status is not None:
         write_rank(job, 1, status)
     ranks = [LineProcess(0, ENDLESS), LineProcess(1, "pass")]
-    outcome = Watch(job, ranks, lambda progress: None).run(60.0)
-    assert outcome.first_bad == 1
+    outcome = Supervisor(job, ranks, lambda progress: None).run(60.0)
+    assert outcome.first_failed == 1
     assert outcome.exits == {0: -15, 1: 0}
     assert ranks[0].asked == ["dump", "signal 15", "sweep"]
 
@@ -71,7 +71,7 @@ def test_a_deaf_rank_is_killed(tmp_path: Path) -> None:
     rank = LineProcess(0, f"{line}; {ENDLESS}")
     while not (tmp_path / "up").exists():
         rank.wait(0.05)
-    outcome = Watch(job, [rank], lambda progress: None).run(0.2)
+    outcome = Supervisor(job, [rank], lambda progress: None).run(0.2)
     assert outcome.exits == {0: -9}
     assert outcome.expired == "hung"
     assert rank.asked == ["dump", "signal 15", "signal 9", "sweep"]
@@ -86,7 +86,7 @@ def test_what_a_rank_did_before_it_was_ended_is_what_counts(tmp_path: Path) -> N
             write_beat(job, 0, 3, "close_run")
             super().signal(number)
 
-    outcome = Watch(job, [Closing(0, ENDLESS)], lambda progress: None).run(0.6)
+    outcome = Supervisor(job, [Closing(0, ENDLESS)], lambda progress: None).run(0.6)
     assert outcome.progress == {0: Progress(3, "window")}
 
 
@@ -98,9 +98,9 @@ def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path
     def press(progress: Progress) -> None:
         raise KeyboardInterrupt
 
-    watch = Watch(job, [rank], press)
+    supervisor = Supervisor(job, [rank], press)
     with pytest.raises(KeyboardInterrupt):
-        watch.run(60.0)
+        supervisor.run(60.0)
     assert rank.poll() is not None
     assert rank.asked == ["signal 15", "sweep"]
 
@@ -126,7 +126,7 @@ def test_a_rank_that_ends_on_the_last_moment_has_not_expired(tmp_path: Path) -> 
         def sweep(self) -> None:
             self._inner.sweep()
 
-    outcome = Watch(job, [Late(rank)], lambda progress: None).run(0.0)
+    outcome = Supervisor(job, [Late(rank)], lambda progress: None).run(0.0)
     assert outcome.expired == ""
     assert outcome.exits == {0: 0}
 
@@ -143,7 +143,7 @@ def test_a_rank_that_ends_between_two_looks_is_no_fault(tmp_path: Path) -> None:
 
     job = make_job(tmp_path)
     write_rank(job, 0)
-    outcome = Watch(job, [Vanishing(0, "pass")], lambda progress: None).run(60.0)
+    outcome = Supervisor(job, [Vanishing(0, "pass")], lambda progress: None).run(60.0)
     assert outcome.exits == {0: 0}
 
 
@@ -153,6 +153,6 @@ def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> Non
         LineProcess(0, ENDLESS),
         LineProcess(1, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     ]
-    outcome = Watch(job, ranks, lambda progress: None).run(60.0)
+    outcome = Supervisor(job, ranks, lambda progress: None).run(60.0)
     assert outcome.signalled == [1]
     assert outcome.exits[0] < 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,92 +15,55 @@ from accel_bench.analysis.gate import GateReport, judge_gate
 from accel_bench.analysis.statistics.comparison import MINIMUM_PAIRS
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.progress import QuietReporter, make_reporter
-from accel_bench.cli.request import find_drafts, print_failures
-from accel_bench.documents.redaction import Redactor
+from accel_bench.cli.gate import GateOptions
+from accel_bench.cli.progress import make_reporter
+from accel_bench.cli.request import find_drafts, plan_request, print_failures, session_maker
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.report.gate_report import render_gate
-from accel_bench.result import Result
 from accel_bench.runner.folders import write_atomically
-from accel_bench.runner.session import Session, new_id
+from accel_bench.runner.session import Session
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store, open_store
 
 
 @dataclass(frozen=True)
 class GateRequest:
-    """What the user has asked for."""
+    """One `accel-bench gate`, as its options ask for it."""
 
-    scenario: str
-    """A file, or the name of a shipped scenario."""
-
-    stack: str
-    """The stack that wants to pass."""
-
-    floor: float
-    """Relative slow-down that is allowed."""
-
-    plan_request: PlanRequest
-    """Changes to what the file says; its baseline is the other stack."""
-
-    rounds: int | None
-    """Pairs at the first look; None takes the scenario's, or 5 where that is less."""
-
-    max_pairs: int | None
-    """Pairs in all up to which rounds are added; None adds none."""
-
-    results: Path
-    """The results folder."""
-
-    resume: bool
-    """Count complete rounds of earlier sessions."""
-
-    retries: int
-    """Tries after a run that was lost."""
-
-    dry_run: bool
-    """Print the plan only."""
-
-    output: str
-    """`table`, `json`, `csv` or `markdown`."""
-
-    junit: Path | None
-    """File for JUnit XML."""
-
-    markdown: Path | None
-    """File for Markdown."""
-
-    quiet: bool
-    """Show no progress."""
+    options: GateOptions
 
     def execute(self) -> int:
-        """Plan, run the looks, print what came of them; return the exit code."""
-        _check_folders(self.junit, self.markdown)
+        """Plan, run the looks, print the report; return the exit code."""
+        options = self.options
+        floor = parse_share(options.floor, "--floor")
+        _check_folders(options.junit, options.markdown)
         machine = read_machine()
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
             plans = self._plans(machine)
         first = plans[0]
-        if self.dry_run:
-            print_plan(plans[:1], self.results, self.output)
+        if options.dry_run:
+            print_plan(plans[:1], options.results, options.output)
         if not _gated(first):
             raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
-        return 0 if self.dry_run else self._run(plans, machine)
+        return 0 if options.dry_run else self._run(plans, machine, floor)
 
     def _plans(self, machine: Machine) -> list[Plan]:
         """The plan of each look: they differ in their number of rounds alone."""
-        drafts = find_drafts((self.scenario,))
+        drafts = find_drafts((self.options.scenario,))
         if len(drafts) != 1:
-            raise ScenarioError(f"gate takes one scenario, and {self.scenario!r} holds several")
-        asked = self._plan(drafts[0], machine, None)
-        if asked.baseline == self.stack:
             raise ScenarioError(
-                f"stack {self.stack!r} cannot be held against itself; name another one with "
+                f"gate takes one scenario, and {self.options.scenario!r} holds several"
+            )
+        written = self._plan(drafts[0], machine, None)
+        if written.baseline == self.options.stack:
+            raise ScenarioError(
+                f"stack {written.baseline!r} cannot be compared with itself; name another one with "
                 "--against"
             )
-        first = self.rounds or max(asked.file.measure.rounds, MINIMUM_PAIRS)
-        most = self.max_pairs or first
+        first = self.options.rounds or max(written.file.measure.rounds, MINIMUM_PAIRS)
+        most = self.options.max_pairs or first
         if most < first:
             raise ScenarioError(
                 f"--max-pairs {most} is less than the {first} pairs of the first look; raise it, "
@@ -110,63 +73,49 @@ class GateRequest:
 
     def _plan(self, draft: Draft, machine: Machine, rounds: int | None) -> Plan:
         """A plan of the two stacks, both of which must be able to run here."""
-        more = (("measure.rounds", rounds),) if rounds else ()
-        request = replace(self.plan_request, overrides=(*self.plan_request.overrides, *more))
+        stack = self.options.stack
+        short = {"baseline": self.options.against, "measure.rounds": rounds}
+        request = plan_request(self.options, short, only=(stack,))
         plan = make_plan(draft, machine, request)
-        both = replace(request, only=(self.stack, plan.baseline))
-        return make_plan(draft, machine, both)
+        return make_plan(draft, machine, replace(request, only=(stack, plan.baseline)))
 
-    def _run(self, plans: Sequence[Plan], machine: Machine) -> int:
-        """Take looks until all is settled, print the report, and return the exit code."""
-        with open_store(self.results, write=True) as store:
-            reporter = make_reporter(self.quiet)
+    def _run(self, plans: Sequence[Plan], machine: Machine, floor: float) -> int:
+        """Look until all is settled, print the report, and return the exit code."""
+        with open_store(self.options.results, write=True) as store:
+            reporter = make_reporter(self.options.quiet)
+            new_session = session_maker(self.options, store, machine, reporter)
             try:
                 with redirect_stdout(sys.stderr):
-                    sessions, report = self._look(plans, machine, store, reporter)
+                    sessions, report = self._look(plans, new_session, floor)
             finally:
                 reporter.close()
             self._print(report, store, sessions)
         return report.exit_code
 
     def _look(
-        self, plans: Sequence[Plan], machine: Machine, store: Store, reporter: QuietReporter
+        self, plans: Sequence[Plan], new_session: Callable[..., Session], floor: float
     ) -> tuple[list[Session], GateReport]:
         """Run rounds and judge, again with more rounds where that may settle it."""
-        session_id = new_id()
         sessions: list[Session] = []
         report: GateReport | None = None
-        for number, plan in enumerate(plans):
-            session = Session(
-                store,
-                machine,
-                reporter,
-                self.retries,
-                self.resume,
-                tuple(sys.argv),
-                f"{session_id}.{number + 1}" if number else session_id,
-                tuple(earlier.id for earlier in sessions),
-            )
+        for plan in plans:
+            session = new_session(continues=tuple(earlier.id for earlier in sessions))
             session.run_plan(_open_points(plan, report))
             sessions.append(session)
-            report = self._judge(plan, session.results(plan))
+            results = session.results(plan)
+            report = judge_gate(self.options.stack, plan.baseline, floor, plan.summaries, results)
             if report.outcome != "inconclusive":
                 break
         assert report is not None
         return sessions, report
 
-    def _judge(self, plan: Plan, results: Sequence[Result]) -> GateReport:
-        """What the results say, without secrets."""
-        report = judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
-        redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
-        return redactor.redact_model(report)
-
     def _print(self, report: GateReport, store: Store, sessions: list[Session]) -> None:
         """Print the report, and write the files that were asked for."""
-        for path, form in ((self.junit, "junit"), (self.markdown, "markdown")):
+        for path, form in ((self.options.junit, "junit"), (self.options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
-        typer.echo(render_gate(report, self.output).rstrip("\n"))
-        if self.output == "table":
+        typer.echo(render_gate(report, self.options.output).rstrip("\n"))
+        if self.options.output == "table":
             print_failures(store, sessions)
 
 

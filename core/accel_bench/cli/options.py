@@ -1,42 +1,95 @@
-"""Options that `run` and `gate` share: types that say how each is written and what it is for."""
+"""The options of `run` and `gate`: one model, whose fields typer shows as parameters."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
+
+from accel_bench.errors import ScenarioError
 
 DEFAULT_RESULTS = Path("accel_bench_results")
 """The results folder where no other is named."""
 
-Plugins: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help="Add a stack with this plugin; A+B for both in that order."),
-]
-Overrides: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key."),
-]
-Timeout: TypeAlias = Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")]
-Device: TypeAlias = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")
-]
 Results: TypeAlias = Annotated[
     Path, typer.Option(envvar="ACCEL_BENCH_RESULTS", metavar="DIR", help="Where results are kept.")
 ]
-Retries: TypeAlias = Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
-]
-MaxRuns: TypeAlias = Annotated[int, typer.Option(min=1, help="Refuse a plan with more runs.")]
-AllowEnv: TypeAlias = Annotated[
-    bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
-]
-TrustRemoteCode: TypeAlias = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-]
-Output: TypeAlias = Annotated[
-    Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
-]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Names: TypeAlias = list[str] | None
+
+
+def _refuse_repeats(value: str | None) -> None:
+    """Name the option that took the place of a former one; click would suggest `--retries`."""
+    if value is not None:
+        raise ScenarioError("there is no option --repeats; did you mean --rounds?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What `run` and `gate` share; each adds fields of its own."""
+
+    plugin: Annotated[
+        Names, typer.Option(help="Add a stack with this plugin; A+B for both in that order.")
+    ] = None
+    set_: Annotated[
+        Names, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
+    ] = None
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")] = None
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")] = (
+        None
+    )
+    results: Results = DEFAULT_RESULTS
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Count complete rounds that are already stored.")
+    ] = False
+    retries: Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")] = 0
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
+    ] = False
+    max_runs: Annotated[int, typer.Option(min=1, help="Refuse a plan with more runs.")] = 1000
+    allow_env: Annotated[
+        bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
+    ] = False
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
+    ] = False
+    output: Annotated[
+        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
+    ] = "table"
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+    repeats: Annotated[
+        str | None, typer.Option("--repeats", hidden=True, callback=_refuse_repeats)
+    ] = None
+
+
+OptionsT = TypeVar("OptionsT", bound=MeasureOptions)
+
+
+def takes(model: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callable[..., None]]:
+    """Make a typer command of a function that takes a model of options and returns an exit code."""
+
+    def decorate(function: Callable[[OptionsT], int]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            raise typer.Exit(function(model(**values)))
+
+        command.__doc__ = function.__doc__
+        command.__dict__["__signature__"] = _signature(model)
+        return command
+
+    return decorate
+
+
+def _signature(model: type[Any]) -> inspect.Signature:
+    """The fields as keyword parameters, the model's own before those that it inherits."""
+    hints = get_type_hints(model, include_extras=True)
+    own = inspect.get_annotations(model)
+    given = inspect.signature(model).parameters.values()
+    return inspect.Signature(
+        [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in sorted(given, key=lambda parameter: parameter.name not in own)
+        ]
+    )

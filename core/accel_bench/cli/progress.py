@@ -12,30 +12,12 @@ from rich.text import Text
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
+from accel_bench.runner.session import Reporter
 from accel_bench.runner.supervise import Progress
 
 
-class QuietReporter:
-    """Says nothing."""
-
-    def on_plan(self, plan: Plan, runs: int) -> None:
-        """Nothing to say."""
-
-    def on_start(self, planned: Planned, what: str) -> None:
-        """Nothing to say."""
-
-    def on_progress(self, planned: Planned, beat: Progress) -> None:
-        """Nothing to say."""
-
-    def on_result(self, planned: Planned, result: Result) -> None:
-        """Nothing to say."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class LineReporter(QuietReporter):
-    """One line for each run that has ended: for logs and for programs that read stderr."""
+class LineReporter(Reporter):
+    """Prints one line for each run: for logs and for programs that read stderr."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,14 +27,16 @@ class LineReporter(QuietReporter):
         self._what = ""
 
     def on_plan(self, plan: Plan, runs: int) -> None:
-        """Say what is about to happen."""
+        """Print notices, skipped stacks and the number of runs."""
         for notice in plan.notices:
-            self._say(f"notice: {notice}")
+            self._print(f"notice: {notice}")
         for planned in plan.planned:
             if planned.skipped:
-                self._say(f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}")
+                self._print(
+                    f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}"
+                )
         done = "" if runs else "; all rounds are complete, nothing is run"
-        self._say(f"{plan.file.name}: {runs} runs{done}")
+        self._print(f"{plan.file.name}: {runs} runs{done}")
         self._runs, self._ended, self._seconds = runs, 0, 0.0
 
     def on_start(self, planned: Planned, what: str) -> None:
@@ -60,32 +44,32 @@ class LineReporter(QuietReporter):
         self._what = what
 
     def on_result(self, planned: Planned, result: Result) -> None:
-        """Say how it ended, how fast it was and how long the rest may take."""
+        """Print its status, its speed and how long the rest may take."""
         if self._what != "prepare":
             self._ended += 1
             self._seconds += result.seconds
         speed = run_throughput(result)
         rate = f"  {speed.tokens_per_second:,.0f} tokens/s" if speed else ""
-        self._say(
+        self._print(
             f"{self._what}  {planned.experiment.stack.name}  {result.status.value}"
             f"{rate}  {result.seconds:.1f} s  {self._left()}"
         )
         if not result.status.completed:
-            self._say("  " + "; ".join(result.reasons))
+            self._print("  " + "; ".join(result.reasons))
 
     def _left(self) -> str:
-        """Time left, from the runs so far."""
+        """Return the time left, from the runs so far."""
         if not self._ended:
             return ""
         left = self._seconds / self._ended * max(0, self._runs - self._ended)
         return f"({duration(left)} left)"
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
 
 class LiveReporter(LineReporter):
-    """A line that moves, above which the runs that have ended stay."""
+    """Updates one line in place, above which finished runs stay."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -99,42 +83,42 @@ class LiveReporter(LineReporter):
         self._first = None
         self._live.update(Text(f"{what}  {planned.experiment.stack.name}  starting"))
 
-    def on_progress(self, planned: Planned, beat: Progress) -> None:
-        """Show where it is and how fast it goes."""
-        parts = [self._what, planned.experiment.stack.name, beat.phase, f"step {beat.step}"]
-        rate = self._rate(planned, beat)
+    def on_progress(self, planned: Planned, progress: Progress) -> None:
+        """Show phase, step and speed."""
+        parts = [self._what, planned.experiment.stack.name, progress.phase, f"step {progress.step}"]
+        rate = self._rate(planned, progress)
         parts += [f"{rate:,.0f} tokens/s"] if rate else []
         self._live.update(Text("  ".join([*parts, self._left()])))
 
     def close(self) -> None:
-        """Take the moving line away."""
+        """Erase the line that was updated in place."""
         self._live.stop()
 
-    def _rate(self, planned: Planned, beat: Progress) -> float | None:
-        """Tokens per second since the first step that was seen, padding included."""
+    def _rate(self, planned: Planned, progress: Progress) -> float | None:
+        """Return tokens per second since the first step reported, padding included."""
         now = time.monotonic()
-        if beat.step == 0:
+        if progress.step == 0:
             return None
         if self._first is None:
-            self._first = (beat.step, now)
+            self._first = (progress.step, now)
         step, since = self._first
         scenario = planned.experiment.scenario
         tokens = scenario.train.global_batch_size * scenario.data.sequence_length
-        return (beat.step - step) * tokens / (now - since) if now > since else None
+        return (progress.step - step) * tokens / (now - since) if now > since else None
 
 
-def make_reporter(quiet: bool) -> QuietReporter:
-    """A moving line on a terminal, lines elsewhere, nothing when it is to be quiet."""
+def make_reporter(quiet: bool) -> Reporter:
+    """Return a live line on a terminal, plain lines elsewhere, nothing when quiet."""
     console = Console(stderr=True, highlight=False)
     if quiet:
-        return QuietReporter()
+        return Reporter()
     if console.is_terminal and sys.stderr.isatty():
         return LiveReporter(console)
     return LineReporter(console)
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format as `45 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

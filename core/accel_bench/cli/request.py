@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code, summarize
 from accel_bench.cli.dry_run import print_plan
+from accel_bench.cli.options import MeasureOptions
 from accel_bench.cli.progress import make_reporter
+from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import find_presets
-from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-from accel_bench.runner.session import Session, new_id
+from accel_bench.runner.session import Reporter, Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.store.database import Store, open_store
 
@@ -35,68 +36,43 @@ LOG_LINES = 15
 
 @dataclass(frozen=True)
 class Request:
-    """What the user has asked for."""
+    """One `accel-bench run`, as its options ask for it."""
 
-    files: tuple[str, ...]
-    """Files, folders, or names of shipped scenarios."""
-
-    plan_request: PlanRequest
-    """Changes to what the files say."""
-
-    results: Path
-    """The results folder."""
-
-    resume: bool
-    """Count complete rounds of earlier sessions."""
-
-    retries: int
-    """Tries after a run that was lost."""
-
-    dry_run: bool
-    """Print the plan only."""
-
-    output: str
-    """`table`, `json`, `csv` or `markdown`."""
-
-    quiet: bool
-    """Show no progress."""
+    options: RunOptions
 
     def execute(self) -> int:
         """Plan everything before anything starts, run it, print the comparison; return the exit
         code."""
+        options = self.options
         machine = read_machine()
+        request = plan_request(
+            options,
+            {"measure.rounds": options.rounds},
+            only=tuple(options.only or ()),
+            seeds=options.seeds or 0,
+            no_baseline=options.no_baseline,
+        )
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            plans = [
-                make_plan(draft, machine, self.plan_request) for draft in find_drafts(self.files)
-            ]
-        if self.dry_run:
-            print_plan(plans, self.results, self.output)
-        elif not any(plan.runnable for plan in plans):
-            typer.echo(render([_summary(plan, []) for plan in plans], self.output).rstrip("\n"))
-        if not any(plan.runnable for plan in plans):
+            drafts = find_drafts(options.files or ["quickstart"])
+            plans = [make_plan(draft, machine, request) for draft in drafts]
+        nothing_runs = not any(plan.runnable for plan in plans)
+        if options.dry_run:
+            print_plan(plans, options.results, options.output)
+        elif nothing_runs:
+            self._print([_summary(plan, []) for plan in plans])
+        if nothing_runs:
             raise NothingToRunError(plans[0].nothing)
-        return 0 if self.dry_run else self._run(plans, machine)
+        return 0 if options.dry_run else self._run(plans, machine)
 
     def _run(self, plans: list[Plan], machine: Machine) -> int:
-        """Run the plans, print what came of them, and return the exit code."""
+        """Run the plans, print the comparison, and return the exit code."""
         for plan in plans:
             if plan.nothing:
                 typer.echo(f"not run: {plan.nothing}", err=True)
-        with open_store(self.results, write=True) as store:
-            reporter = make_reporter(self.quiet)
-            session_id = new_id()
-            sessions = [
-                Session(
-                    store,
-                    machine,
-                    reporter,
-                    self.retries,
-                    self.resume,
-                    tuple(sys.argv),
-                    f"{session_id}{_nth(n)}",
-                )
-                for n in range(len(plans))
-            ]
+        with open_store(self.options.results, write=True) as store:
+            reporter = make_reporter(self.options.quiet)
+            new_session = session_maker(self.options, store, machine, reporter)
+            sessions = [new_session() for _ in plans]
             stopped = BY_THE_USER
             try:
                 with redirect_stdout(sys.stderr):
@@ -111,17 +87,55 @@ class Request:
                 summaries = [
                     _summary(plan, session.results(plan), stopped) for session, plan in pairs
                 ]
-                self._print(summaries, store, sessions)
+                self._print(summaries)
+                if self.options.output == "table":
+                    print_failures(store, sessions)
+                    listing = f"accel-bench results list --results {self.options.results}"
+                    typer.echo(f"\nResults: {store.folder} ({listing})")
         return exit_code(summaries)
 
-    def _print(self, summaries: list[Summary], store: Store, sessions: list[Session]) -> None:
-        """Print the comparison on stdout, and for people what else they want to know."""
-        typer.echo(render(summaries, self.output).rstrip("\n"))
-        if self.output == "table":
-            print_failures(store, sessions)
-            typer.echo(
-                f"\nResults: {store.folder} (accel-bench results list --results {self.results})"
-            )
+    def _print(self, summaries: Sequence[Summary]) -> None:
+        typer.echo(render(summaries, self.options.output).rstrip("\n"))
+
+
+def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
+    """Return what the planner is asked for; `short` are values of dotted keys that have options of
+    their own, and `command` what one command alone asks for."""
+    short = {
+        **short,
+        "measure.timeout_seconds": options.timeout,
+        "resources.device": options.device,
+    }
+    return PlanRequest(
+        plugins=tuple(options.plugin or ()),
+        overrides=parse_overrides(options.set_ or [], short),
+        allow_environment=options.allow_env,
+        trust_remote_code=options.trust_remote_code,
+        max_runs=options.max_runs,
+        **command,
+    )
+
+
+def session_maker(
+    options: MeasureOptions, store: Store, machine: Machine, reporter: Reporter
+) -> Callable[..., Session]:
+    """Return what makes the sessions of one command: they share their id but for a number."""
+    first, numbers = new_id(), count(1)
+
+    def make(**settings: Any) -> Session:
+        number = next(numbers)
+        return Session(
+            store,
+            machine,
+            reporter,
+            retries=options.retries,
+            resume=options.resume,
+            command=tuple(sys.argv),
+            id=first if number == 1 else f"{first}.{number}",
+            **settings,
+        )
+
+    return make
 
 
 def find_drafts(files: Sequence[str]) -> list[Draft]:
@@ -174,14 +188,8 @@ def _is_wanted(draft: Draft) -> bool:
     return draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
 
 
-def _nth(number: int) -> str:
-    """Sessions of one command share their id but for the number of the scenario."""
-    return f".{number + 1}" if number else ""
-
-
 def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
-    """What the results of a plan say."""
-    summary = summarize(
+    return summarize(
         scenario=plan.file.name,
         baseline=plan.baseline,
         planned=plan.summaries,
@@ -189,8 +197,6 @@ def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE
         rounds=plan.file.measure.rounds,
         stopped=stopped,
     )
-    redactor = Redactor.from_environment({**os.environ, **plan.file.environment})
-    return redactor.redact_model(summary)
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:

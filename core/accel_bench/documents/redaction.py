@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,11 @@ class Redactor:
         """Know the values of the variables whose names look secret."""
         values = (value for name, value in environ.items() if looks_secret(name))
         return cls(_spellings(value.strip() for value in values))
+
+    @classmethod
+    def of_this_process(cls, scenario: Mapping[str, str] | None = None) -> Redactor:
+        """Know the secrets of this process's environment, and of what a scenario adds to it."""
+        return cls.from_environment({**os.environ, **(scenario or {})})
 
     def redact(self, text: str) -> str:
         """Return the text without secrets; a text without any is returned unchanged."""

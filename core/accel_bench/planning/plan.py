@@ -9,6 +9,7 @@ from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine
 from accel_bench.planning.defaults import (
@@ -98,9 +99,13 @@ class Plan:
 
     @property
     def summaries(self) -> list[PlannedSummary]:
-        """What the analysis needs to know of it."""
-        planned = self.planned
-        return [PlannedSummary(experiment=p.experiment, skipped=p.skipped) for p in planned]
+        """What the analysis and reports need to know of it, without secrets."""
+        return [
+            Redactor.of_this_process(planned.experiment.scenario.environment).redact_model(
+                PlannedSummary(experiment=planned.experiment, skipped=planned.skipped)
+            )
+            for planned in self.planned
+        ]
 
     @property
     def runnable(self) -> list[Planned]:

@@ -1,7 +1,7 @@
 """Plugins are activated only when a scenario names them.
 
 `activate` imports the named ones, validates their options and returns the `ActivePlugins` of one
-run, which call hooks in written order and know whom to blame. `installed.py` lists what there is.
+run, which call hooks in written order and attribute errors to the plugin that raised them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import pluggy
@@ -57,50 +58,50 @@ class ActivePlugin:
 class ActivePlugins:
     """The plugins of one run, in the order in which their hooks are called."""
 
-    def __init__(self, members: Sequence[ActivePlugin]) -> None:
-        self.plugins = tuple(members)
+    def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
+        self.plugins = tuple(plugins)
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        for number, member in enumerate(self.plugins):
-            self._register(member, f"{number}:{member.name}")
+        for number, plugin in enumerate(self.plugins):
+            self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
-        """Call a hook of every plugin that implements it, in order; yield who returned what.
+        """Call a hook of every plugin that implements it, in order; yield plugin and answer.
 
         Raises HookError that names the plugin when it raises anything that is not ours.
         """
         functions = self._functions(hook)
-        for member in self.plugins:
-            if id(member.instance) in functions:
-                yield member, self._call(member, functions[id(member.instance)], arguments)
+        for plugin in self.plugins:
+            if id(plugin.instance) in functions:
+                yield plugin, self._call(plugin, functions[id(plugin.instance)], arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
         """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
 
         Raises HookError for anything else, and for an iterable that raises on its way.
         """
-        for member, found in self.call_all(hook, **arguments):
+        for plugin, found in self.call_all(hook, **arguments):
             if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
-                raise wrong_answer(member, hook, "a list", found)
-            with attribute_errors_to(member, hook):
+                raise wrong_answer(plugin, hook, "a list", found)
+            with attribute_errors_to(plugin, hook):
                 items = [] if found is None else list(found)
-            yield member, items
+            yield plugin, items
 
-    def call_member(self, member: ActivePlugin, hook: str, **arguments: Any) -> Any:
+    def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
-        found = self._functions(hook).get(id(member.instance))
-        return None if found is None else self._call(member, found, arguments)
+        found = self._functions(hook).get(id(plugin.instance))
+        return None if found is None else self._call(plugin, found, arguments)
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
         """Call a one-answer hook of the plugin that answers it; None when there is none."""
-        member = self._answers[hook]
-        if member is None:
+        plugin = self._answers[hook]
+        if plugin is None:
             return None
-        return self._call(member, self._functions(hook)[id(member.instance)], arguments)
+        return self._call(plugin, self._functions(hook)[id(plugin.instance)], arguments)
 
     def answers(self, hook: str) -> ActivePlugin | None:
-        """Who answers a one-answer hook."""
+        """Return the plugin that answers a one-answer hook."""
         return self._answers[hook]
 
     def implements(self, hook: str) -> bool:
@@ -108,53 +109,52 @@ class ActivePlugins:
         return bool(self._functions(hook))
 
     def versions(self) -> tuple[PluginVersion, ...]:
-        """Name, distribution and version of each plugin, once, in order."""
-        return tuple(dict.fromkeys(member.version for member in self.plugins))
+        """Return name, distribution and version of each plugin, once, in order."""
+        return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
     def loss_tolerance(self) -> float | None:
-        """The largest tolerance that a plugin of the stack declares."""
-        of_stack = [member.instance.loss_tolerance for member in self.plugins if not member.slot]
+        """Return the largest tolerance that a plugin of the stack declares."""
+        of_stack = [plugin.instance.loss_tolerance for plugin in self.plugins if not plugin.slot]
         return max((value for value in of_stack if value is not None), default=None)
 
-    def _register(self, member: ActivePlugin, name: str) -> None:
-        """Check names and arguments of the plugin's hooks, then let pluggy know them."""
-        if wrong := validation_problems(type(member.instance)):
-            label = f"plugin {member.name!r} ({member.distribution})"
+    def _register(self, plugin: ActivePlugin, name: str) -> None:
+        """Check names and arguments of the plugin's hooks, then register it with pluggy."""
+        if wrong := validation_problems(type(plugin.instance)):
+            label = f"plugin {plugin.name!r} ({plugin.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
-        with attribute_errors_to(member, "registration"):
-            self._manager.register(member.instance, name)
+        with attribute_errors_to(plugin, "registration"):
+            self._manager.register(plugin.instance, name)
 
     def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
-        """Implementations of a hook by the id of the instance, which need not be hashable."""
+        """Return implementations of a hook by the id of the instance, which may be unhashable."""
         caller = getattr(self._manager.hook, hook)
         return {id(found.plugin): found for found in caller.get_hookimpls()}
 
-    def _call(self, member: ActivePlugin, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
-        """Call one implementation with the arguments that it takes, and blame it for what it
-        raises."""
-        with attribute_errors_to(member, found.function.__name__):
+    def _call(self, plugin: ActivePlugin, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
+        """Call one implementation with the arguments that it takes."""
+        with attribute_errors_to(plugin, found.function.__name__):
             return found.function(*(arguments[name] for name in found.argnames))
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
-        """The plugin that claims a hook, else its slot's. Two claims are an error."""
+        """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
         implementing = [m for m in self.plugins if id(m.instance) in self._functions(hook)]
         claiming = [m for m in implementing if _claims(m, hook)]
         if len(claiming) > 1:
-            names = " and ".join(repr(member.name) for member in claiming)
+            names = " and ".join(repr(plugin.name) for plugin in claiming)
             raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
         slot = ONE_ANSWER[hook]
         of_slot = [m for m in implementing if slot is not None and m.slot == slot]
         return next(iter([*claiming, *of_slot]), None)
 
 
-def wrong_answer(member: ActivePlugin, hook: str, wanted: str, got: Any) -> HookError:
-    """The error for a hook that returned the wrong thing."""
+def wrong_answer(plugin: ActivePlugin, hook: str, wanted: str, got: Any) -> HookError:
+    """Return the error for a hook that returned the wrong type."""
     problem = f"returned {type(got).__name__} where {wanted} is expected"
-    return HookError(member.name, member.distribution, hook, problem)
+    return HookError(plugin.name, plugin.distribution, hook, problem)
 
 
 def hooks() -> list[str]:
-    """Names of all hooks, in call order."""
+    """Return the names of all hooks, in call order."""
     return list(hook_arguments())
 
 
@@ -176,22 +176,22 @@ def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> 
     Raises PluginError for an unknown, broken or doubled plugin, bad options, two claims, a conflict
     or a wrong order. In the parent, a plugin whose import brings torch along is refused.
     """
-    members = [_member(use, None, allow_torch) for use in stack.uses]
-    _check_stack(stack, members)
+    plugins = [_use_plugin(use, None, allow_torch) for use in stack.uses]
+    _check_stack(stack, plugins)
     for slot in Work.SLOTS:
         use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
-            members.append(_member(use, slot, allow_torch))
+            plugins.append(_use_plugin(use, slot, allow_torch))
         elif use.options:
             given = ", ".join(use.options)
             raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
-    members += [_member(use, "metrics", allow_torch) for use in scenario.metrics]
-    active = ActivePlugins(members)
+    plugins += [_use_plugin(use, "metrics", allow_torch) for use in scenario.metrics]
+    active = ActivePlugins(plugins)
     _check_slots(scenario, active)
     return active
 
 
-def _member(use: Use, slot: str | None, allow_torch: bool) -> ActivePlugin:
+def _use_plugin(use: Use, slot: str | None, allow_torch: bool) -> ActivePlugin:
     """Import the plugin of one use and give it its validated options."""
     plugin = find(use.use)
     kind = load_class(use.use, allow_torch)
@@ -214,41 +214,45 @@ def _member(use: Use, slot: str | None, allow_torch: bool) -> ActivePlugin:
     return ActivePlugin(instance, use.use, slot, plugin.distribution)
 
 
-def _check_stack(stack: Stack, members: Sequence[ActivePlugin]) -> None:
+def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
     """Refuse a plugin used twice, conflicts, and an order that a plugin rules out."""
-    names = [member.name for member in members]
-    for member in members:
-        if names.count(member.name) > 1:
-            raise PluginError(f"stack {stack.name!r} uses {member.name!r} twice; once is enough")
-        for other in member.instance.conflicts.intersection(names):
-            raise PluginError(f"stack {stack.name!r}: {member.name!r} conflicts with {other!r}")
-    ordered = _ordered(members)
+    names = [plugin.name for plugin in plugins]
+    for plugin in plugins:
+        if names.count(plugin.name) > 1:
+            raise PluginError(f"stack {stack.name!r} uses {plugin.name!r} twice; once is enough")
+        for other in plugin.instance.conflicts.intersection(names):
+            raise PluginError(f"stack {stack.name!r}: {plugin.name!r} conflicts with {other!r}")
+    ordered = _ordered(plugins)
     if ordered != names:
         raise PluginError(
             f"stack {stack.name!r}: the order {names} does not work; write {ordered} instead"
         )
 
 
-def _ordered(members: Sequence[ActivePlugin]) -> list[str]:
-    """The nearest order that `after` and `before` allow; the given one when it is allowed."""
-    names = [member.name for member in members]
-    earlier: dict[str, set[str]] = {name: set() for name in names}
-    for member in members:
-        earlier[member.name].update(set(member.instance.after) & set(names))
-        for later in set(member.instance.before) & set(names):
-            earlier[later].add(member.name)
+def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
+    """Return the nearest order that `after` and `before` allow; the given one when allowed."""
+    names = [plugin.name for plugin in plugins]
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for plugin in plugins:
+        sorter.add(plugin.name, *set(plugin.instance.after).intersection(names))
+        for later in set(plugin.instance.before).intersection(names):
+            sorter.add(later, plugin.name)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = ", ".join(name for name in names if name in error.args[1])
+        raise PluginError(f"the plugins {stuck} each want to stand before the other") from None
     ordered: list[str] = []
-    while len(ordered) < len(names):
-        free = [n for n in names if n not in ordered and earlier[n] <= set(ordered)]
-        if not free:
-            stuck = ", ".join(name for name in names if name not in ordered)
-            raise PluginError(f"the plugins {stuck} each want to stand before the other")
-        ordered.append(free[0])
+    free: list[str] = []
+    while sorter.is_active():
+        free = sorted([*free, *sorter.get_ready()], key=names.index)
+        ordered.append(free.pop(0))
+        sorter.done(ordered[-1])
     return ordered
 
 
 def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
-    """Refuse a slot whose hooks nobody answers, such as `data: lora`."""
+    """Refuse a slot whose hooks no plugin answers, such as `data: lora`."""
     for hook, slot in ONE_ANSWER.items():
         if slot is None or active.answers(hook) is not None:
             continue
@@ -260,7 +264,7 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 @contextlib.contextmanager
-def attribute_errors_to(member: ActivePlugin, what: str) -> Iterator[None]:
+def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
     """Turn what a plugin's code raises into an error that names the plugin."""
     try:
         yield
@@ -268,16 +272,16 @@ def attribute_errors_to(member: ActivePlugin, what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         problem = ": ".join(filter(None, (type(error).__name__, str(error))))
-        raise HookError(member.name, member.distribution, what, problem) from error
+        raise HookError(plugin.name, plugin.distribution, what, problem) from error
 
 
-def _claims(member: ActivePlugin, hook: str) -> bool:
-    """Whether a plugin claims a one-answer hook that it implements.
+def _claims(plugin: ActivePlugin, hook: str) -> bool:
+    """Return whether a plugin claims a one-answer hook that it implements.
 
-    A slot's plugin that does not say so claims nothing: it answers what its slot is for.
+    A slot's plugin without `claims` claims nothing: it answers the hooks of its slot.
     """
-    with attribute_errors_to(member, "claims"):
-        claims = member.instance.claims()
+    with attribute_errors_to(plugin, "claims"):
+        claims = plugin.instance.claims()
     if claims is None:
-        return member.slot is None
-    return hook in claims and (member.slot is None or member.slot != ONE_ANSWER[hook])
+        return plugin.slot is None
+    return hook in claims and (plugin.slot is None or plugin.slot != ONE_ANSWER[hook])

@@ -1,19 +1,32 @@
-"""What a run's folder holds beside its logs: scenario, command, packages and result."""
+"""What a run's folder holds: scenario, command, packages, logs and result, all without secrets."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
 from accel_bench.documents.redaction import Redactor
+from accel_bench.job import Job
+from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
-from accel_bench.runner.folders import packages_list, write_atomically
+from accel_bench.runner.folders import write_atomically
+
+KEPT_BYTES = 4 * 1024 * 1024
+"""How much is kept of the beginning of a log, and of its end."""
+
+TAIL_BYTES = 64 * 1024
+"""How much of a failed rank's log goes into the result."""
+
+BLOCK_BYTES = 1024 * 1024
+"""How much is looked at at a time, and more where a line is longer."""
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
@@ -27,12 +40,61 @@ def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str,
 
 def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> None:
     """Write the scenario, without secrets, the command and the package list."""
-    environment = {**os.environ, **planned.experiment.scenario.environment}
-    scenario = Redactor.from_environment(environment).redact_value(scenario_of(planned))
+    redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
+    scenario = redactor.redact_value(scenario_of(planned))
     write_atomically(folder / "scenario.yaml", scenario_text(scenario))
     where = f"cd {shlex.quote(str(Path.cwd()))}"
     write_atomically(folder / "command.txt", f"{where}\n{shlex.join(command)}\n")
     write_atomically(folder / "packages.txt", packages_list())
+
+
+def redact_files(job: Job) -> None:
+    """Take secrets out of the job and of what the ranks wrote, once nobody writes any more."""
+    redactor = Redactor.of_this_process(job.experiment.scenario.environment)
+    for rank in range(job.world_size):
+        redact_file(job.log_path(rank), redactor, shorten=True)
+        redact_file(job.result_path(rank), redactor, shorten=False)
+    redact_file(job.path(), redactor, shorten=False)
+
+
+def record_result(folder: Path, result: Result) -> None:
+    """Write the result, as it is stored."""
+    write_atomically(folder / "result.json", result.model_dump_json(indent=1))
+
+
+def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
+    """Take secrets out of a file; with `shorten` also the middle of a very long one.
+
+    Written aside and renamed: where that fails, the file is emptied, since what may hold a secret
+    is not kept. Raises OSError when not even that can be done.
+    """
+    if not path.is_file():
+        return
+    aside = path.with_name(f"{path.name}.part")
+    try:
+        changed = False
+        with path.open("rb") as source, aside.open("w", encoding="utf8") as target:
+            for block in _blocks(source, shorten):
+                text = block.decode("utf8", errors="replace")
+                clean = redactor.redact(text)
+                changed = changed or clean != text
+                target.write(clean)
+            changed = changed or (shorten and source.tell() > 2 * KEPT_BYTES)
+        aside.replace(path) if changed else aside.unlink()
+    except OSError:
+        aside.unlink(missing_ok=True)
+        path.write_bytes(b"")
+
+
+def log_tail(path: Path) -> str:
+    """The last of a log, as text; empty where there is none."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - TAIL_BYTES))
+            return log.read().decode("utf8", errors="replace")
+    except OSError:
+        return ""
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
@@ -40,6 +102,41 @@ def scenario_text(scenario: dict[str, Any]) -> str:
     return yaml.dump(
         scenario, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
+
+
+@lru_cache(maxsize=1)
+def packages_list() -> str:
+    """A line `name==version` for each distribution; `name==version @ commit` for a checkout."""
+    found = {name.lower(): name for name in map(_name, metadata.distributions()) if name}
+    return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
+
+
+def _blocks(source: BinaryIO, shorten: bool) -> Iterator[bytes]:
+    """Blocks that end with a line, so that no secret is cut in two; the middle may be left out."""
+    size = source.seek(0, 2)
+    source.seek(0)
+    left_out = shorten and size > 2 * KEPT_BYTES
+    while block := source.read(BLOCK_BYTES):
+        yield block + source.readline()
+        if left_out and source.tell() >= KEPT_BYTES:
+            skipped = source.tell()
+            source.seek(max(skipped, size - KEPT_BYTES))
+            source.readline()
+            yield f"[{source.tell() - skipped} bytes left out]\n".encode()
+            left_out = False
+
+
+def _name(found: metadata.Distribution) -> str:
+    """A distribution's name; empty where an interrupted install left no metadata."""
+    return (found.metadata and found.metadata["Name"]) or ""
+
+
+def _pinned(name: str) -> str:
+    """One line of the list."""
+    released = metadata.version(name)
+    commit = distribution_version(name).removeprefix(released).removeprefix("+")
+    at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""
+    return f"{name}=={released}{at}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -56,8 +153,3 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 
 
 _Dumper.add_representer(str, _represent_text)
-
-
-def record_ending(folder: Path, result: Result) -> None:
-    """Write the result, as it is stored."""
-    write_atomically(folder / "result.json", result.model_dump_json(indent=1))

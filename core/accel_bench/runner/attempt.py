@@ -1,8 +1,7 @@
-"""One attempt of one run: start its ranks, watch them, and come back with one Result."""
+"""One attempt of one run: start its ranks, supervise them, and return one Result."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.noise import device_reasons
-from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
@@ -19,11 +17,15 @@ from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
 from accel_bench.plugins.manager import ActivePlugins, wrong_answer
 from accel_bench.result import Metric, RankResult, Result, Status
-from accel_bench.runner.logs import log_tail, redact_file
+from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
-from accel_bench.runner.signals import undisturbed
-from accel_bench.runner.supervise import ProcessOutcome, Progress, Watch
+from accel_bench.runner.supervise import (
+    ProcessOutcome,
+    Progress,
+    Supervisor,
+    deferred_signals,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Attempt:
     """What is the same for all attempts of a run, and where this one lies."""
 
     job: Job
-    """What the ranks are told."""
+    """What the ranks read."""
 
     session: str
     """The session that it belongs to."""
@@ -53,7 +55,7 @@ class Observations(NamedTuple):
     """What was observed of an attempt from outside its ranks."""
 
     metrics: tuple[Metric, ...]
-    """What observers measured."""
+    """What the observers measured."""
 
     before: MachineState | None
     """The machine before it."""
@@ -69,11 +71,11 @@ def run_attempt(
     attempt: Attempt,
     active: ActivePlugins,
     on_progress: Callable[[Progress], None],
-    keep: Callable[[Result], None],
+    keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, whatever that is, and `keep` its result.
+    """Run the attempt to its end, whatever that is, and return its result as `keep` returns it.
 
-    Ctrl-C and SIGTERM end the ranks and are raised again once the result is kept.
+    Ctrl-C and SIGTERM terminate the ranks and are raised again once the result is kept.
     """
     job = attempt.job
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -85,36 +87,35 @@ def run_attempt(
         before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
         ranks = _start(job, active)
-        watch = Watch(job, ranks, on_progress)
-        outcome = watch.outcome
-        watch.run(job.experiment.scenario.measure.timeout_seconds, lambda: observation.start(ranks))
+        supervisor = Supervisor(job, ranks, on_progress)
+        outcome = supervisor.outcome
+        limit = job.experiment.scenario.measure.timeout_seconds
+        supervisor.run(limit, lambda: observation.start(ranks))
     except KeyboardInterrupt as stop:
         interruption = stop
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
-    with undisturbed():
+    with deferred_signals():
         found = read_ranks(job)
         verdict = verdict or judge(job, outcome, found)
         metrics, fault = observation.finish(found, hurried=interruption is not None)
-        # Whoever has pressed Ctrl-C is not kept waiting for a driver.
+        # Who pressed Ctrl-C does not wait for a driver.
         after = None if interruption else read_settled_state(before, on_gpu)
         observed = Observations(metrics, before, after, fault)
         verdict = _with_observations(verdict, found, observed)
-        redactor = Redactor.from_environment({**os.environ, **job.experiment.scenario.environment})
-        _redact_files(job, redactor)
+        redact_files(job)
         seconds = time.monotonic() - began
-        result = redactor.redact_model(
+        result = keep(
             _result(attempt, active, verdict, outcome, found, observed, started_at, seconds)
         )
-        keep(result)
     if interruption is not None:
         raise interruption
     return result
 
 
 def _start(job: Job, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Have the launcher start the ranks. Raises HookError when it returns anything else."""
+    """Let the launcher start the ranks. Raises HookError when it returns anything else."""
     ranks = active.call_one("launch_ranks", job=job)
     found = ranks if isinstance(ranks, list | tuple) else ()
     numbers = [getattr(rank, "rank", None) for rank in found]
@@ -127,7 +128,7 @@ def _start(job: Job, active: ActivePlugins) -> Sequence[RankProcess]:
 
 
 def _not_run(error: OSError | AccelBenchError) -> Verdict:
-    """The ranks could not be started: a launcher's fault, or the machine's."""
+    """Return the verdict when no rank could be run: the launcher's fault, or the machine's."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
         return Verdict(Status.PLUGIN_ERROR, (str(error),))
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
@@ -136,7 +137,7 @@ def _not_run(error: OSError | AccelBenchError) -> Verdict:
 def _with_observations(
     verdict: Verdict, found: Mapping[int, RankResult], observed: Observations
 ) -> Verdict:
-    """A run whose ranks ended well may still be degraded, or an observer may have failed."""
+    """Degrade a completed run for what was observed; fail it where an observer failed."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:
@@ -183,13 +184,5 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
         state_after=observed.after,
         command=attempt.command,
         folder=str(Path(job.folder).relative_to(attempt.root)),
-        log_tail="" if status.completed else log_tail(job.log_path(verdict.guilty_rank)),
+        log_tail="" if status.completed else log_tail(job.log_path(verdict.failed_rank)),
     )
-
-
-def _redact_files(job: Job, redactor: Redactor) -> None:
-    """Take secrets out of logs and results, in place, once nobody writes to them any more."""
-    for rank in range(job.world_size):
-        redact_file(job.log_path(rank), redactor, shorten=True)
-        redact_file(job.result_path(rank), redactor, shorten=False)
-    redact_file(job.path(), redactor, shorten=False)

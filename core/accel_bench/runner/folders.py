@@ -6,12 +6,9 @@ import hashlib
 import os
 import re
 import secrets
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 from accel_bench.errors import StoreError
-from accel_bench.machine.provenance import distribution_version
 from accel_bench.store.sqlite import named_faults
 
 MAXIMUM_NAME = 100
@@ -55,13 +52,6 @@ def run_folder(root: Path, session: str, name: str) -> Path:
     return target
 
 
-@lru_cache(maxsize=1)
-def packages_list() -> str:
-    """A line `name==version` for each distribution; `name==version @ commit` for a checkout."""
-    found = {name.lower(): name for name in map(_name, metadata.distributions()) if name}
-    return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Write a file aside, force it to the disk and rename it: readers see the old or the new one.
 
@@ -95,16 +85,3 @@ def _force_to_disk(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _name(found: metadata.Distribution) -> str:
-    """A distribution's name; empty where an interrupted install left no metadata."""
-    return (found.metadata and found.metadata["Name"]) or ""
-
-
-def _pinned(name: str) -> str:
-    """One line of the list."""
-    released = metadata.version(name)
-    commit = distribution_version(name).removeprefix(released).removeprefix("+")
-    at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""
-    return f"{name}=={released}{at}"

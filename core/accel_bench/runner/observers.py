@@ -1,4 +1,4 @@
-"""Have plugins watch the ranks of one attempt from outside, and blame them for what they raise."""
+"""Let plugins observe the ranks of one attempt from outside, and attribute their errors to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.result import Metric, RankResult
 HOOK = "observe_ranks"
 
 PATIENCE_SECONDS = 10.0
-"""How long an observer may take to start or to finish; the ranks are not watched meanwhile."""
+"""How long an observer may take to start or to finish; nothing reads heartbeats meanwhile."""
 
 HURRIED_SECONDS = 1.0
 """The same after Ctrl-C."""
@@ -32,50 +32,50 @@ class Observation:
 
     def start(self, ranks: Sequence[RankProcess]) -> None:
         """Let every plugin start its observer. Raises HookError that names the plugin."""
-        for member in self._active.plugins:
-            call = partial(self._active.call_member, member, HOOK, job=self._job, ranks=ranks)
-            observer = _bounded(member, PATIENCE_SECONDS, call)
+        for plugin in self._active.plugins:
+            call = partial(self._active.call_plugin, plugin, HOOK, job=self._job, ranks=ranks)
+            observer = _bounded(plugin, PATIENCE_SECONDS, call)
             if observer is None:
                 continue
             if not callable(getattr(observer, "finish", None)):
-                raise wrong_answer(member, HOOK, "an Observer or None", observer)
-            self._observers.append((member, observer))
+                raise wrong_answer(plugin, HOOK, "an Observer or None", observer)
+            self._observers.append((plugin, observer))
 
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
-        """What all observers have seen, and the first error of any."""
+        """Return what all observers measured, and the first error of any."""
         seconds = HURRIED_SECONDS if hurried else PATIENCE_SECONDS
         metrics: list[Metric] = []
         first: AccelBenchError | None = None
-        for member, observer in self._observers:
+        for plugin, observer in self._observers:
             try:
-                metrics += _finish(member, observer, results, seconds)
+                metrics += _finish(plugin, observer, results, seconds)
             except AccelBenchError as error:
                 first = first or error
         return tuple(metrics), first
 
 
 def _finish(
-    member: ActivePlugin, observer: Observer, results: Mapping[int, RankResult], seconds: float
+    plugin: ActivePlugin, observer: Observer, results: Mapping[int, RankResult], seconds: float
 ) -> list[Metric]:
-    """What one observer has seen. Raises HookError when that is no list of metrics."""
+    """Return what one observer measured. Raises HookError when that is no list of metrics."""
 
     def call() -> Any:
         found: Any = observer.finish(results)
         return list(found) if isinstance(found, Iterable) else found
 
-    found = _bounded(member, seconds, call)
+    found = _bounded(plugin, seconds, call)
     if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
-        raise wrong_answer(member, HOOK, "Metric objects from finish", found)
+        raise wrong_answer(plugin, HOOK, "Metric objects from finish", found)
     return found
 
 
-def _bounded(member: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:
-    """What a plugin's code returns, called in a thread that is left behind when it hangs.
+def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:
+    """Call a plugin's code in a thread, which is abandoned when it hangs.
 
-    Raises HookError for whatever it raises: Ctrl-C reaches the main thread alone, so that even a
-    KeyboardInterrupt is the plugin's own.
+    Raises HookError for whatever the code raises: Ctrl-C reaches the main thread alone, so that
+    even a KeyboardInterrupt is the plugin's own.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -85,16 +85,16 @@ def _bounded(member: ActivePlugin, seconds: float, call: Callable[[], Any]) -> A
         except BaseException as error:
             outcome.append((None, error))
 
-    thread = threading.Thread(target=work, name=f"{HOOK} of {member.name}", daemon=True)
+    thread = threading.Thread(target=work, name=f"{HOOK} of {plugin.name}", daemon=True)
     thread.start()
     thread.join(seconds)
     if not outcome:
         problem = f"it did not come back within {seconds:g} s"
-        raise HookError(member.name, member.distribution, HOOK, problem)
+        raise HookError(plugin.name, plugin.distribution, HOOK, problem)
     value, error = outcome[0]
     if isinstance(error, HookError):
         raise error
     if error is not None:
         problem = ": ".join(filter(None, (type(error).__name__, str(error))))
-        raise HookError(member.name, member.distribution, HOOK, problem) from error
+        raise HookError(plugin.name, plugin.distribution, HOOK, problem) from error
     return value

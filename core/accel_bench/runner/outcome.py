@@ -1,4 +1,4 @@
-"""Turn how the ranks ended into one status with its reasons."""
+"""Turn the outcome of the ranks into one status with its reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.result import RankResult, Status
 from accel_bench.runner.supervise import ProcessOutcome, Progress, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
-"""Signals that a process brings upon itself."""
+"""Signals that a process raises by its own fault."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class Verdict:
     status: Status
     reasons: tuple[str, ...] = ()
     phase: str = ""
-    guilty_rank: int = 0
+    failed_rank: int = 0
 
 
 def read_ranks(job: Job) -> dict[int, RankResult]:
-    """What the ranks have written; a file that is missing or cut short counts as not written."""
+    """Return the results of the ranks that wrote one; a file that is cut short does not count."""
     found = {rank: read_rank(job, rank) for rank in range(job.world_size)}
     return {rank: result for rank, result in found.items() if result is not None}
 
 
 def judge(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
-    """The one status of an attempt: from result files first, then exit codes, then heartbeats."""
+    """Return the status of an attempt: from result files, else exit codes, else heartbeats."""
     if outcome.expired:
         return _expired(job, outcome, ranks)
-    bad = _first_bad(job, outcome, ranks)
-    if bad is not None:
-        return _judge_rank(job, bad, outcome, ranks)
+    failed = _failed_rank(job, outcome, ranks)
+    if failed is not None:
+        return _judge_rank(job, failed, outcome, ranks)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
     for rank, code in sorted(outcome.exits.items()):
         if code != 0:
@@ -48,7 +48,7 @@ def judge(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) ->
 
 
 def describe_exit(code: int | None) -> str:
-    """`exit 3`, `SIGKILL`, or that it is not known."""
+    """Return `exit 3`, `SIGKILL` or `unknown`."""
     if code is None:
         return "unknown"
     if code >= 0:
@@ -60,7 +60,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
-    """The time limit was reached: name the rank that is furthest behind."""
+    """Return the verdict at the time limit; it names the rank that is furthest behind."""
     rank = outcome.slowest or 0
     progress = outcome.progress.get(rank, Progress(0, "start"))
     limit = job.experiment.scenario.measure.timeout_seconds
@@ -72,30 +72,30 @@ def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult])
     return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
 
-def _first_bad(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """The rank to blame; one that says why it failed comes before one that was dragged along.
+def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
+    """Return the rank that caused the failure; one with a reason comes before its followers.
 
-    A rank that a signal has ended cannot say anything, and the others fail for want of it.
+    A rank that a signal has terminated gives no reason, and the others fail because it is gone.
     """
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
     failed = [rank for rank, found in ranks.items() if not found.status.completed]
-    told = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
-    certain = [rank for rank in told if ranks[rank].status is not Status.FAILED]
+    explained = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
+    certain = [rank for rank in explained if ranks[rank].status is not Status.FAILED]
     signalled = [rank for rank in outcome.signalled if rank in missing]
-    if outcome.first_bad in missing and not told:
-        return outcome.first_bad
-    return next(iter([*certain, *signalled, *told, *missing, *failed]), None)
+    if outcome.first_failed in missing and not explained:
+        return outcome.first_failed
+    return next(iter([*certain, *signalled, *explained, *missing, *failed]), None)
 
 
 def _judge_rank(
     job: Job, rank: int, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
 ) -> Verdict:
-    """What the guilty rank says of itself, or what its exit says."""
+    """Return the verdict from a rank's result, else from its exit."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
         found = ranks[rank]
         if found.status is Status.INTERRUPTED:
-            # Ctrl-C is handled by the parent: this rank was ended by somebody else.
+            # Ctrl-C is handled by the parent: somebody else terminated this rank.
             reason = f"{prefix}ended by SIGTERM from outside in {found.phase}"
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)

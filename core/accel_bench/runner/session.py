@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from accel_bench.job import Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
-from accel_bench.runner.artifacts import record_ending, record_start, repeat_command
+from accel_bench.runner.artifacts import record_result, record_start, repeat_command
 from accel_bench.runner.attempt import Attempt, run_attempt
 from accel_bench.runner.folders import run_folder
 from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.records import SessionRecord, redact_result
 
 CACHE_FOLDER = "cache"
 """Where content-keyed caches lie in a results folder."""
@@ -37,28 +37,30 @@ DROPPED = frozenset(
         Status.TIMEOUT,
     }
 )
-"""Endings after which a stack is not run again in this session: it would most likely end so again.
-"""
+"""Statuses after which a stack is not run again in this session: it would likely fail again."""
 
 
-class Reporter(Protocol):
-    """Hears what happens while it happens."""
+class Reporter:
+    """Is called while a session runs; shows nothing unless a subclass does."""
 
     def on_plan(self, plan: Plan, runs: int) -> None:
-        """A plan is about to be carried out; `runs` are still to be done."""
+        """A plan is about to be run; `runs` of it are still to be done."""
 
     def on_start(self, planned: Planned, what: str) -> None:
         """A process group is about to start; `what` is `prepare` or `round 2 of 5`."""
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
-        """A few times a second while it runs."""
+        """A rank has made progress; called a few times a second."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
-        """It has ended and is stored; the preparation of an experiment counts too."""
+        """A run is stored, or the preparation of an experiment has ended."""
+
+    def close(self) -> None:
+        """Nothing more follows."""
 
 
 def new_id() -> str:
-    """UTC time and random digits: sorts by time, and two at once differ."""
+    """Return UTC time and random digits: sorts by time, and two at once differ."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -73,10 +75,10 @@ class Session:
     """The machine, read once."""
 
     reporter: Reporter
-    """Who hears of progress."""
+    """What shows progress."""
 
     retries: int = 0
-    """How often a run is tried again that ended in a way that may pass."""
+    """How often a run is tried again whose failure may be transient."""
 
     resume: bool = False
     """Count the rounds that are already complete in the store."""
@@ -91,9 +93,9 @@ class Session:
     """Earlier sessions whose complete rounds count, also where all others are not resumed."""
 
     def run_plan(self, plan: Plan) -> None:
-        """Run what the plan asks for; every attempt is stored as soon as it has ended.
+        """Run the plan; every attempt is stored as soon as it has ended.
 
-        Ctrl-C ends the run in progress, stores it, and is raised again.
+        Ctrl-C terminates the run in progress, stores it, and is raised again.
         """
         points = [
             SweepPoint(self, plan, list(group)) for _, group in groupby(plan.runnable, _point_of)
@@ -104,12 +106,13 @@ class Session:
             point.run_point()
 
     def results(self, plan: Plan) -> list[Result]:
-        """Results of the plan's experiments: of this session, and of earlier ones that count."""
+        """Return results of the plan's experiments: this session's, and earlier ones that count."""
         ids = [planned.experiment.id for planned in plan.planned]
-        return [*self.earlier(ids), *self._own(ids)]
+        own = self.store.results(session=self.id, experiment_ids=ids)
+        return [*self.earlier(ids), *own]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Results of earlier sessions that count: of all with `resume`, else of named ones."""
+        """Return results of all earlier sessions with `resume`, else of those in `continues`."""
         if self.resume:
             found = self.store.results(experiment_ids=ids)
             return [result for result in found if result.session != self.id]
@@ -118,9 +121,6 @@ class Session:
             for session in self.continues
             for result in self.store.results(session=session, experiment_ids=ids)
         ]
-
-    def _own(self, ids: Sequence[str]) -> list[Result]:
-        return self.store.results(session=self.id, experiment_ids=ids)
 
     def _record(self, plan: Plan, points: Sequence[SweepPoint]) -> SessionRecord:
         order = {point.planned[0].experiment.point: list(point.rounds.values()) for point in points}
@@ -140,7 +140,7 @@ class SweepPoint:
         self.planned = list(planned)
         self._session = session
         self._plan = plan
-        self._stored = self._stored_results()
+        self._stored = session.earlier([one.experiment.id for one in self.planned])
         self._dropped: set[str] = set()
         self._warmup = self._known_warmup()
         self._found = 0
@@ -163,7 +163,7 @@ class SweepPoint:
             self._warmup = self._warmup or self._found or None
 
     def _prepare(self, planned: Planned) -> None:
-        """Fill caches in a process that is not timed; a stack that fails here is not run at all."""
+        """Fill caches in a process that is not timed; drop a stack that fails here."""
         if not planned.active.implements("prepare_experiment"):
             return
         self._session.reporter.on_start(planned, "prepare")
@@ -173,7 +173,7 @@ class SweepPoint:
         self._session.reporter.on_result(planned, result)
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
-        """One run of one stack, tried again while that may help."""
+        """Run one stack once, and again while a retry may help."""
         rounds = self._plan.file.measure.rounds
         for attempt in range(self._session.retries + 1):
             again = f", attempt {attempt + 1}" if attempt else ""
@@ -195,7 +195,7 @@ class SweepPoint:
         position: int,
         attempt: int,
     ) -> Result:
-        """Start one process group, wait for it, and store what came of it."""
+        """Start one process group, wait for it, and store its result."""
         session = self._session
         root = session.store.folder
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
@@ -222,21 +222,20 @@ class SweepPoint:
             lambda result: self._keep(folder, result, purpose),
         )
 
-    def _keep(self, folder: Path, result: Result, purpose: str) -> None:
-        """Store a run; a preparation is stored only when it failed, as the run it stands for."""
+    def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
+        """Store a run and return it as stored; a preparation is stored only when it failed."""
         if purpose == "measure" or not result.status.completed:
-            self._session.store.add(result)
-        record_ending(folder, result)
+            stored = self._session.store.add(result)
+        else:
+            stored = redact_result(result)
+        record_result(folder, stored)
+        return stored
 
     def _named(self, name: str) -> Planned:
         return next(one for one in self.planned if one.experiment.stack.name == name)
 
-    def _stored_results(self) -> list[Result]:
-        """Earlier results of these experiments, when they are to be counted."""
-        return self._session.earlier([planned.experiment.id for planned in self.planned])
-
     def _missing_rounds(self, rounds: int) -> list[int]:
-        """Numbers of the rounds to run: as many as are lacking, and first those that have a gap.
+        """Return numbers of rounds to run: as many as are missing, first those with a gap.
 
         A round is complete when every stack has a completed run in it from one session.
         """
@@ -251,25 +250,25 @@ class SweepPoint:
         return missing[: max(0, rounds - len(complete))]
 
     def _known_warmup(self) -> int | None:
-        """The warm-up that earlier rounds have settled on; None lets round 1 find it."""
+        """Return the warm-up of earlier rounds; None lets round 1 find it."""
         counts = [_warmup_steps(result) for result in self._stored]
         return max((count for count in counts if count), default=None)
 
     def _freeze_warmup(self, result: Result) -> None:
-        """After round 1 the largest count found is everybody's."""
+        """Remember the largest warm-up of round 1, which becomes that of all stacks."""
         if self._plan.file.measure.warmup == "auto" and result.status.completed:
             self._found = max(self._found, _warmup_steps(result))
 
 
 def _name(experiment: Experiment) -> tuple[str, str]:
-    """Two stacks that do the same have the same id: an A/A comparison needs their names too."""
+    # Two stacks that do the same have the same id: an A/A comparison needs their names too.
     return experiment.id, experiment.stack.name
 
 
 def _folder_name(
     experiment: Experiment, purpose: str, number: int, position: int, attempt: int
 ) -> str:
-    """Sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
+    """Return a name that sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
     order = "prepare" if purpose == "prepare" else f"{number + 1:02}-{position + 1}"
     again = f"-attempt{attempt + 1}" if attempt else ""
     return f"{order}-{experiment.stack.name}-{experiment.id}{again}"
@@ -284,5 +283,5 @@ def _point_of(planned: Planned) -> str:
 
 
 def _warmup_steps(result: Result) -> int:
-    """Warm-up steps of a run; 0 when it did not get that far."""
+    """Return the warm-up steps of a run; 0 when it did not get that far."""
     return max((len(rank.window.warmup) for rank in result.ranks if rank.window), default=0)

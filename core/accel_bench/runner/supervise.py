@@ -1,12 +1,15 @@
-"""Watch the ranks of one attempt until all have ended, by themselves or by our hand."""
+"""Supervise the ranks of one attempt until all have ended, by themselves or by a signal of ours."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import struct
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 
 from pydantic import ValidationError
 
@@ -14,14 +17,14 @@ from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
 from accel_bench.launcher import RankProcess
 from accel_bench.result import RankResult
 
-LOOK_EVERY_SECONDS = 0.25
-"""How often the heartbeats are read."""
+POLL_SECONDS = 0.25
+"""How often heartbeats and exit codes are read."""
 
 GRACE_SECONDS = 5.0
 """Time that ranks get to end on SIGTERM, or after another rank has failed, before SIGKILL."""
 
 DUMP_SECONDS = 0.5
-"""Time to write the stacks of a rank that is about to be ended."""
+"""Time to write the stacks of a rank that is about to be terminated."""
 
 HUNG_SECONDS = 60.0
 """A rank whose step and phase have stood still for this long, or half the time limit, hangs."""
@@ -29,13 +32,13 @@ HUNG_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Progress:
-    """What a rank was doing when it was last looked at."""
+    """What a rank was doing at its last heartbeat."""
 
     step: int
     """Optimizer steps ended."""
 
     phase: str
-    """What it is doing, one of `PHASES`."""
+    """One of `PHASES`."""
 
 
 @dataclass
@@ -48,11 +51,11 @@ class ProcessOutcome:
     progress: dict[int, Progress] = field(default_factory=dict)
     """Last heartbeat by rank."""
 
-    first_bad: int | None = None
-    """The rank that ended badly before any other."""
+    first_failed: int | None = None
+    """The rank that failed before any other."""
 
     signalled: list[int] = field(default_factory=list)
-    """Ranks that a signal ended which was not ours."""
+    """Ranks that a signal terminated which was not ours."""
 
     expired: str = ""
     """`timeout` or `hung` when the time limit was reached, else empty."""
@@ -61,8 +64,8 @@ class ProcessOutcome:
     """The rank with the fewest steps when the time limit was reached; None when all had as many."""
 
 
-class Watch:
-    """One attempt's ranks, from the moment they have been started."""
+class Supervisor:
+    """Waits for one attempt's ranks, and terminates them at the time limit or after a failure."""
 
     def __init__(
         self, job: Job, ranks: Sequence[RankProcess], on_progress: Callable[[Progress], None]
@@ -70,39 +73,39 @@ class Watch:
         self.outcome = ProcessOutcome()
         self._job = job
         self._ranks = ranks
-        self._on_beat = on_progress
+        self._on_progress = on_progress
         self._changed = time.monotonic()
-        self._ending_them = False
+        self._terminating = False
 
     def run(
         self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
     ) -> ProcessOutcome:
-        """Return when every rank has ended; at the time limit they are made to.
+        """Return when every rank has ended; at the time limit they are terminated.
 
-        `observe` is called first; what it raises ends them too.
+        `observe` is called first; when it raises, they are terminated too.
         """
         deadline = time.monotonic() + timeout_seconds
         try:
             observe()
             while running := self._running():
-                running[0].wait(LOOK_EVERY_SECONDS)
-                self._look()
-                if self.outcome.first_bad is not None:
-                    self._end_after_grace()
+                running[0].wait(POLL_SECONDS)
+                self._poll()
+                if self.outcome.first_failed is not None:
+                    self._terminate_after_grace()
                 elif time.monotonic() >= deadline and self._running():
                     self._expire(timeout_seconds)
         except BaseException:
-            self.end()
+            self.terminate()
             raise
         finally:
             self._sweep()
         return self.outcome
 
-    def end(self) -> None:
-        """End all ranks: SIGTERM, then SIGKILL for those that are still there; a second Ctrl-C
-        hurries."""
+    def terminate(self) -> None:
+        """Send SIGTERM to all ranks, then SIGKILL to those that still run; a second Ctrl-C skips
+        the wait."""
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
-        self._ending_them = True
+        self._terminating = True
         try:
             self._signal(signal.SIGTERM)
             self._wait(GRACE_SECONDS)
@@ -113,39 +116,40 @@ class Watch:
     def _running(self) -> list[RankProcess]:
         return [rank for rank in self._ranks if rank.poll() is None]
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Read heartbeats and exit codes."""
         for rank in self._ranks:
-            if not self._ending_them:
-                self._look_at_beat(rank)
+            if not self._terminating:
+                self._read_heartbeat(rank)
             code = rank.poll()
             if code is not None and rank.rank not in self.outcome.exits:
                 self.outcome.exits[rank.rank] = code
-                if code < 0 and not self._ending_them:
+                if code < 0 and not self._terminating:
                     self.outcome.signalled.append(rank.rank)
                 found = read_rank(self._job, rank.rank)
                 sound = code == 0 and found is not None and found.status.completed
-                if not sound and self.outcome.first_bad is None:
-                    self.outcome.first_bad = rank.rank
-        if self.outcome.progress and not self._ending_them:
-            self._on_beat(min(self.outcome.progress.values(), key=lambda progress: progress.step))
+                if not sound and self.outcome.first_failed is None:
+                    self.outcome.first_failed = rank.rank
+        if self.outcome.progress and not self._terminating:
+            self._on_progress(
+                min(self.outcome.progress.values(), key=lambda progress: progress.step)
+            )
 
-    def _look_at_beat(self, rank: RankProcess) -> None:
-        """Read one heartbeat."""
+    def _read_heartbeat(self, rank: RankProcess) -> None:
         progress = read_progress(self._job, rank.rank)
         if progress is not None and progress != self.outcome.progress.get(rank.rank):
             self.outcome.progress[rank.rank] = progress
             self._changed = time.monotonic()
 
-    def _end_after_grace(self) -> None:
-        """A rank is lost: the others will wait for it for ever, unless they notice soon."""
+    def _terminate_after_grace(self) -> None:
+        """End the ranks that wait for one that failed, unless they notice soon themselves."""
         self._wait(GRACE_SECONDS)
         if self._running():
             self._dump_stacks()
-            self.end()
+            self.terminate()
 
     def _expire(self, timeout_seconds: float) -> None:
-        """The time is over: say whether anything still moved, keep the stacks, end all."""
+        """Record whether anything still moved, dump the stacks, and terminate all ranks."""
         still = time.monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
@@ -156,7 +160,7 @@ class Watch:
         fewest = [rank for rank in steps if steps[rank] == min(steps.values())]
         self.outcome.slowest = fewest[0] if len(fewest) == 1 else None
         self._dump_stacks()
-        self.end()
+        self.terminate()
 
     def _dump_stacks(self) -> None:
         for rank in self._running():
@@ -171,17 +175,17 @@ class Watch:
         """Wait until no rank runs, at most that long."""
         until = time.monotonic() + seconds
         while (running := self._running()) and (left := until - time.monotonic()) > 0:
-            running[0].wait(min(left, LOOK_EVERY_SECONDS))
-            self._look()
+            running[0].wait(min(left, POLL_SECONDS))
+            self._poll()
 
     def _sweep(self) -> None:
         for rank in self._ranks:
             rank.sweep()
-        self._look()
+        self._poll()
 
 
 def read_rank(job: Job, rank: int) -> RankResult | None:
-    """What a rank has written; None for a file that is missing or cut short."""
+    """Return what a rank has written; None for a file that is missing or cut short."""
     try:
         return RankResult.model_validate_json(job.result_path(rank).read_bytes())
     except (OSError, ValidationError):
@@ -189,7 +193,7 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
 
 
 def read_progress(job: Job, rank: int) -> Progress | None:
-    """The last heartbeat of a rank; None before it has written one."""
+    """Return the last heartbeat of a rank; None before it has written one."""
     try:
         page = job.heartbeat_path(rank).read_bytes()
     except OSError:
@@ -198,3 +202,27 @@ def read_progress(job: Job, rank: int) -> Progress | None:
         return None
     step, phase = struct.unpack("=QQ", page)
     return Progress(step, PHASES[phase] if phase < len(PHASES) else "")
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Deliver Ctrl-C and SIGTERM once, after the block; only the main thread receives any.
+
+    People press Ctrl-C twice: the second one must not cost the row that the first one left.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in dict.fromkeys(arrived):
+            signal.raise_signal(late)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +11,6 @@ from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_
 from typing_extensions import Self
 
 from accel_bench._version import __version__
-from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
@@ -22,6 +20,7 @@ from accel_bench.store.records import (
     SessionRecord,
     chronological_key,
     intact,
+    redact_result,
     run_columns,
     session_columns,
     to_result,
@@ -49,13 +48,12 @@ ROWS_AT_ONCE = 100
 class Store:
     """An open results folder, made by `open_store`; a context manager. Methods raise StoreError."""
 
-    def __init__(self, folder: Path, engine: Engine, redactor: Redactor) -> None:
+    def __init__(self, folder: Path, engine: Engine) -> None:
         self.folder = folder
         """The resolved results folder."""
         self._path = folder / sqlite.FILE_NAME
         self._engine = engine
         self._writing = sqlite.writing(engine)
-        self._redactor = redactor
 
     def __enter__(self) -> Self:
         return self
@@ -74,20 +72,21 @@ class Store:
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""
-        columns = session_columns(session, self._redactor)
+        columns = session_columns(session)
         with sqlite.named_faults(self._path), self._writing.begin() as connection:
             same = select(SESSIONS.c.id).where(SESSIONS.c.id == session.id)
             if connection.scalar(same) is not None:
                 raise StoreError(f"the session {session.id!r} is already in {self._path}")
             connection.execute(insert(SESSIONS), columns)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result) -> Result:
         """Store one result in one transaction: when this returns, the row is on the disk.
 
-        Secrets of this process's environment are redacted. A run id that is already there and a
+        Returns the result as it is stored, without secrets. A run id that is already there and a
         session that is not are errors; nothing is ever overwritten.
         """
-        columns = run_columns(result, self._redactor)
+        stored = redact_result(result)
+        columns = run_columns(stored)
         with sqlite.named_faults(self._path), self._writing.begin() as connection:
             same = select(RUNS.c.run_id).where(RUNS.c.run_id == columns["run_id"])
             if connection.scalar(same) is not None:
@@ -101,6 +100,7 @@ class Store:
                     f"not in {self._path}; add the session first"
                 )
             connection.execute(insert(RUNS), columns)
+        return stored
 
     def results(
         self,
@@ -238,7 +238,7 @@ def _open(root: Path, write: bool, timeout_seconds: float) -> Store:
     except BaseException:
         engine.dispose()
         raise
-    return Store(root, engine, Redactor.from_environment(os.environ))
+    return Store(root, engine)
 
 
 def _has_tables(engine: Engine, path: Path) -> bool:

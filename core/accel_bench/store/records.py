@@ -81,22 +81,27 @@ class Row(Frozen):
     """Whether the row's content does not fit its checksum."""
 
 
-def run_columns(result: Result, redactor: Redactor) -> Columns:
-    """Columns of a result, without secrets and with their checksum. Raises StoreError.
+def redact_result(result: Result) -> Result:
+    """Return the result without secrets of this process and of its scenario. Raises StoreError.
 
     What is stored must be readable again: a secret variable whose value is a word of the schema
-    would spoil that, so it is found here and not when the row is read.
+    would spoil that, so it is reported here and not when the row is read.
     """
+    redactor = Redactor.of_this_process(result.experiment.scenario.environment)
     payload = redactor.redact_value(result.model_dump(mode="json"))
     payload["command"] = redactor.redact_arguments(result.command)
     try:
-        stored = Result.model_validate_json(canonical_json(payload))
+        return Result.model_validate_json(canonical_json(payload))
     except ValueError as error:
         raise StoreError(
             f"run {result.run_id!r} cannot be stored, since its text holds the value of a secret "
             "environment variable where a name or a number must stand; unset variables such as "
             f"PASSWORD=float32 and run again: {error}"
         ) from error
+
+
+def run_columns(stored: Result) -> Columns:
+    """Return the columns of a redacted result with their checksum."""
     return with_checksum(
         {
             "run_id": stored.run_id,
@@ -110,14 +115,15 @@ def run_columns(result: Result, redactor: Redactor) -> Columns:
             "attempt": stored.attempt,
             "status": stored.status.value,
             "started_at": stored.started_at,
-            "payload": canonical_json(payload),
+            "payload": canonical_json(stored.model_dump(mode="json")),
             "schema_version": stored.schema_version,
         }
     )
 
 
-def session_columns(session: SessionRecord, redactor: Redactor) -> Columns:
-    """Columns of a session, without secrets and with their checksum."""
+def session_columns(session: SessionRecord) -> Columns:
+    """Return the columns of a session, without secrets and with their checksum."""
+    redactor = Redactor.of_this_process()
     return with_checksum(
         {
             "id": session.id,

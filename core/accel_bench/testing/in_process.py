@@ -152,7 +152,9 @@ def _attempt(
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({**scenario.environment, **ours})
-        result = run_attempt(attempt, _active_here(planned, here), lambda _: None, lambda _: None)
+        result = run_attempt(
+            attempt, _active_here(planned, here), lambda _: None, lambda found: found
+        )
     if here.stopped:
         raise KeyboardInterrupt
     found = changes(here.traces_before, here.traces_after, scenario.train.matmul_precision)

@@ -273,7 +273,7 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
     first: BaseException | None = None
     for member in active.plugins:
         try:
-            active.call_member(member, "close_run", run=run)
+            active.call_plugin(member, "close_run", run=run)
         except BaseException as error:
             run.logger.exception("close_run of %s", member.name)
             first = first or error

@@ -1,14 +1,16 @@
-"""Logs lose their secrets and, when they are very long, their middle."""
+"""What lies in a run's folder: logs of bounded size without secrets, and the list of packages."""
 
 from __future__ import annotations
 
+import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from accel_bench.documents.redaction import Redactor
-from accel_bench.runner import logs
-from accel_bench.runner.logs import log_tail, redact_file
+from accel_bench.runner import artifacts
+from accel_bench.runner.artifacts import log_tail, packages_list, redact_file
 
 SECRET = "canary-0123456789"
 
@@ -30,7 +32,7 @@ def test_a_file_without_secrets_stays_as_it_is(tmp_path: Path, redactor: Redacto
 def test_a_secret_across_two_blocks_is_taken_out(
     tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(artifacts, "BLOCK_BYTES", 10)
     path = tmp_path / "log"
     path.write_text(f"some {SECRET} words\nand more\n")
     redact_file(path, redactor, shorten=True)
@@ -41,8 +43,8 @@ def test_a_secret_across_two_blocks_is_taken_out(
 def test_a_very_long_log_keeps_its_beginning_and_its_end(
     tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(artifacts, "KEPT_BYTES", 100)
+    monkeypatch.setattr(artifacts, "BLOCK_BYTES", 10)
     path = tmp_path / "log"
     path.write_text("".join(f"line {number}\n" for number in range(1000)))
     redact_file(path, redactor, shorten=True)
@@ -56,7 +58,7 @@ def test_a_very_long_log_keeps_its_beginning_and_its_end(
 def test_what_is_not_to_be_shortened_stays_whole(
     tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
+    monkeypatch.setattr(artifacts, "KEPT_BYTES", 100)
     path = tmp_path / "log"
     path.write_text(SECRET + "x" * 1000)
     redact_file(path, redactor, shorten=False)
@@ -65,3 +67,13 @@ def test_what_is_not_to_be_shortened_stays_whole(
 
 def test_the_tail_of_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert log_tail(tmp_path / "nothing") == ""
+
+
+def test_the_list_of_packages_pins_each_distribution_once_and_marks_checkouts() -> None:
+    lines = packages_list().splitlines()
+    assert f"pydantic=={metadata.version('pydantic')}" in lines
+    names = [line.partition("==")[0].lower() for line in lines]
+    assert names == sorted(set(names))
+    (own,) = (line for line in lines if line.startswith("accel-bench=="))
+    version = re.escape(metadata.version("accel-bench"))
+    assert re.fullmatch(rf"accel-bench=={version}( @ [0-9a-f]{{7,40}}(\+dirty\S*)?)?", own)
