@@ -140,9 +140,15 @@ def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
 
 @hookspec
 def report_evidence(run: Run) -> dict[str, JsonValue]:
-    """All. After the window: return JSON that shows that the plugin acted."""
+    """All. After the window: return JSON that shows that the plugin acted.
+
+    What another hook gives to `run.on_evidence` is called here too, and needs no state of its own.
+    """
 
 
 @hookspec
 def close_run(run: Run) -> None:
-    """All. Always, whatever happened: undo what was changed outside the model."""
+    """All. Always, whatever happened: undo what was changed outside the model.
+
+    What another hook gives to `run.on_close` is called afterwards, the last one first.
+    """

@@ -146,6 +146,17 @@ class Run:
     trace: Trace = field(default_factory=Trace)
     """Stages passed so far."""
 
+    active_plugin: Any = None
+    """The plugin whose hook core is calling, to which `on_close` and `on_evidence` attribute."""
+
+    undo_callbacks: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
+    """What `on_close` has registered, each with its plugin; core calls them."""
+
+    evidence_callbacks: list[tuple[Any, Callable[[], dict[str, JsonValue]]]] = field(
+        default_factory=list
+    )
+    """What `on_evidence` has registered, each with its plugin; core calls them."""
+
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("accel_bench"))
     """Writes to the log of the rank."""
 
@@ -177,6 +188,32 @@ class Run:
     def on_first_rank(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0
+
+    def on_close(self, undo: Callable[[], object]) -> None:
+        """Register a call that undoes what the calling plugin has changed outside the model.
+
+        Call this within a hook. However the run ends, core calls `undo` after all `close_run`
+        hooks, the last registered first. An error is logged and attributed to the plugin; the other
+        calls are still made.
+        """
+        self.undo_callbacks.append((self.active_plugin, undo))
+
+    def on_evidence(self, report: Callable[[], dict[str, JsonValue]]) -> None:
+        """Register a call that returns JSON that shows that the calling plugin acted.
+
+        Call this within a hook. Core calls `report` together with `report_evidence`, after the
+        window; what a plugin's calls and its hook return is stored as one mapping.
+        """
+        self.evidence_callbacks.append((self.active_plugin, report))
+
+    @contextlib.contextmanager
+    def calling(self, plugin: Any) -> Iterator[None]:
+        """Attribute to `plugin` what is registered within the block; core enters it."""
+        before, self.active_plugin = self.active_plugin, plugin
+        try:
+            yield
+        finally:
+            self.active_plugin = before
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
         """Return the folder with the content of `key`, calling `fill(folder)` when it is not there

@@ -194,7 +194,8 @@ def test_a_hook_of_all_optimizers_that_is_left_is_named_and_removed(tmp_path: Pa
 @pytest.mark.parametrize("evidence", ["None", "{}", "{'replaced': 0}"])
 def test_missing_evidence_is_named(tmp_path: Path, evidence: str) -> None:
     (found,) = violations(tmp_path, source(evidence=evidence), scenario=NULL)
-    assert found.startswith("evidence: report_evidence")
+    assert found.startswith("evidence: ")
+    assert "report_evidence" in found
 
 
 def test_evidence_that_is_no_json_ends_the_run(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_an_architecture_on_which_it_fails_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("os.environ['LEFT'] = 'x'", "undone by close_run: {where}: the environment variable LEFT"),
+        ("os.environ['LEFT'] = 'x'", "undone at the end: {where}: the environment variable LEFT"),
         ("self.count = 0", "evidence: {where}: report_evidence returns nothing but zeros"),
         ("run.model.lm_head.weight.data *= 8", "loss of the baseline: {where}: the loss differs"),
     ],
@@ -312,7 +313,7 @@ def test_a_fault_in_one_setting_alone_is_named(  # noqa: PLR0917
 def test_what_every_run_leaves_is_said_once(tmp_path: Path) -> None:
     text = source(acting="os.environ['LEFT'] = 'x'")
     (found,) = violations(tmp_path, text, dtypes=("bfloat16",))
-    assert found.startswith("undone by close_run: the environment variable LEFT")
+    assert found.startswith("undone at the end: the environment variable LEFT")
 
 
 def test_a_dtype_in_which_not_even_the_baseline_trains_is_unproven(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.validation import hook_arguments, validation_problems, wrong_declarations
 from accel_bench.result import PluginVersion
+from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import Use
 
@@ -84,7 +85,7 @@ class ActivePlugins:
         for plugin, found in self.call_all(hook, **arguments):
             if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
                 raise wrong_answer(plugin, hook, "a list", found)
-            with attribute_errors_to(plugin, hook):
+            with _calling(plugin, hook, arguments):
                 items = [] if found is None else list(found)
             yield plugin, items
 
@@ -132,7 +133,7 @@ class ActivePlugins:
 
     def _call(self, plugin: ActivePlugin, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
         """Call one implementation with the arguments that it takes."""
-        with attribute_errors_to(plugin, found.function.__name__):
+        with _calling(plugin, found.function.__name__, arguments):
             return found.function(*(arguments[name] for name in found.argnames))
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
@@ -273,6 +274,15 @@ def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
     except BaseException as error:
         problem = ": ".join(filter(None, (type(error).__name__, str(error))))
         raise HookError(plugin.name, plugin.distribution, what, problem) from error
+
+
+@contextlib.contextmanager
+def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Attribute to a plugin what its hook raises, and what it registers with the run."""
+    run = arguments.get("run")
+    registers = run.calling(plugin) if isinstance(run, Run) else contextlib.nullcontext()
+    with attribute_errors_to(plugin, hook), registers:
+        yield
 
 
 def _claims(plugin: ActivePlugin, hook: str) -> bool:

@@ -19,12 +19,33 @@ the product's own code from planning to the result. `check_plugin` does that sev
 the same work without the plugin, and raises one AssertionError that lists every clause of the
 contract that is violated. What it returns, and prints for `pytest -rP`, says too what could not be
 proven here, such as everything about a plugin that needs a GPU.
+
+A test that calls hooks itself makes what they take by `make_run(folder, scenario)` and
+`make_machine()`; `evidence_of(run)` and `close_run(run)` make the calls that hooks registered by
+`run.on_evidence` and `run.on_close`.
 """
 
 from __future__ import annotations
 
 from accel_bench.testing.check import check_plugin
+from accel_bench.testing.factory import (
+    close_run,
+    evidence_of,
+    make_experiment,
+    make_machine,
+    make_run,
+)
 from accel_bench.testing.report import Clause, Report
 from accel_bench.testing.running import run_plugin
 
-__all__ = ["Clause", "Report", "check_plugin", "run_plugin"]
+__all__ = [
+    "Clause",
+    "Report",
+    "check_plugin",
+    "close_run",
+    "evidence_of",
+    "make_experiment",
+    "make_machine",
+    "make_run",
+    "run_plugin",
+]

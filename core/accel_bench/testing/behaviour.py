@@ -17,7 +17,7 @@ from accel_bench.testing.trials import TrialRuns, losses, own_reasons
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change what is trained."""
 
-UNDONE = "undone by close_run"
+UNDONE = "undone at the end"
 """Name of the clause about what outlives a run."""
 
 ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
@@ -101,7 +101,7 @@ def _undone(carried: Execution, known: Collection[str] = (), where: str = "") ->
     """What the process still shows of the run after `close_run`, but for what is known already."""
     for text in carried.left:
         if text not in known:
-            yield violated(UNDONE, f"{where}{text}; put it back in close_run")
+            yield violated(UNDONE, f"{where}{text}; undo it by run.on_close or close_run")
 
 
 def _after_failure(trials: TrialRuns, trial: Trial, carried: Execution) -> Iterator[Clause]:
@@ -109,12 +109,14 @@ def _after_failure(trials: TrialRuns, trial: Trial, carried: Execution) -> Itera
     failed, where = trials.fail(trial), "after a run that failed once processes were prepared: "
     yield from _undone(failed, carried.left, where)
     log = failed.result.log_tail.strip()
-    if f"close_run of {trials.name}\n" in log:
-        yield violated(
-            UNDONE,
-            f"{where}close_run raised {log.rpartition('failed in close_run: ')[2]}; it is called "
-            "always: set in __init__ what it reads",
-        )
+    for hook in ("close_run", "on_close"):
+        if f"{hook} of {trials.name}\n" in log:
+            raised = log.rpartition(f"failed in {hook}: ")[2]
+            yield violated(
+                UNDONE,
+                f"{where}{hook} raised {raised}; it is called always: set in __init__ what it "
+                "reads",
+            )
 
 
 def _adapter(trials: TrialRuns, result: Result) -> Clause:
@@ -145,11 +147,10 @@ def _evidence(trials: TrialRuns, result: Result) -> Clause:
         return proven("evidence", ", ".join(shown))
     if trials.slots == ("metrics",) and metrics:
         return proven("evidence", "its metrics")
-    nothing = "returns nothing but zeros" if shown else "returns nothing"
-    what = nothing if shown is not None else "is not implemented, or returns None"
+    nothing = "report_evidence returns nothing but zeros" if shown else "report_evidence is empty"
+    what = nothing if shown is not None else "there is no run.on_evidence and no report_evidence"
     return violated(
-        "evidence",
-        f"report_evidence {what}; return counts that could only be there if it acted",
+        "evidence", f"{what}; return counts that could only be there if the plugin acted"
     )
 
 

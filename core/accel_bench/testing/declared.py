@@ -90,7 +90,7 @@ def light_import(
         yield violated(
             name,
             f"importing {module} sets the environment variables {', '.join(changed)}; set them in "
-            "prepare_process and put them back in close_run",
+            "prepare_process and put them back by run.on_close",
         )
     if not heavy and not changed:
         yield proven(name, f"importing {module} brings no heavy package and sets nothing")
@@ -109,7 +109,7 @@ def _light_planning(imported: Sequence[str], changed: Sequence[str]) -> Clause:
         return violated(
             name,
             f"{hooks} sets the environment variables {', '.join(changed)} in the process that "
-            "plans, for all stacks; set them in prepare_process and put them back in close_run",
+            "plans, for all stacks; set them in prepare_process and put them back by run.on_close",
         )
     return proven(name, "planning brings no torch and sets nothing")
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
-from accel_bench.plugins.manager import ActivePlugins, wrong_answer
+from accel_bench.plugins.manager import (
+    ActivePlugin,
+    ActivePlugins,
+    attribute_errors_to,
+    wrong_answer,
+)
 from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
@@ -41,20 +47,30 @@ def collect_metrics(active: ActivePlugins, run: Run, findings: RankRecord) -> No
 
 
 def collect_evidence(active: ActivePlugins, run: Run, findings: RankRecord) -> None:
-    """Let every plugin show that it acted; what it shows must be JSON."""
-    for member, shown in active.call_all("report_evidence", run=run):
+    """Collect the evidence of every plugin, which must be JSON, from its hook and its callbacks."""
+    for member, hook, shown in _reports(active, run):
         if shown is None:
             continue
         if not isinstance(shown, dict):
-            raise wrong_answer(member, "report_evidence", "a dict", shown)
+            raise wrong_answer(member, hook, "a dict", shown)
         try:
             json.dumps(shown, allow_nan=False)
         except (TypeError, ValueError) as error:
             problem = f"returned what is not JSON: {error}"
-            raise HookError(member.name, member.distribution, "report_evidence", problem) from error
-        # A stack may use what a slot uses too, which then has nothing to show.
-        if shown or member.name not in findings.evidence:
-            findings.evidence[member.name] = shown
+            raise HookError(member.name, member.distribution, hook, problem) from error
+        # A stack may use what a slot uses too, and only one of the two acts.
+        findings.evidence.setdefault(member.name, {}).update(shown)
+
+
+def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
+    """Yield each plugin with the hook or callback that was called, and what that returned."""
+    for member in active.plugins:
+        yield member, "report_evidence", active.call_plugin(member, "report_evidence", run=run)
+        for owner, report in run.evidence_callbacks:
+            if owner is member:
+                with attribute_errors_to(member, "on_evidence"):
+                    shown = report()
+                yield member, "on_evidence", shown
 
 
 def check_window(window: Window) -> None:

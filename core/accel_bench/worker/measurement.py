@@ -5,8 +5,10 @@ This file is longer than others because it is read once, in the order in which t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,12 @@ from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
+from accel_bench.plugins.manager import (
+    ActivePlugin,
+    ActivePlugins,
+    attribute_errors_to,
+    wrong_answer,
+)
 from accel_bench.result import RankResult
 from accel_bench.run import Device, Run
 from accel_bench.worker import settings
@@ -139,7 +146,8 @@ def run_rank(
     waits.start()
     stopwatch.start()
     try:
-        engine.run(stopwatch)
+        with run.calling(active.answers("build_engine")):
+            engine.run(stopwatch)
     finally:
         waits.stop()
         if probe is not None:
@@ -268,18 +276,34 @@ def check_first_step(
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:
-    """Give every plugin its `close_run`, whatever the others do; return the first error."""
+    """Call every `close_run`, then what `run.on_close` registered; return the first error.
+
+    An error is logged, and the other plugins are closed all the same.
+    """
     heartbeat.phase = "close_run"
-    first: BaseException | None = None
+    errors: list[BaseException] = []
     for member in active.plugins:
-        try:
+        with _log_error(run, "close_run", member, errors):
             active.call_plugin(member, "close_run", run=run)
-        except BaseException as error:
-            run.logger.exception("close_run of %s", member.name)
-            first = first or error
+    while run.undo_callbacks:
+        owner, undo = run.undo_callbacks.pop()
+        with _log_error(run, "on_close", owner, errors), attribute_errors_to(owner, "on_close"):
+            undo()
     try:
         settings.leave_process_group()
     except Exception:
         # The other ranks may be gone; what was measured is measured.
         run.logger.exception("the process group could not be left")
-    return first
+    return next(iter(errors), None)
+
+
+@contextlib.contextmanager
+def _log_error(
+    run: Run, hook: str, member: ActivePlugin, errors: list[BaseException]
+) -> Iterator[None]:
+    """Log whatever is raised within the block, and keep it in `errors`."""
+    try:
+        yield
+    except BaseException as error:
+        run.logger.exception("%s of %s", hook, getattr(member, "name", "core"))
+        errors.append(error)

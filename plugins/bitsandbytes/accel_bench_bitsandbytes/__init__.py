@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -111,8 +112,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
     def __init__(self, options: BitsAndBytesOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._base: QuantizedBase | None = None
-        self._optimizer: Any = None
-        self._cast_level: int | None = None
         if options.quant_type == "none":
             # Its optimizers train whole models as well. Core asks the instance before a run, and
             # the class only for what `--plugin` adds to a scenario that has no adapter.
@@ -152,35 +151,38 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import bitsandbytes, and keep a line for each int8 layer of each step out of the log."""
-        from accel_bench_bitsandbytes import impl  # noqa: F401
+        from accel_bench_bitsandbytes import impl
 
         if self.options.quant_type == "int8":
             logger = logging.getLogger(CAST_LOGGER)
-            self._cast_level = logger.level
+            run.on_close(functools.partial(logger.setLevel, logger.level))
             logger.setLevel(logging.ERROR)
+        run.on_evidence(lambda: {"bitsandbytes": impl.library_version()})
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return the model with the linear layers of its blocks quantized, frozen as a whole."""
         from accel_bench_bitsandbytes.impl import QuantizedBase
 
-        self._base = QuantizedBase(run, self.options)
-        return self._base.model
+        self._base = base = QuantizedBase(run, self.options)
+        run.on_evidence(lambda: base.evidence)
+        return base.model
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         """Return the optimizer over what requires a gradient."""
-        from accel_bench_bitsandbytes.impl import build_optimizer
+        from accel_bench_bitsandbytes.impl import build_optimizer, describe_optimizer
 
         assert self.options.optimizer is not None
         slot = run.scenario.optimizer
-        self._optimizer = build_optimizer(
+        optimizer = build_optimizer(
             self.options.optimizer,
             run.model.parameters(),
             run.scenario.train.learning_rate,
             optimizer_arguments(self.options.optimizer, slot.use, slot.options),
         )
-        return self._optimizer
+        run.on_evidence(lambda: {"optimizer": describe_optimizer(optimizer)})
+        return optimizer
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
@@ -189,27 +191,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             return []
         return [quantize_seconds(self._base.quantize_seconds)]
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was quantized and how, and which optimizer keeps what state."""
-        if self._base is None and self._optimizer is None:
-            return {}
-        from accel_bench_bitsandbytes.impl import describe_optimizer, library_version
-
-        found: dict[str, Any] = {"bitsandbytes": library_version()}
-        if self._base is not None:
-            found |= self._base.evidence
-        if self._optimizer is not None:
-            found["optimizer"] = describe_optimizer(self._optimizer)
-        return found
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Let go of the model and give bitsandbytes its log back."""
-        self._base = self._optimizer = None
-        if self._cast_level is not None:
-            logging.getLogger(CAST_LOGGER).setLevel(self._cast_level)
-            self._cast_level = None
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:

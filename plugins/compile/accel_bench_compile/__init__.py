@@ -122,10 +122,8 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     def __init__(self, options: TorchCompileOptions, name: str = "") -> None:
         super().__init__(options, name)
-        self._compilation: Compilation | None = None
         self._cache: CompileCache | None = None
         self._capture: Capture | None = None
-        self._variables = Variables()
 
     def claims(self) -> frozenset[str]:
         """Of the one-answer hooks, compiling."""
@@ -153,12 +151,15 @@ class TorchCompile(Plugin[TorchCompileOptions]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Tell inductor and triton where their caches are."""
-        self._variables.remember(*SET_BY_TORCH)
+        variables = Variables()
+        run.on_close(variables.put_back)
+        variables.remember(*SET_BY_TORCH)
         if not self.options.uses_inductor:
             return
-        self._cache = CompileCache(self.options.cache, run, self._variables)
+        self._cache = CompileCache(self.options.cache, run, variables)
+        run.on_close(self._cache.close)
         if _cores() <= FEW_CORES:
-            self._variables.offer("TORCHINDUCTOR_COMPILE_THREADS", "1")
+            variables.offer("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     @hookimpl
     def compile_model(self, run: Run) -> None:
@@ -166,9 +167,11 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import Compilation
 
-        self._compilation = Compilation(run.model, self.options)
+        compilation = Compilation(run.model, self.options)
+        run.on_close(compilation.undo)
         if self.options.asks_cudagraphs and run.device.type == "cuda":
             self._capture = Capture(run.device.index)
+        run.on_evidence(lambda: self._evidence(compilation))
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
@@ -195,31 +198,16 @@ class TorchCompile(Plugin[TorchCompileOptions]):
             degrades=bool(problem),
         )
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
+
+    def _evidence(self, compilation: Compilation) -> dict[str, Any]:
         """What was compiled, how long that took, what was left uncompiled, what was cached."""
-        if self._compilation is None:
-            return {}
-        found = self._compilation.evidence()
+        found = compilation.evidence()
         lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
         return {
             **found,
             **({"cache": None} if self._cache is None else self._cache.evidence(*lookups)),
             "cudagraphs": None if self._capture is None else self._capture.evidence(),
         }
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: the compiled calls, the compiler's state, a cold cache, the environment."""
-        try:
-            if self._compilation is not None:
-                self._compilation.undo()
-        finally:
-            self._compilation = self._capture = None
-            if self._cache is not None:
-                self._cache.close()
-                self._cache = None
-            self._variables.put_back()
 
 
 def _missing_tools(device: str, machine: Machine) -> Iterator[str]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from pydantic import Field
 
 from accel_bench import Options, Plugin, Run, hookimpl
-
-if TYPE_CHECKING:
-    from .impl import Freezing
 
 
 class ExampleOptions(Options):
@@ -26,25 +21,14 @@ class Example(Plugin[ExampleOptions]):
     # the loss is to say so.
     Options = ExampleOptions
 
-    def __init__(self, options: ExampleOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._freezing: Freezing | None = None
-
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Freeze in place; a plugin that makes a new model returns it instead."""
+        """Freeze in place; a plugin that makes a new model returns it instead.
+
+        Core calls `undo` when the run ends, however it ends, and stores what `counts` returns.
+        """
         from .impl import Freezing
 
-        self._freezing = Freezing(run.model, self.options.trainable_blocks)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Show that it acted: how many parameters were frozen, and how many are trained."""
-        return self._freezing.counts() if self._freezing is not None else {}
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo, whatever happened; the run may have failed before anything was frozen."""
-        if self._freezing is not None:
-            self._freezing.undo()
-            self._freezing = None
+        freezing = Freezing(run.model, self.options.trainable_blocks)
+        run.on_close(freezing.undo)
+        run.on_evidence(freezing.counts)

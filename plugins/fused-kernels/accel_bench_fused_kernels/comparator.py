@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from pydantic import model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench_fused_kernels.plugin import INTERPRETER
-
-if TYPE_CHECKING:
-    from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
 
 class LigerOptions(Options):
@@ -70,10 +67,6 @@ class Liger(Plugin[LigerOptions]):
     loss_tolerance: ClassVar[float | None] = 4e-3
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, options: LigerOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._patch: LigerPatch | None = None
-
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say that Triton's kernels need a GPU."""
@@ -103,17 +96,7 @@ class Liger(Plugin[LigerOptions]):
         from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
         wanted = self.options.model_dump(exclude_none=True)
-        self._patch = LigerPatch(run.model)
-        self._patch.apply(wanted)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What Liger replaced."""
-        return {} if self._patch is None else self._patch.evidence()
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: what Liger changed in the model, its modeling module and torch."""
-        if self._patch is not None:
-            self._patch.undo()
-            self._patch = None
+        patch = LigerPatch(run.model)
+        run.on_close(patch.undo)
+        run.on_evidence(patch.evidence)
+        patch.apply(wanted)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, architecture_of, hookimpl
 from accel_bench_fused_kernels.rules import RULES, missing
-
-if TYPE_CHECKING:
-    from accel_bench_fused_kernels.impl import FusedModel
 
 PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross_entropy")
 """All parts, in the order in which they are put in; `lora` first, since it covers gated MLPs."""
@@ -124,10 +121,6 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     # linear_cross_entropy does not, for the gradient of an output projection that trains.
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, options: FusedKernelsOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._fused: FusedModel | None = None
-
     def libraries(
         self, device: str, environment: Mapping[str, str]
     ) -> dict[str, tuple[Library | None, str]]:
@@ -176,27 +169,15 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
         from accel_bench_fused_kernels.impl import FusedModel
 
         libraries = self.libraries(run.device.type, os.environ)
-        self._fused = FusedModel(run.model, self.options, libraries)
-        self._fused.install()
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was replaced, how often, with which kernel; what was left out, and why."""
-        if self._fused is None:
-            return {}
-        evidence = self._fused.evidence()
+        fused = FusedModel(run.model, self.options, libraries)
+        run.on_close(fused.undo)
+        fused.install()
+        run.on_evidence(fused.evidence)
         if run.device.type == "cuda":
             from accel_bench_fused_kernels.impl.seen import kernels_seen
 
-            evidence["kernels_seen"] = kernels_seen(run)
-        return evidence
+            run.on_evidence(lambda: {"kernels_seen": kernels_seen(run)})
 
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: the model's code is what it was."""
-        if self._fused is not None:
-            self._fused.undo()
-            self._fused = None
 
 
 def _torch_is_at_least(major: int, minor: int) -> bool:

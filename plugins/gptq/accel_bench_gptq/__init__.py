@@ -144,7 +144,6 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._loaded: Loaded | None = None
-        self._workers_set = False
 
     def claims(self) -> frozenset[str]:
         """Of the one-answer hooks, loading the model."""
@@ -197,7 +196,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         """Import GPTQModel, without what that does to the environment."""
         if WORKERS not in os.environ and (os.cpu_count() or 1) <= FEWEST_WORKERS:
             os.environ[WORKERS] = str(FEWEST_WORKERS)
-            self._workers_set = True
+            run.on_close(lambda: os.environ.pop(WORKERS, None))
         from accel_bench_gptq import loading
 
         loading.import_library()
@@ -208,8 +207,9 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         from accel_bench_gptq import loading
 
         way = self.way(run.scenario.model.weights)
-        self._loaded = loading.load(run, self.options, way)
-        return self._loaded.model
+        self._loaded = loaded = loading.load(run, self.options, way)
+        run.on_evidence(lambda: loaded.evidence)
+        return loaded.model
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
@@ -219,16 +219,3 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         way = self._loaded.way
         scope = "global" if way == "calibrate" else "rank"
         yield quantize_seconds(self._loaded.seconds, scope, kind=way)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was quantized and how, and what multiplies with it."""
-        return {} if self._loaded is None else self._loaded.evidence
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: the environment. The layers go with the model."""
-        self._loaded = None
-        if self._workers_set:
-            os.environ.pop(WORKERS, None)
-            self._workers_set = False

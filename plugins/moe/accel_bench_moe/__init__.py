@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
-
-if TYPE_CHECKING:
-    from accel_bench_moe.impl import Switch
 
 GROUPED_CAPABILITY = (8, 0)
 """Oldest compute capability that transformers gives to torch's grouped product."""
@@ -48,10 +45,6 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
     # of `eager` by up to 1.3e-7 in float32 and 4.8e-4 in bfloat16. This leaves a factor of ten.
     loss_tolerance: ClassVar[float | None] = 5e-3
 
-    def __init__(self, options: MixtureOfExpertsOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._switch: Switch | None = None
-
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say where torch's grouped product would be something else than what was asked for."""
@@ -72,19 +65,10 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
         """Switch the experts' implementation, in place."""
         from accel_bench_moe.impl import Switch
 
-        self._switch = Switch(run.model, self.options.experts)
+        switch = Switch(run.model, self.options.experts)
+        run.on_close(switch.undo)
+        run.on_evidence(switch.evidence)
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """How the experts multiply, how they would have, and how many modules hold some."""
-        return {} if self._switch is None else self._switch.evidence()
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: the model's implementation of experts."""
-        if self._switch is not None:
-            self._switch.undo()
-            self._switch = None
 
 
 def _too_old(machine: Machine, count: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from accel_bench import (
     Batch,
@@ -17,7 +17,7 @@ from accel_bench import (
 )
 
 if TYPE_CHECKING:
-    from accel_bench_padding_free.batches import Attention, FlatBatches
+    from accel_bench_padding_free.batches import Attention
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
@@ -88,10 +88,6 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
     def __init__(self, options: PaddingFreeOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._attention: Attention | None = None
-        self._because = ""
-        self._replaced: SeparatedAttention | None = None
-        self._isolation: float | None = None
-        self._batches: FlatBatches | None = None
 
     def claims(self) -> frozenset[str]:
         """Of the one-answer hooks, making batches."""
@@ -118,12 +114,22 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
         """Replace the attention function, and hold a row of two sequences against one alone."""
         from accel_bench_padding_free.impl import attention, isolation
 
-        self._attention, self._because = attention.choose_attention(run, self.options.attention)
+        self._attention, because = attention.choose_attention(run, self.options.attention)
+        replaced: SeparatedAttention | None = None
         if self._attention in ("flash", "varlen"):
             longest = run.scenario.data.sequence_length
             longest = max(longest, *isolation.PROBE_LENGTHS)
-            self._replaced = attention.SeparatedAttention(run.scenario.model.attention, longest)
-        self._isolation = isolation.prove_isolation(run, self._attention)
+            replaced = attention.SeparatedAttention(run.scenario.model.attention, longest)
+            run.on_close(replaced.undo)
+        difference = isolation.prove_isolation(run, self._attention)
+        run.on_evidence(
+            lambda: {
+                "attention": self._attention,
+                "attention_because": because,
+                "attention_calls": dict(replaced.calls) if replaced else {},
+                "isolation_difference": difference,
+            }
+        )
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
@@ -131,38 +137,6 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
         from accel_bench_padding_free.batches import FlatBatches
 
         assert self._attention is not None
-        self._batches = FlatBatches(run, self.options.sampler, self._attention)
-        return iter(self._batches)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was flattened, how much padding that saved, and what kept sequences apart."""
-        if self._batches is None or self._attention is None:
-            return {}
-        counts = self._batches.counts
-        return {
-            "attention": self._attention,
-            "attention_because": self._because,
-            "attention_calls": dict(self._replaced.calls) if self._replaced else {},
-            "isolation_difference": self._isolation,
-            "sampler": self.options.sampler,
-            "rows": counts.micro_batches,
-            "sequences": counts.sequences,
-            "tokens": counts.tokens,
-            "largest_row_tokens": counts.largest_row,
-            "padding_avoided": 1 - counts.step_tokens / max(counts.padded_tokens, 1),
-            "largest_by_mean_row": (
-                counts.heaviest_tokens
-                * counts.micro_batches_of_all
-                / max(counts.steps * counts.step_tokens, 1)
-            ),
-            "constant_length": self._batches.constant_length,
-        }
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: the attention function."""
-        if self._replaced is not None:
-            self._replaced.undo()
-            self._replaced = None
-        self._batches = None
+        batches = FlatBatches(run, self.options.sampler, self._attention)
+        run.on_evidence(batches.evidence)
+        return iter(batches)

@@ -86,6 +86,24 @@ class FlatBatches:
             for places in shares[self._rank]:
                 yield self._flatten(step[places], supervised)
 
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what was flattened, and how much padding that saved."""
+        counts = self.counts
+        return {
+            "sampler": self._sampler,
+            "rows": counts.micro_batches,
+            "sequences": counts.sequences,
+            "tokens": counts.tokens,
+            "largest_row_tokens": counts.largest_row,
+            "padding_avoided": 1 - counts.step_tokens / max(counts.padded_tokens, 1),
+            "largest_by_mean_row": (
+                counts.heaviest_tokens
+                * counts.micro_batches_of_all
+                / max(counts.steps * counts.step_tokens, 1)
+            ),
+            "constant_length": self.constant_length,
+        }
+
     def _share_out(self, lengths: Sequence[int]) -> Shares:
         """Who gets which samples of a step."""
         if self._sampler == "same":

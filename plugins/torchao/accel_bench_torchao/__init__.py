@@ -22,7 +22,7 @@ from accel_bench import (
 )
 
 if TYPE_CHECKING:
-    from accel_bench_torchao.impl import Float8Training, QuantizedBase
+    from accel_bench_torchao.impl import QuantizedBase
 
 FLOAT8_CAPABILITY = (8, 9)
 """Compute capability from which a GPU multiplies float8."""
@@ -124,7 +124,6 @@ class TorchAO(Plugin[TorchAOOptions]):
     def __init__(self, options: TorchAOOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._base: QuantizedBase | None = None
-        self._training: Float8Training | None = None
         if options.base is None:
             # All weights may train in float8. The class still says yes, so that an adapter is
             # added where nobody has said anything; `adapter: none` in the scenario trains all.
@@ -166,8 +165,9 @@ class TorchAO(Plugin[TorchAOOptions]):
         """Return the scenario's model, each linear layer quantized as soon as it is there."""
         from accel_bench_torchao.impl import QuantizedBase
 
-        self._base = QuantizedBase(self.options)
-        return self._base.load(run)
+        self._base = base = QuantizedBase(self.options)
+        run.on_evidence(lambda: base.evidence)
+        return base.load(run)
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
@@ -175,8 +175,10 @@ class TorchAO(Plugin[TorchAOOptions]):
         if self.options.base is None:
             from accel_bench_torchao.impl import Float8Training
 
-            self._training = Float8Training(self.options)
-            self._training.convert(run.model)
+            training = Float8Training(self.options)
+            run.on_close(training.undo)
+            run.on_evidence(lambda: training.evidence)
+            training.convert(run.model)
         elif self._base is not None:
             self._base.spare_replicas(run.model)
 
@@ -187,19 +189,6 @@ class TorchAO(Plugin[TorchAOOptions]):
             return []
         return [quantize_seconds(self._base.seconds)]
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was quantized or converted, by which configuration, and what it takes."""
-        if self._base is not None:
-            return self._base.evidence
-        return self._training.evidence if self._training is not None else {}
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Undo: torchao's change of the compiler, and layers that were swapped."""
-        if self._training is not None:
-            self._training.undo()
-        self._training = self._base = None
 
 
 def _unusable(name: str) -> str | None:

@@ -4,7 +4,7 @@ and `activation-offload`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -105,25 +105,15 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
         """Set the blocks up; the model's weights and modules stay."""
         from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
 
-        self._checkpointing = Checkpointing(run.model, self.options)
+        self._checkpointing = checkpointing = Checkpointing(run.model, self.options)
+        run.on_close(checkpointing.undo)
+        run.on_evidence(checkpointing.evidence)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
         """Stop counting: nothing but the work is left in the window."""
         if self._checkpointing is not None:
             self._checkpointing.stop_counting()
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """How many blocks, and how often they were computed in the warm-up."""
-        return {} if self._checkpointing is None else self._checkpointing.evidence()
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Give the blocks back their own setting."""
-        if self._checkpointing is not None:
-            self._checkpointing.undo()
-            self._checkpointing = None
 
 
 class OffloadOptions(Options):
@@ -154,7 +144,11 @@ class ActivationOffload(Plugin[OffloadOptions]):
         """Bind the decoder's forward."""
         from accel_bench.builtin.accelerations.offload_impl import Offloading
 
-        self._offloading = Offloading(run.model, self.options.minimum_bytes, run.device.type)
+        self._offloading = offloading = Offloading(
+            run.model, self.options.minimum_bytes, run.device.type
+        )
+        run.on_close(offloading.undo)
+        run.on_evidence(offloading.evidence)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
@@ -170,15 +164,3 @@ class ActivationOffload(Plugin[OffloadOptions]):
                     "model; lower minimum_bytes, or compile blocks"
                 ]
             )
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Tensors and bytes that one forward pass moved."""
-        return {} if self._offloading is None else self._offloading.evidence()
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Give the decoder its forward back."""
-        if self._offloading is not None:
-            self._offloading.undo()
-            self._offloading = None

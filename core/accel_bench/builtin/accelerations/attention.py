@@ -7,14 +7,11 @@ what was effective. What is left to choose is sdpa's: its kernels, called backen
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
-
-if TYPE_CHECKING:
-    from accel_bench.builtin.accelerations.attention_impl import Backends
 
 Backend: TypeAlias = Literal["flash", "cudnn", "efficient", "math"]
 
@@ -81,10 +78,6 @@ class AttentionBackends(Plugin[AttentionOptions]):
     # flash and math differed by 1e-7 in float32 and 4.5e-4 in bfloat16: a factor of ten is left.
     loss_tolerance: ClassVar[float | None] = 5e-3
 
-    def __init__(self, options: AttentionOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._backends: Backends | None = None
-
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say which of the kernels this device, or this dtype, does not have."""
@@ -101,24 +94,13 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Set them for the process: torch has no setting for one model."""
+        """Set them for the process: torch has no setting for one model.
+
+        As evidence they are reported in their order, with the kernel that one call like the model's
+        really uses. What the model itself used is in core's `effective`, where nothing is compiled.
+        """
         from accel_bench.builtin.accelerations.attention_impl import Backends
 
-        self._backends = Backends(self.options.backends)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """The kernels in their order, and that which one call like the model's really uses.
-
-        What the model itself used is in core's `effective`, where nothing is compiled.
-        """
-        if self._backends is None:
-            return {}
-        return self._backends.evidence(run)
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Give torch back what was enabled, in its order."""
-        if self._backends is not None:
-            self._backends.undo()
-            self._backends = None
+        backends = Backends(self.options.backends)
+        run.on_close(backends.undo)
+        run.on_evidence(lambda: backends.evidence(run))

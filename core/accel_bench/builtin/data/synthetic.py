@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -71,18 +71,15 @@ class Synthetic(Plugin[SyntheticOptions]):
 
     Options = SyntheticOptions
 
-    def __init__(self, options: SyntheticOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._made: TokenDataset | None = None
-
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Make up the samples from `data.seed`."""
         from accel_bench.builtin.data import synthetic_impl
 
         data = run.scenario.data
-        self._made = synthetic_impl.make_up(self.options, data.sequence_length, data.seed)
-        return self._made
+        made = synthetic_impl.make_up(self.options, data.sequence_length, data.seed)
+        run.on_evidence(lambda: synthetic_impl.evidence(made, self.options))
+        return made
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
@@ -91,32 +88,3 @@ class Synthetic(Plugin[SyntheticOptions]):
 
         padding = "none" if self.options.lengths is None else self.options.padding
         return dataset_impl.batches_of(run, padding)
-
-    @hookimpl
-    def report_evidence(self) -> dict[str, Any]:
-        """What was trained on; nothing where another plugin brought the data."""
-        made = self._made
-        if made is None:
-            return {}
-        return {
-            "samples": len(made),
-            "tokens": int(made.lengths.sum()),
-            "vocab_size": made.vocab_size,
-            "distinct_tokens": self.options.distinct_tokens,
-            "pattern": self.options.pattern,
-            "fingerprint": made.fingerprint,
-            "constant_length": self.options.lengths is None,
-            **self._length_evidence(made),
-        }
-
-    def _length_evidence(self, made: TokenDataset) -> dict[str, Any]:
-        """What lengths were drawn; nothing where there is only one."""
-        if self.options.lengths is None:
-            return {}
-        lengths = made.lengths
-        return {
-            "shortest": int(lengths.min()),
-            "mean_length": float(lengths.mean()),
-            "longest": int(lengths.max()),
-            "share_cut": float((lengths == made.sequence_length).mean()),
-        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,28 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
         more_samples="raise data.samples",
     )
     return made if options.lengths is None else _shortened(made, options.lengths, seed)
+
+
+def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
+    """Return JSON of what is trained on, with the lengths where they were drawn."""
+    found = {
+        "samples": len(made),
+        "tokens": int(made.lengths.sum()),
+        "vocab_size": made.vocab_size,
+        "distinct_tokens": options.distinct_tokens,
+        "pattern": options.pattern,
+        "fingerprint": made.fingerprint,
+        "constant_length": options.lengths is None,
+    }
+    if options.lengths is None:
+        return found
+    return {
+        **found,
+        "shortest": int(made.lengths.min()),
+        "mean_length": float(made.lengths.mean()),
+        "longest": int(made.lengths.max()),
+        "share_cut": float((made.lengths == made.sequence_length).mean()),
+    }
 
 
 def draw_lengths(wanted: Lengths, samples: int, longest: int, seed: int) -> Integers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -82,10 +82,6 @@ class Text(Plugin[TextOptions]):
 
     Options = TextOptions
 
-    def __init__(self, options: TextOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._evidence: dict[str, Any] = {}
-
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Digest of the selected text, and of a finished tokenizer; None when it cannot be read."""
         return None if list(self.check_scenario()) else content_fingerprint(self.options)
@@ -119,7 +115,7 @@ class Text(Plugin[TextOptions]):
 
         folder = text_impl.tokenized(run, self.options)
         dataset = text_impl.load(folder, self.options, run.scenario.data.sequence_length)
-        self._evidence = text_impl.evidence(folder, dataset, self.options)
+        run.on_evidence(lambda: text_impl.evidence(folder, dataset, self.options))
         return dataset
 
     @hookimpl
@@ -130,10 +126,6 @@ class Text(Plugin[TextOptions]):
         padding = "none" if self.options.packing else self.options.padding
         return dataset_impl.batches_of(run, padding)
 
-    @hookimpl
-    def report_evidence(self) -> dict[str, Any]:
-        """What was trained on; nothing when another plugin loaded the data."""
-        return self._evidence
 
 
 def content_fingerprint(options: TextOptions) -> str:

@@ -37,10 +37,6 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     requires = ("accelerate>=1.1",)
     strategy = "DistributedDataParallel"
 
-    def __init__(self, options: HFTrainerOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._engine: Any = None
-
     def claims(self) -> frozenset[str]:
         """The engine, and the wrapping that would otherwise be the plugin's of `parallel`."""
         return frozenset({"build_engine", "parallelize_model"})
@@ -73,10 +69,6 @@ class HFTrainer(Plugin[HFTrainerOptions]):
         """Return the Trainer, ready to start."""
         from accel_bench.builtin.engines.hf_trainer_impl import HFTrainerEngine
 
-        self._engine = HFTrainerEngine(run, self.options)
-        return self._engine
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Show how many steps Trainer counted, and what it made of model and processes."""
-        return {} if self._engine is None else self._engine.evidence()
+        engine = HFTrainerEngine(run, self.options)
+        run.on_evidence(engine.evidence)
+        return engine

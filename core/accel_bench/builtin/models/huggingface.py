@@ -38,10 +38,6 @@ class HuggingFace(Plugin[Options]):
     wrong loss with it, without a word.
     """
 
-    def __init__(self, options: Options, name: str = "") -> None:
-        super().__init__(options, name)
-        self._loaded: dict[str, Any] = {}
-
     def fingerprint(self, experiment: Experiment) -> str | None:
         """SHA-256 over the files of the model's local directory; None where it has none."""
         model = experiment.scenario.model
@@ -72,24 +68,16 @@ class HuggingFace(Plugin[Options]):
         from accel_bench.modeling import loading
 
         model = loading.load_base_model(run)
-        self._loaded = {
-            "class": type(model).__name__,
-            "parameters": loading.count_parameters(model),
-        }
+        loaded = {"class": type(model).__name__, "parameters": loading.count_parameters(model)}
+
+        def evidence() -> dict[str, Any]:
+            trained = run.model if run.unwrapped_model is None else run.unwrapped_model
+            trainable = loading.count_parameters(trained, trainable=True)
+            return {**loaded, "trainable_parameters": trainable}
+
+        run.on_evidence(evidence)
         return model
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was loaded, and what of it trains; nothing where another plugin loaded the model."""
-        if not self._loaded:
-            return {}
-        from accel_bench.modeling import loading
-
-        model = run.model if run.unwrapped_model is None else run.unwrapped_model
-        return {
-            **self._loaded,
-            "trainable_parameters": loading.count_parameters(model, trainable=True),
-        }
 
 
 def _source_problems(model: ModelUse) -> Iterator[str]:

@@ -34,10 +34,6 @@ class Lora(Plugin[LoraOptions]):
 
     Options = LoraOptions
 
-    def __init__(self, options: LoraOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._adapted: dict[str, Any] = {}
-
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import PEFT and what it imports, so that core can read the memory level in between."""
@@ -51,10 +47,6 @@ class Lora(Plugin[LoraOptions]):
         from accel_bench.builtin.models import lora_impl
 
         model = lora_impl.add_adapter(run.model, self.options, run.scenario.train.seed)
-        self._adapted = lora_impl.describe(model)
+        adapted = {"r": self.options.r, **lora_impl.describe(model)}
+        run.on_evidence(lambda: adapted)
         return model
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """What was adapted and is trained; nothing where another plugin made the adapter."""
-        return {"r": self.options.r, **self._adapted} if self._adapted else {}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
-
-if TYPE_CHECKING:
-    from accel_bench.builtin.optimizers.torch_optimizers_impl import FirstStep
 
 
 class OptimizerOptions(Options):
@@ -97,11 +94,6 @@ class TorchOptimizer(Plugin[OptionsT]):
     optimizer_class: ClassVar[str]
     """Name in torch.optim."""
 
-    def __init__(self, options: OptionsT, name: str = "") -> None:
-        super().__init__(options, name)
-        self._built: Any = None
-        self._first_step: FirstStep | None = None
-
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say what needs all gradients of a step together, unlike `optimizer_in_backward`."""
@@ -113,31 +105,19 @@ class TorchOptimizer(Plugin[OptionsT]):
         """Return the optimizer at the scenario's learning rate."""
         from accel_bench.builtin.optimizers import torch_optimizers_impl as optimizers_impl
 
-        self._built = optimizers_impl.build(
+        built = optimizers_impl.build(
             self.optimizer_class,
             run.model.parameters(),
             run.scenario.train.learning_rate,
             self.options.model_dump(),
         )
-        self._first_step = optimizers_impl.FirstStep(self._built)
-        return self._built
+        first_step = optimizers_impl.FirstStep(built)
+        if self.options.optimizer_in_backward:
+            run.on_close(built.remove)
+        run.on_close(first_step.remove)
+        run.on_evidence(lambda: optimizers_impl.describe(built, first_step))
+        return built
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Class, implementation and number of tensors; nothing where another plugin built one."""
-        if self._built is None or self._first_step is None:
-            return {}
-        from accel_bench.builtin.optimizers import torch_optimizers_impl as optimizers_impl
-
-        return optimizers_impl.describe(self._built, self._first_step)
-
-    @hookimpl
-    def close_run(self, run: Run) -> None:
-        """Take away what was hung on the optimizer and on parameters."""
-        if self._first_step is not None:
-            self._first_step.remove()
-        if self.options.optimizer_in_backward and self._built is not None:
-            self._built.remove()
 
 
 def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:

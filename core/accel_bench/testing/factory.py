@@ -1,0 +1,59 @@
+"""Runs and machines for tests that call a plugin's hooks themselves, and what the hooks registered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accel_bench.machine.info import GPU, Machine
+from accel_bench.run import Device, Run
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.testing.tiny import merged
+
+
+def make_experiment(scenario: Mapping[str, Any] | None = None) -> Experiment:
+    """Return an experiment on a CPU, with the keys of a scenario file merged over that."""
+    written = merged({"resources": {"device": "cpu"}}, scenario or {})
+    return Experiment(
+        id="0" * 12,
+        scenario=Scenario.model_validate_json(json.dumps(written)),
+        stack=Stack(name="baseline"),
+        identity={},
+    )
+
+
+def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attributes: Any) -> Run:
+    """Return the run of one rank on a CPU, which keeps its files in `folder`.
+
+    `attributes` are those of `Run`, such as `model`, which is the unwrapped model too, or `rank`.
+    """
+    attributes.setdefault("unwrapped_model", attributes.get("model"))
+    attributes.setdefault("device", Device("cpu"))
+    return Run(make_experiment(scenario), folder=folder, cache_folder=folder / "cache", **attributes)
+
+
+def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
+    """Return a machine with a GPU for each compute capability, none without any, and no compiler.
+
+    `facts` are further fields of `Machine`.
+    """
+    usual = {"host": "h", "system": "s", "processor": "p", "python": "3", "versions": {}}
+    gpus = tuple(
+        GPU(uuid=f"GPU-{number}", name=f"gpu {number}", compute_capability=one, memory_bytes=1)
+        for number, one in enumerate(capabilities)
+    )
+    return Machine.model_validate({**usual, "cores": 2, "memory_bytes": 1, "gpus": gpus, **facts})
+
+
+def evidence_of(run: Run) -> dict[str, Any]:
+    """Return what the calls of `run.on_evidence` report, in one mapping."""
+    return {key: value for _, report in run.evidence_callbacks for key, value in report().items()}
+
+
+def close_run(run: Run) -> None:
+    """Make the calls of `run.on_close`, the last registered first."""
+    while run.undo_callbacks:
+        run.undo_callbacks.pop()[1]()
