@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench import Run
 from accel_bench.builtin.models.lora import LoraOptions
 from accel_bench.builtin.models.lora_impl import add_adapter
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model
-from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import ModelUse
+from accel_bench.testing import make_run
 
 
 def catalog_model(
@@ -74,12 +73,4 @@ def counted_flops(model: Any, length: int) -> float:
 
 def run_of(model: Any, folder: Path, /, **scenario: Any) -> Run:
     """A run that trains a model."""
-    experiment = Experiment(
-        id="0" * 12,
-        scenario=Scenario.model_validate_json(json.dumps(scenario)),
-        stack=Stack(name="baseline"),
-        identity={},
-    )
-    run = Run(experiment, Device("cpu"), folder, folder, logger=logging.getLogger("test"))
-    run.model = run.unwrapped_model = model
-    return run
+    return make_run(folder, scenario, model=model)

@@ -129,9 +129,9 @@ class Run:
     unwrapped_model: Any = None
     """The model before `parallelize_model`."""
 
-    last_product_repeats: bool | None = None
-    """Whether checkpointing computes the last product of a decoder block again, as core saw in the
-    first step; None where it could not look."""
+    recomputes_last_matmul: bool | None = None
+    """Whether activation checkpointing computes the last matmul of a decoder block again, as core
+    observed in the first step; None where it could not observe that."""
 
     workload: Workload | None = None
     """Matmuls and attentions for a token, as core traced them in the model that trains; set before

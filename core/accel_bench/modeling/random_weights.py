@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.blocks import decoder_blocks
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
 """Takes a module's name and the module with its weights; returns what is to stand in its place."""
@@ -110,7 +111,9 @@ def _in_blocks(
 ) -> tuple[Any, str]:
     """Have the weights of each decoder block made, then those of all else; replace in between."""
     fingerprint = Fingerprint(model)
-    for name, block in blocks_of(model):
+    path, blocks = decoder_blocks(model)
+    for number, block in enumerate(blocks):
+        name = f"{path}.{number}"
         make(name, block)
         fingerprint.look(name, block)
         if replace is not None:
@@ -118,20 +121,6 @@ def _in_blocks(
     make("", model)
     fingerprint.look("", model)
     return model, fingerprint.digest()
-
-
-def blocks_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The decoder blocks with their names: the items of the outermost list that is longest.
-
-    Of a model that reads images too, those of its decoder of text.
-    """
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-    inside = {id(module) for module in decoder.modules() if isinstance(module, nn.ModuleList)}
-    lists = [(n, m) for n, m in model.named_modules() if id(m) in inside]
-    name, found = max(lists, key=lambda item: len(item[1]), default=("", nn.ModuleList()))
-    outer = next(((n, m) for n, m in lists if name.startswith(f"{n}.")), (name, found))
-    for number, block in enumerate(outer[1]):
-        yield f"{outer[0]}.{number}", block
 
 
 def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None:

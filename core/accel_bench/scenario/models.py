@@ -131,6 +131,11 @@ class Scenario(Work):
         """Number of processes, one per device."""
         return self.resources.devices * self.resources.nodes
 
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype that matmuls and attention are computed in."""
+        return self.train.autocast_dtype or self.model.dtype
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, raw: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Runs and machines for tests that call a plugin's hooks themselves, and what the hooks registered."""
+"""Runs and machines for tests that call hooks themselves, and what the hooks have registered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
     """
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))
-    return Run(make_experiment(scenario), folder=folder, cache_folder=folder / "cache", **attributes)
+    experiment, cache = make_experiment(scenario), folder / "cache"
+    return Run(experiment, folder=folder, cache_folder=cache, **attributes)
 
 
 def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
@@ -42,8 +43,8 @@ def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:
     """
     usual = {"host": "h", "system": "s", "processor": "p", "python": "3", "versions": {}}
     gpus = tuple(
-        GPU(uuid=f"GPU-{number}", name=f"gpu {number}", compute_capability=one, memory_bytes=1)
-        for number, one in enumerate(capabilities)
+        GPU(index=n, name=f"GPU {n}", uuid=f"GPU-{n}", memory_bytes=2**34, compute_capability=one)
+        for n, one in enumerate(capabilities)
     )
     return Machine.model_validate({**usual, "cores": 2, "memory_bytes": 1, "gpus": gpus, **facts})
 

@@ -192,7 +192,6 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         return [quantize_seconds(self._base.quantize_seconds)]
 
 
-
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
     """Arguments of an optimizer, from what the scenario's `optimizer` slot says of AdamW.
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_arguments
 
-from accel_bench import Device, Experiment, Machine, Run, Scenario, load_base_model
+from accel_bench import Device, Run, load_base_model
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, ScenarioError
@@ -21,7 +21,15 @@ from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.manager import activate
 from accel_bench.scenario.models import Stack, StackEntry
 from accel_bench.scenario.uses import Use
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import (
+    check_plugin,
+    close_run,
+    evidence_of,
+    make_experiment,
+    make_machine,
+    make_run,
+    run_plugin,
+)
 
 MIXTRAL = {
     "id": "mixtral-8x7b",
@@ -58,47 +66,19 @@ pytestmark = [
 ]
 
 
-def make_scenario(**settings: Any) -> Scenario:
-    """The small llama, two layers of it, on the CPU."""
+def small(**settings: Any) -> dict[str, Any]:
+    """The small llama, two layers of it."""
     model = {"id": "tiny-llama-cpu", "dtype": "bfloat16", "overrides": {"num_hidden_layers": 2}}
-    work = {
-        "model": model,
-        "data": {"sequence_length": 32},
-        "resources": {"device": "cpu"},
-        **settings,
-    }
-    return Scenario.model_validate_json(json.dumps(work))
-
-
-def make_run(folder: Path, **settings: Any) -> Run:
-    """A run of one CPU rank."""
-    experiment = Experiment(
-        id="x", scenario=make_scenario(**settings), stack=Stack(name="s"), identity={}
-    )
-    return Run(experiment, Device("cpu"), folder, folder / "cache")
+    return {"model": model, "data": {"sequence_length": 32}, **settings}
 
 
 def make_plugin(**options: Any) -> BitsAndBytes:
     return BitsAndBytes(BitsAndBytes.Options(**options), "bitsandbytes")
 
 
-def make_machine(**facts: Any) -> Machine:
-    """A machine without a GPU."""
-    return Machine(
-        host="h",
-        system="s",
-        processor="p",
-        cores=2,
-        memory_bytes=1,
-        python="3",
-        versions={},
-        **facts,
-    )
-
-
 def load(folder: Path, options: dict[str, Any], **settings: Any) -> tuple[BitsAndBytes, Run]:
     """A plugin that has loaded its model."""
-    plugin, run = make_plugin(**options), make_run(folder, **settings)
+    plugin, run = make_plugin(**options), make_run(folder, small(**settings))
     plugin.prepare_process(run)
     run.model = plugin.load_model(run)
     return plugin, run
@@ -155,7 +135,7 @@ def test_the_loss_falls_and_gradients_reach_the_adapters_and_nothing_else(tmp_pa
 )
 def test_quantized_layers_take_the_bytes_that_they_promise(tmp_path, options, most):
     plugin, run = load(tmp_path, options)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert json.loads(json.dumps(evidence)) == evidence
     assert evidence["quantized_modules"] == 14
     assert evidence["bits"] == (8 if options["quant_type"] == "int8" else 4)
@@ -170,8 +150,8 @@ def test_quantized_layers_take_the_bytes_that_they_promise(tmp_path, options, mo
 
 
 def test_peft_stores_in_float32_all_that_is_not_quantized(tmp_path):
-    plugin, run = load(tmp_path, {"prepare": "peft"})
-    evidence = plugin.report_evidence(run)
+    _, run = load(tmp_path, {"prepare": "peft"})
+    evidence = evidence_of(run)
     assert set(evidence["upcast_modules"]) == {
         "embed_tokens",
         "input_layernorm",
@@ -185,7 +165,7 @@ def test_peft_stores_in_float32_all_that_is_not_quantized(tmp_path):
 def test_the_quantized_weights_are_those_of_the_plain_model(tmp_path):
     from bitsandbytes.functional import dequantize_4bit
 
-    plain = load_base_model(make_run(tmp_path)).model.layers[1].mlp.down_proj.weight
+    plain = load_base_model(make_run(tmp_path, small())).model.layers[1].mlp.down_proj.weight
     _, run = load(tmp_path, {})
     packed = run.model.model.layers[1].mlp.down_proj.weight
     restored = dequantize_4bit(packed.data, packed.quant_state)
@@ -200,11 +180,11 @@ def count_in_full(shape: tuple[int, ...]) -> int:
 
 def test_no_layer_is_kept_in_full_precision_beside_its_quantized_one(tmp_path):
     shape = (352, 128)
-    plain = load_base_model(make_run(tmp_path))
+    plain = load_base_model(make_run(tmp_path, small()))
     assert count_in_full(shape) == 4
     del plain
-    plugin, run = load(tmp_path, {})
-    assert plugin.report_evidence(run)["quantized_modules"] == 14
+    _, run = load(tmp_path, {})
+    assert evidence_of(run)["quantized_modules"] == 14
     assert count_in_full(shape) == 0
 
 
@@ -233,14 +213,14 @@ def test_a_saved_checkpoint_gives_the_same_logits(tmp_path, options, model):
 
 def test_a_model_that_is_quantized_already_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
-    experiment = make_run(tmp_path, model={"id": str(tmp_path)}).experiment
+    experiment = make_run(tmp_path, small(model={"id": str(tmp_path)})).experiment
     (reason,) = make_plugin().check_scenario(experiment, make_machine())
     assert "quantized already" in reason
 
 
 def test_experts_that_are_one_tensor_are_quantized_too_and_trained_through(tmp_path):
-    plugin, run = load(tmp_path, {}, model=MIXTRAL)
-    evidence = plugin.report_evidence(run)
+    _, run = load(tmp_path, {}, model=MIXTRAL)
+    evidence = evidence_of(run)
     assert evidence["quantized_expert_modules"] == 2
     assert evidence["quantized_share_of_blocks"] > 0.99
     assert evidence["module_classes"]["ParametrizedMixtralExperts"] == 2
@@ -262,8 +242,8 @@ def test_an_option_that_does_not_reach_experts_is_refused_for_them(tmp_path, opt
 
 
 def test_int8_leaves_experts_alone_and_says_which_share_that_is(tmp_path):
-    plugin, run = load(tmp_path, {"quant_type": "int8"}, model=MIXTRAL)
-    assert 0 < plugin.report_evidence(run)["quantized_share_of_blocks"] < 0.5
+    _, run = load(tmp_path, {"quant_type": "int8"}, model=MIXTRAL)
+    assert 0 < evidence_of(run)["quantized_share_of_blocks"] < 0.5
 
 
 @pytest.mark.parametrize("name, state", [("adamw_8bit", 2), ("lion_8bit", 1)])
@@ -304,7 +284,7 @@ def test_an_optimizer_takes_its_settings_from_adamw_and_refuses_others():
 
 
 def test_paged_optimizers_are_skipped_on_a_cpu(tmp_path):
-    experiment = make_run(tmp_path).experiment
+    experiment = make_run(tmp_path, small()).experiment
     plugin = make_plugin(quant_type="none", optimizer="paged_adamw_8bit")
     (reason,) = plugin.check_scenario(experiment, make_machine())
     assert "use adamw_8bit" in reason
@@ -342,23 +322,22 @@ def test_what_it_claims_and_needs_follows_from_the_options():
 def test_a_wrong_option_names_the_plugin_and_the_field(options, field):
     stack = Stack(name="s", uses=(Use(use="bitsandbytes", options=options),))
     with pytest.raises(PluginError, match=rf"(?s)'bitsandbytes'.*{field}"):
-        activate(make_scenario(), stack, allow_torch=True)
+        activate(make_experiment(small()).scenario, stack, allow_torch=True)
 
 
 def test_two_plugins_that_load_the_model_are_refused_by_both_names():
     pytest.importorskip("accel_bench_torchao")
     uses = (Use(use="bitsandbytes"), Use(use="torchao"))
     with pytest.raises(PluginError, match="'bitsandbytes' and 'torchao' both claim load_model"):
-        activate(make_scenario(), Stack(name="s", uses=uses), allow_torch=True)
+        activate(make_experiment(small()).scenario, Stack(name="s", uses=uses), allow_torch=True)
 
 
 def test_closing_gives_the_log_of_bitsandbytes_back(tmp_path):
     before = logging.getLogger(CAST_LOGGER).level
-    plugin, run = load(tmp_path, {"quant_type": "int8"})
+    _, run = load(tmp_path, {"quant_type": "int8"})
     assert logging.getLogger(CAST_LOGGER).level == logging.ERROR
-    plugin.close_run(run)
+    close_run(run)
     assert logging.getLogger(CAST_LOGGER).level == before
-    assert plugin.report_evidence(run) == {}
 
 
 def test_the_plugin_is_imported_without_bitsandbytes_and_torch():

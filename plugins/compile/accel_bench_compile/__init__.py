@@ -198,7 +198,6 @@ class TorchCompile(Plugin[TorchCompileOptions]):
             degrades=bool(problem),
         )
 
-
     def _evidence(self, compilation: Compilation) -> dict[str, Any]:
         """What was compiled, how long that took, what was left uncompiled, what was cached."""
         found = compilation.evidence()

@@ -10,6 +10,7 @@ from torch import nn
 
 from accel_bench import read_compilation, reset_compiler
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench_compile.cudagraphs import StepMarker
 from accel_bench_compile.thunder_backend import make_thunder, thunder_parts
 
@@ -131,23 +132,11 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the model's decoder blocks: its longest list of modules of one class.
-
-    Lists inside of a list, such as the experts of a block, do not count, however long.
-    """
-    uniform = [
-        blocks for blocks in _outer_lists(model) if len({type(block) for block in blocks}) == 1
-    ]
-    if not uniform:
+    """Return the model's decoder blocks. Raises PluginError unless they are all of one class."""
+    _, blocks = decoder_blocks(model)
+    if len({type(block) for block in blocks}) != 1:
         raise PluginError(
             f"torch-compile: {type(model).__name__} has no list of blocks of one class; "
             "use `scope: model` to compile it whole"
         )
-    return max(uniform, key=len)
-
-
-def _outer_lists(module: nn.Module) -> list[list[nn.Module]]:
-    """Contents of all module lists that are not inside of another one."""
-    if isinstance(module, nn.ModuleList):
-        return [list(module)]
-    return [found for child in module.children() for found in _outer_lists(child)]
+    return blocks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 from accel_bench_compile import SET_BY_TORCH, TorchCompile
 from torch import nn
 
-from accel_bench import Device, Experiment, Machine, Run, Scenario
-from accel_bench.scenario.models import Stack
+from accel_bench import Machine, Run
+from accel_bench.testing import close_run, make_machine, make_run
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 """Variables about caches, which torch itself sets when it is first used without them."""
@@ -64,15 +63,11 @@ class Bench:
 
     def run(self, model: nn.Module | None = None, **settings: Any) -> Run:
         """A run of one CPU rank around a model."""
-        written = json.dumps({"resources": {"device": "cpu"}, **settings})
-        scenario = Scenario.model_validate_json(written)
-        experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-        return Run(experiment, Device("cpu"), self.folder, self.folder / "cache", model=model)
+        return make_run(self.folder, settings, model=model)
 
     def machine(self, **facts: Any) -> Machine:
         """A machine without a GPU and, unless told otherwise, without a compiler."""
-        usual = {"host": "h", "system": "s", "processor": "p", "python": "3", "versions": {}}
-        return Machine(**{**usual, "cores": 2, "memory_bytes": 1, **facts})
+        return make_machine(**facts)
 
     def compiled(self, model: nn.Module, **options: Any) -> tuple[TorchCompile, Run]:
         """Compile a model with a plugin that is closed when the test has ended."""
@@ -96,8 +91,8 @@ class Bench:
         return losses
 
     def close(self) -> None:
-        for plugin, run in self._opened:
-            plugin.close_run(run)
+        for _, run in self._opened:
+            close_run(run)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ import pytest
 from accel_bench_compile.cache import CompileCache
 from accel_bench_compile.environment import Variables
 
+from accel_bench.testing import close_run, evidence_of
+
 # What torch says of itself while it imports and traces is not ours to mend.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit"),
@@ -13,40 +15,40 @@ pytestmark = [
 ]
 
 
-def found(bench, plugin, run):
+def found(bench, run):
     """What a short training shows about the cache."""
     bench.train(run.model, steps=1)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     names = ("cache_asked", "cache", "cache_was_empty", "graph_cache_hits", "graph_cache_misses")
     return tuple(evidence[name] for name in names)
 
 
 def test_a_second_process_finds_what_the_first_has_compiled(bench, compiled):
     before = dict(os.environ)
-    plugin, run = compiled(bench.blocks())
-    assert found(bench, plugin, run) == ("warm", "cold", True, 0, 2)
-    plugin.close_run(run)
+    _, run = compiled(bench.blocks())
+    assert found(bench, run) == ("warm", "cold", True, 0, 2)
+    close_run(run)
     assert dict(os.environ) == before
-    plugin, run = compiled(bench.blocks())
-    assert found(bench, plugin, run) == ("warm", "warm", False, 2, 0)
-    assert plugin.report_evidence(run)["autograd_cache_hits"] == 1
+    _, run = compiled(bench.blocks())
+    assert found(bench, run) == ("warm", "warm", False, 2, 0)
+    assert evidence_of(run)["autograd_cache_hits"] == 1
 
 
 def test_a_cold_run_compiles_again_and_its_cache_goes_with_it(bench, compiled):
     kept = [*bench.folder.iterdir()]
     for _ in range(2):
-        plugin, run = compiled(bench.blocks(), cache="cold")
+        _, run = compiled(bench.blocks(), cache="cold")
         assert os.environ["TRITON_CACHE_DIR"].startswith(str(run.folder))
-        assert found(bench, plugin, run) == ("cold", "cold", True, 0, 2)
-        plugin.close_run(run)
+        assert found(bench, run) == ("cold", "cold", True, 0, 2)
+        close_run(run)
     assert [*bench.folder.iterdir()] == kept
 
 
 def test_a_graph_that_inductor_is_told_not_to_cache_is_neither_hit_nor_miss(bench, compiled):
     options = {"fx_graph_cache": False}
-    plugin, run = compiled(bench.blocks(), inductor_options=options)
-    assert found(bench, plugin, run)[1:] == (None, True, 0, 0)
-    assert plugin.report_evidence(run)["graphs"] == 1
+    _, run = compiled(bench.blocks(), inductor_options=options)
+    assert found(bench, run)[1:] == (None, True, 0, 0)
+    assert evidence_of(run)["graphs"] == 1
 
 
 def test_only_a_warm_cache_of_inductor_asks_for_a_rehearsal(bench):

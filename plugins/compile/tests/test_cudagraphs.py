@@ -7,6 +7,7 @@ import torch
 from accel_bench_compile.cudagraphs import Capture, Recordings, StepMarker, read_recordings
 
 from accel_bench import Window
+from accel_bench.testing import close_run, evidence_of
 
 # What torch says of itself while it imports and traces is not ours to mend.
 pytestmark = [
@@ -40,10 +41,10 @@ def test_micro_batches_of_an_optimizer_step_are_one_step(bench, scope):
 
 def test_a_plugin_that_is_closed_marks_no_steps_any_more(bench, compiled):
     model = bench.blocks()
-    plugin, run = compiled(model, backend="cudagraphs")
+    _, run = compiled(model, backend="cudagraphs")
     bench.train(model)
     assert marks() == 2
-    plugin.close_run(run)
+    close_run(run)
     bench.train(model)
     assert marks() == 0
 
@@ -82,14 +83,14 @@ def test_asked_for_and_not_recorded_is_degraded_with_the_reason(bench, compiled)
     (metric,) = plugin.finish_metrics(run, Window(started=0, ended=1))
     assert (metric.name, metric.value, metric.degrades) == ("cuda_graphs", 0, True)
     assert "none was recorded" in metric.reason
-    assert plugin.report_evidence(run)["cudagraphs"]["recorded"] == 0
+    assert evidence_of(run)["cudagraphs"]["recorded"] == 0
 
 
 def test_where_none_were_asked_for_there_is_no_metric(bench, compiled):
     plugin, run = compiled(bench.blocks(), backend="eager")
     plugin.start_metrics(run)
     assert list(plugin.finish_metrics(run, Window(started=0, ended=1))) == []
-    assert plugin.report_evidence(run)["cudagraphs"] is None
+    assert evidence_of(run)["cudagraphs"] is None
 
 
 @pytest.mark.parametrize(

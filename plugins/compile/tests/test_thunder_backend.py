@@ -7,6 +7,7 @@ import pytest
 from accel_bench_compile.thunder_backend import missing_thunder
 
 from accel_bench.errors import PluginError
+from accel_bench.testing import evidence_of
 
 # What torch says of itself while it imports and traces is not ours to mend.
 pytestmark = [
@@ -84,9 +85,9 @@ def test_a_newer_version_is_tried_and_its_failure_is_told(bench, compiled, insta
 def test_who_compiled_what_is_counted(bench, compiled, install):
     install("99.0", WORKING)
     model = bench.blocks()
-    plugin, run = compiled(model, backend="thunder")
+    _, run = compiled(model, backend="thunder")
     assert bench.train(model) == pytest.approx(bench.train(bench.blocks()))
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["thunder"] == {
         "parts": {"thunder": 1, "torch_inductor": 1},
         "split_reasons": ["no such operator"],

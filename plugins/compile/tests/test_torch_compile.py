@@ -16,7 +16,7 @@ from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.scenario.models import StackEntry
-from accel_bench.testing import check_plugin
+from accel_bench.testing import check_plugin, close_run, evidence_of
 
 LAYERS = 3
 
@@ -62,9 +62,9 @@ def train(model: nn.Module, steps: int = 3) -> list[float]:
 @pytest.mark.parametrize("scope, modules", [("block", LAYERS), ("model", 1)])
 def test_the_loss_is_that_of_eager_and_one_graph_serves_all_blocks(compiled, scope, modules):
     model = tiny_llama()
-    plugin, run = compiled(model, backend="aot_eager", scope=scope)
+    _, run = compiled(model, backend="aot_eager", scope=scope)
     assert train(model) == pytest.approx(train(tiny_llama()), rel=TorchCompile.loss_tolerance)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert json.loads(json.dumps(evidence)) == evidence
     assert (evidence["compiled_modules"], evidence["graphs"]) == (modules, 1)
     assert (evidence["graph_breaks"], evidence["recompiles"]) == (0, 0)
@@ -78,18 +78,18 @@ def test_a_checkpointed_model_is_compiled_and_still_learns_the_same(compiled, sc
     checkpointed, plain = tiny_llama(), tiny_llama()
     for model in (checkpointed, plain):
         enable_gradient_checkpointing(model)
-    plugin, run = compiled(checkpointed, backend="aot_eager", scope=scope)
+    _, run = compiled(checkpointed, backend="aot_eager", scope=scope)
     assert train(checkpointed) == pytest.approx(train(plain), rel=1e-3)
-    assert plugin.report_evidence(run)["graphs"] == 1
+    assert evidence_of(run)["graphs"] == 1
 
 
 def test_under_lora_the_base_blocks_are_compiled(compiled):
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(tiny_llama(), LoraConfig(r=2, target_modules=["q_proj"]))
-    plugin, run = compiled(model, backend="aot_eager")
+    _, run = compiled(model, backend="aot_eager")
     train(model)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["module_class"] == "LlamaDecoderLayer"
     # The first block's input needs no gradient and that of the others does: two graphs, not three.
     assert (evidence["graphs"], evidence["recompiles"]) == (2, 1)
@@ -98,18 +98,18 @@ def test_under_lora_the_base_blocks_are_compiled(compiled):
 
 def test_blocks_that_the_compiler_gave_up_on_are_counted(compiled):
     model = ManyWidths()
-    plugin, run = compiled(model, backend="eager", dynamic=False)
+    _, run = compiled(model, backend="eager", dynamic=False)
     model(torch.ones(2, 4))
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["uncompiled_frames"] > 0
     assert "recompile limit" in evidence["graph_break_reasons"][0]
 
 
 def test_a_graph_break_is_counted_and_its_reason_kept(compiled):
     model = Breaking()
-    plugin, run = compiled(model, backend="eager")
+    _, run = compiled(model, backend="eager")
     model(torch.ones(2, 4))
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["graph_breaks"] > 0
     assert "branching" in evidence["graph_break_reasons"][0]
 
@@ -129,14 +129,9 @@ def test_closing_undoes_the_compilation_and_the_environment(bench):
     plugin.compile_model(run)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"].startswith(str(run.cache_folder / "inductor"))
     assert all(block._compiled_call_impl is not None for block in model.model.layers)
-    plugin.close_run(run)
+    close_run(run)
     assert dict(os.environ) == before
     assert all(module._compiled_call_impl is None for module in model.modules())
-    assert plugin.report_evidence(run) == {}
-
-
-def test_closing_a_run_that_never_began_does_nothing(bench):
-    bench.plugin().close_run(bench.run())
 
 
 def test_only_inductor_asks_for_a_rehearsal(bench):
@@ -208,9 +203,9 @@ def test_its_stacks_are_found_and_valid(name, options):
 @pytest.mark.long
 def test_inductor_gives_the_loss_of_eager(compiled):
     model = tiny_llama()
-    plugin, run = compiled(model)
+    _, run = compiled(model)
     assert train(model) == pytest.approx(train(tiny_llama()), rel=1e-3)
-    assert plugin.report_evidence(run)["graphs"] == 1
+    assert evidence_of(run)["graphs"] == 1
 
 
 @pytest.mark.long
@@ -223,9 +218,9 @@ def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled
         return model
 
     model = adapted()
-    plugin, run = compiled(model, backend="eager", scope="model")
+    _, run = compiled(model, backend="eager", scope="model")
     assert train(model) == pytest.approx(train(adapted()), rel=1e-3)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["module_class"] == "PeftModel"
     assert evidence["graph_breaks"] > 0
     assert evidence["uncompiled_frames"] > 0
@@ -236,18 +231,18 @@ def test_blocks_whose_children_have_forwards_of_their_own_share_one_graph(compil
     model = Deep(10)
     for layer in model.layers:
         layer.child.forward = MethodType(doubled, layer.child)
-    plugin, run = compiled(model, backend="eager")
+    _, run = compiled(model, backend="eager")
     assert model(torch.ones(2)).tolist() == [2.0**10] * 2
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert (evidence["compiled_modules"], evidence["graphs"]) == (10, 1)
     assert (evidence["recompiles"], evidence["uncompiled_frames"]) == (0, 0)
 
 
 def test_with_a_higher_limit_blocks_that_differ_are_all_compiled(compiled):
     model = ManyWidths()
-    plugin, run = compiled(model, backend="eager", dynamic=False, recompile_limit=12)
+    _, run = compiled(model, backend="eager", dynamic=False, recompile_limit=12)
     model(torch.ones(2, 4))
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert (evidence["graphs"], evidence["uncompiled_frames"]) == (12, 0)
 
 
@@ -256,10 +251,10 @@ def test_batches_of_any_length_are_compiled_once_when_shapes_may_vary(
     bench, compiled, dynamic, recompiles
 ):
     model = bench.blocks(Doubling(), Doubling())
-    plugin, run = compiled(model, backend="eager", dynamic=dynamic)
+    _, run = compiled(model, backend="eager", dynamic=dynamic)
     for length in (5, 7, 11, 13):
         model(torch.ones(1, length))
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert (evidence["recompiles"], evidence["uncompiled_frames"]) == (recompiles, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from accel_bench.errors import PluginError
+from accel_bench.modeling.blocks import decoder_blocks
 
 
 class Freezing:
@@ -15,15 +16,13 @@ class Freezing:
 
         Raises PluginError when the model has fewer blocks than are to be trained.
         """
-        blocks = max(
-            (m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len, default=()
-        )
+        _, blocks = decoder_blocks(model)
         if len(blocks) < trainable_blocks:
             raise PluginError(
-                f"example: {type(model).__name__} has {len(blocks)} blocks in its longest list, "
+                f"example: {type(model).__name__} has {len(blocks)} blocks, "
                 f"fewer than trainable_blocks: {trainable_blocks}"
             )
-        kept = {id(p) for block in list(blocks)[-trainable_blocks:] for p in block.parameters()}
+        kept = {id(p) for block in blocks[-trainable_blocks:] for p in block.parameters()}
         self.model = model
         self.frozen = [p for p in model.parameters() if p.requires_grad and id(p) not in kept]
         for parameter in self.frozen:

@@ -1,17 +1,13 @@
 """example: only the last blocks are trained, the counts say so, and closing undoes it."""
 
-import json
-
 import pytest
 import torch
 from accel_bench_example import Example
 from pydantic import ValidationError
 from torch import nn
 
-from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import PluginError
-from accel_bench.scenario.models import Stack
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, close_run, evidence_of, make_run, run_plugin
 
 
 class Model(nn.Module):
@@ -32,15 +28,7 @@ class Model(nn.Module):
 
 @pytest.fixture
 def run(tmp_path):
-    scenario = Scenario.model_validate_json(json.dumps({"resources": {"device": "cpu"}}))
-    experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-    return Run(
-        experiment=experiment,
-        device=Device("cpu"),
-        folder=tmp_path,
-        cache_folder=tmp_path / "cache",
-        model=Model(),
-    )
+    return make_run(tmp_path, model=Model())
 
 
 def make_plugin(**options: object) -> Example:
@@ -66,7 +54,7 @@ def test_as_many_blocks_are_trained_as_the_option_says(run):
 def test_the_evidence_counts_every_weight_once(run):
     plugin = make_plugin()
     plugin.accelerate_model(run)
-    counts = plugin.report_evidence(run)
+    counts = evidence_of(run)
     assert counts == {"frozen_parameters": 7 * 4 + 2 * 20 + 35, "trainable_parameters": 20}
 
 
@@ -74,13 +62,9 @@ def test_closing_makes_trainable_again_what_it_froze_and_nothing_else(run):
     run.model.head.weight.requires_grad_(False)
     plugin = make_plugin()
     plugin.accelerate_model(run)
-    plugin.close_run(run)
+    close_run(run)
     frozen = [name for name, p in run.model.named_parameters() if not p.requires_grad]
     assert frozen == ["head.weight"]
-
-
-def test_closing_a_run_that_never_began_does_nothing(run):
-    make_plugin().close_run(run)
 
 
 def test_more_blocks_than_there_are_is_an_error_that_says_how_many(run):

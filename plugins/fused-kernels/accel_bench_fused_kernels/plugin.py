@@ -179,7 +179,6 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
             run.on_evidence(lambda: {"kernels_seen": kernels_seen(run)})
 
 
-
 def _torch_is_at_least(major: int, minor: int) -> bool:
     """The installed torch's version, from metadata."""
     from importlib import metadata

@@ -1,6 +1,5 @@
 """A small run for the plugin's tests, and where they can be run at all."""
 
-import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from accel_bench import Device, Experiment, Machine, Run, Scenario
-from accel_bench.scenario.models import Stack
+from accel_bench import Machine, Run, testing
 
 # An adapter imports GPTQModel as soon as it is installed, so it has an environment of its own.
 collect_ignore_glob = [] if find_spec("gptqmodel") else ["test_*.py"]
@@ -22,24 +20,18 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
     """Make a run of one CPU rank: LoRA on two layers of the small llama, as bfloat16."""
 
     def make(model: dict[str, Any] | None = None, **settings: Any) -> Run:
-        scenario = Scenario.model_validate_json(
-            json.dumps(
-                {
-                    "model": {
-                        "id": "tiny-llama-cpu",
-                        "dtype": "bfloat16",
-                        "overrides": {"num_hidden_layers": 2},
-                        **(model or {}),
-                    },
-                    "adapter": {"use": "lora", "r": 4, "target_modules": TARGETS},
-                    "data": {"sequence_length": 32},
-                    "resources": {"device": "cpu"},
-                    **settings,
-                }
-            )
-        )
-        experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-        return Run(experiment, Device("cpu"), tmp_path, tmp_path / "cache")
+        work = {
+            "model": {
+                "id": "tiny-llama-cpu",
+                "dtype": "bfloat16",
+                "overrides": {"num_hidden_layers": 2},
+                **(model or {}),
+            },
+            "adapter": {"use": "lora", "r": 4, "target_modules": TARGETS},
+            "data": {"sequence_length": 32},
+            **settings,
+        }
+        return testing.make_run(tmp_path, work)
 
     return make
 
@@ -47,6 +39,4 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
 @pytest.fixture
 def machine() -> Machine:
     """A machine without a GPU."""
-    return Machine(
-        host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
-    )
+    return testing.make_machine()

@@ -14,7 +14,7 @@ from accel_bench.builtin.data.synthetic_impl import make_up
 from accel_bench.builtin.models.lora import Lora
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.result import Status
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, close_run, evidence_of, run_plugin
 
 loading.import_library()
 
@@ -60,8 +60,8 @@ def load(make_run):
         return plugin, run
 
     yield loaded
-    for plugin, run in opened:
-        plugin.close_run(run)
+    for _, run in opened:
+        close_run(run)
 
 
 def adapt(run):
@@ -154,7 +154,7 @@ def test_a_packed_model_saved_as_a_checkpoint_gives_the_same_logits(load, tmp_pa
     saved = {"id": str(tmp_path / "saved"), "weights": "pretrained", "overrides": {}}
     plugin, again = load(saved, from_quantized=True)
     assert torch.equal(logits(again.model), expected)
-    evidence = plugin.report_evidence(again)
+    evidence = evidence_of(again)
     assert (evidence["quantize"], evidence["group_size"]) == ("checkpoint", 32)
     assert evidence["sym"] is sym
     assert list(plugin.finish_metrics(again, None)) == []
@@ -221,7 +221,7 @@ def test_calibrating_is_done_once_and_its_seconds_are_reported_each_time(load):
     assert torch.equal(logits(run.model), first)
     assert list(plugin.finish_metrics(run, None)) == [metric]
     assert cached.stat().st_mtime_ns == written
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert evidence["quantize"] == "calibrate"
     assert evidence["quantized_modules"] == MATRICES
     fingerprint = run.weights_fingerprint
@@ -288,8 +288,8 @@ def test_each_architecture_that_it_declares_is_packed_and_trains(load, tmp_path,
     kind = getattr(transformers, architecture).config_class
     kind(**SMALL, **ARCHITECTURES.get(architecture, {})).save_pretrained(tmp_path / "model")
     model = {"id": str(tmp_path / "model"), "overrides": {}}
-    plugin, run = load(model, group_size=32)
-    evidence = plugin.report_evidence(run)
+    _, run = load(model, group_size=32)
+    evidence = evidence_of(run)
     assert evidence["quantized_share"] > 0.9, evidence["unquantized_modules"]
     adapted = adapt(run)
     adapted(input_ids=TOKENS, labels=TOKENS).loss.backward()
@@ -303,7 +303,7 @@ def test_closing_gives_the_environment_back(make_run):
     run = make_run()
     plugin = AutoGPTQ(AutoGPTQ.Options(), "autogptq")
     plugin.prepare_process(run)
-    plugin.close_run(run)
+    close_run(run)
     assert dict(os.environ) == before
 
 

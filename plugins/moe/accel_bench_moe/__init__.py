@@ -70,7 +70,6 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
         run.on_evidence(switch.evidence)
 
 
-
 def _too_old(machine: Machine, count: int) -> Iterator[str]:
     """Reasons why transformers would put a loop of its own in the place of the grouped product."""
     for gpu in machine.gpus[:count]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 import transformers
 from accel_bench_moe import MixtureOfExperts, MixtureOfExpertsOptions
 
-from accel_bench import Device, Experiment, Run, Scenario
-from accel_bench.scenario.models import Stack
+from accel_bench import Run
+from accel_bench.testing import close_run, make_run
 
 EXPERTS = 5
 """Experts of a layer."""
@@ -97,18 +96,9 @@ class Bench:
             found.append(loss.item())
         return found
 
-    def experiment(self, **settings: Any) -> Experiment:
-        """An experiment on a CPU, unless the settings say otherwise."""
-        settings = {"resources": {"device": "cpu"}, **settings}
-        scenario = Scenario.model_validate_json(json.dumps(settings))
-        return Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-
     def run(self, model: Any, **settings: Any) -> Run:
         """A run of one CPU rank around a model."""
-        experiment = self.experiment(**settings)
-        run = Run(experiment, Device("cpu"), self._folder, self._folder / "cache", model=model)
-        run.unwrapped_model = model
-        return run
+        return make_run(self._folder, settings, model=model)
 
     def plugin(self, experts: str) -> MixtureOfExperts:
         """A plugin with its one option."""
@@ -123,8 +113,8 @@ class Bench:
 
     def close(self) -> None:
         """Have every plugin undo what it did."""
-        for plugin, run in self._opened:
-            plugin.close_run(run)
+        for _, run in self._opened:
+            close_run(run)
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from accel_bench_moe import MixtureOfExperts, MixtureOfExpertsOptions
 from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from accel_bench import Machine
 from accel_bench.errors import PluginError
-from accel_bench.machine.info import GPU
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.testing import close_run, evidence_of, make_experiment, make_machine
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.kernels import read_experts
@@ -29,24 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
 ]
-
-
-def machine(*capabilities: tuple[int, int]) -> Machine:
-    """A machine with a GPU of each of these compute capabilities."""
-    gpus = tuple(
-        GPU(index=i, name=f"GPU {i}", uuid=str(i), memory_bytes=1, compute_capability=pair)
-        for i, pair in enumerate(capabilities)
-    )
-    return Machine(
-        host="h",
-        system="s",
-        processor="p",
-        cores=2,
-        memory_bytes=1,
-        python="3",
-        versions={},
-        gpus=gpus,
-    )
 
 
 @pytest.mark.parametrize("kind", ["Mixtral", "GraniteMoe", "Olmoe", "Qwen2Moe", "Qwen3Moe"])
@@ -62,9 +43,9 @@ def test_every_implementation_trains_to_the_same_losses(
 ) -> None:
     loop, model = bench.model(kind), bench.model(kind)
     loop.set_experts_implementation("eager")
-    plugin, run = bench.switch(model, experts)
+    _, run = bench.switch(model, experts)
     assert bench.losses(model) == pytest.approx(bench.losses(loop), rel=1e-5)
-    evidence = plugin.report_evidence(run)
+    evidence = evidence_of(run)
     assert json.loads(json.dumps(evidence)) == evidence
     assert evidence == {
         "experts": experts,
@@ -97,20 +78,18 @@ def test_the_loop_is_really_what_computes(bench: Any, monkeypatch: pytest.Monkey
 
 def test_closing_gives_the_model_its_own_choice_back(bench: Any) -> None:
     model = bench.model()
-    plugin, run = bench.switch(model, "batched_mm")
+    _, run = bench.switch(model, "batched_mm")
     assert read_experts(model) == "batched_mm"
-    plugin.close_run(run)
+    close_run(run)
     assert read_experts(model) == "grouped_mm"
-    assert plugin.report_evidence(run) == {}
-    plugin.close_run(run)
 
 
 def test_a_forward_that_another_plugin_has_put_there_is_counted(bench: Any) -> None:
     model = bench.model()
-    plugin, run = bench.switch(model, "eager")
+    _, run = bench.switch(model, "eager")
     layer = bench.layers(model)[1]
     layer.forward = lambda hidden, chosen, weights: hidden
-    assert plugin.report_evidence(run)["replaced_forwards"] == 1
+    assert evidence_of(run)["replaced_forwards"] == 1
     assert read_experts(model) == "eager, replaced"
 
 
@@ -135,9 +114,9 @@ def test_adapters_train_as_they_do_beside_the_loop(
 
     loop, model = adapted(), adapted()
     loop.set_experts_implementation("eager")
-    plugin, run = bench.switch(model, experts)
+    _, run = bench.switch(model, experts)
     assert bench.losses(model) == pytest.approx(bench.losses(loop), rel=1e-5)
-    assert plugin.report_evidence(run)["experts"] == experts
+    assert evidence_of(run)["experts"] == experts
 
 
 @pytest.mark.parametrize("experts", IMPLEMENTATIONS)
@@ -228,8 +207,8 @@ def test_rows_that_the_grouped_product_refuses_are_refused_before_the_first_step
 def test_autocast_that_the_grouped_product_would_not_follow_is_refused(
     bench: Any, experts: str, dtype: str, precision: str, refused: bool
 ) -> None:
-    experiment = bench.experiment(model={"dtype": dtype}, train={"precision": precision})
-    reasons = [*bench.plugin(experts).check_scenario(experiment, machine())]
+    experiment = make_experiment({"model": {"dtype": dtype}, "train": {"precision": precision}})
+    reasons = [*bench.plugin(experts).check_scenario(experiment, make_machine())]
     assert bool(reasons) is refused
     assert all("does not follow autocast" in reason for reason in reasons)
 
@@ -250,8 +229,8 @@ def test_the_grouped_product_does_not_follow_autocast() -> None:
 def test_a_gpu_that_is_too_old_for_the_grouped_product_is_named(
     bench: Any, experts: str, capability: tuple[int, int], refused: bool
 ) -> None:
-    experiment = bench.experiment(resources={"device": "cuda"})
-    reasons = [*bench.plugin(experts).check_scenario(experiment, machine(capability))]
+    experiment = make_experiment({"resources": {"device": "cuda"}})
+    reasons = [*bench.plugin(experts).check_scenario(experiment, make_machine(capability))]
     assert reasons == (
         [
             "torch's grouped_mm needs compute capability 8.0, GPU 0 has 7.5; use experts: eager or "

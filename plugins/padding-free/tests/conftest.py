@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench import Run, testing
 from accel_bench.builtin.data.dataset_impl import TokenDataset
-from accel_bench.scenario.models import Stack
 
 LENGTHS = (9, 3, 14, 2, 7, 11, 5, 16)
 """Lengths of the samples of `dataset`; the longest is the sequence length."""
@@ -42,26 +40,10 @@ def make_run(tmp_path: Path, dataset: TokenDataset) -> Callable[..., Run]:
     """Return `make_run(rank=0, ranks=1, **scenario)`: a CPU run with that dataset."""
 
     def build(rank: int = 0, ranks: int = 1, model: Any = None, **scenario: Any) -> Run:
-        work = {
-            "data": {"sequence_length": 16},
-            "resources": {"device": "cpu", "devices": ranks},
-            **scenario,
-        }
-        experiment = Experiment(
-            id="x",
-            scenario=Scenario.model_validate_json(json.dumps(work)),
-            stack=Stack(name="s"),
-            identity={},
-        )
-        return Run(
-            experiment=experiment,
-            device=Device("cpu"),
-            folder=tmp_path,
-            cache_folder=tmp_path / "cache",
-            rank=rank,
-            world_size=ranks,
-            dataset=dataset,
-            model=model,
+        resources = {"device": "cpu", "devices": ranks}
+        work = {"data": {"sequence_length": 16}, "resources": resources, **scenario}
+        return testing.make_run(
+            tmp_path, work, rank=rank, world_size=ranks, dataset=dataset, model=model
         )
 
     return build

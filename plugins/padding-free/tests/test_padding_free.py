@@ -8,12 +8,11 @@ from accel_bench_padding_free import PaddingFree
 from pydantic import ValidationError
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from accel_bench import Machine
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.scenario.models import StackEntry
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, make_machine, run_plugin
 
 # What the libraries say of themselves is not ours to mend.
 pytestmark = [
@@ -125,9 +124,7 @@ def test_what_would_be_wrong_is_refused_with_the_way_out(make_run, options, mode
     scenario = experiment.scenario
     changed = scenario.model_copy(update={"model": scenario.model.model_copy(update=model)})
     experiment = experiment.model_copy(update={"scenario": changed})
-    machine = Machine(
-        host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
-    )
+    machine = make_machine()
     (said,) = make_plugin(**options).check_scenario(experiment, machine)
     assert reason in said
     assert list(make_plugin().check_scenario(make_run().experiment, machine)) == []
@@ -137,12 +134,6 @@ def test_what_would_be_wrong_is_refused_with_the_way_out(make_run, options, mode
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValidationError):
         PaddingFree.Options(**options)
-
-
-def test_closing_a_run_that_never_began_does_nothing(make_run):
-    plugin = make_plugin()
-    plugin.close_run(make_run())
-    assert plugin.report_evidence(make_run()) == {}
 
 
 def test_its_stacks_are_found_and_valid():

@@ -190,7 +190,6 @@ class TorchAO(Plugin[TorchAOOptions]):
         return [quantize_seconds(self._base.seconds)]
 
 
-
 def _unusable(name: str) -> str | None:
     """Why a configuration of torchao's cannot be used to train adapters; None if it can."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import pytest
 import torch
 from accel_bench_torchao import TorchAO, TorchAOOptions
 
-from accel_bench import Device, Experiment, Run, Scenario, load_base_model
+from accel_bench import Device, Experiment, Run, load_base_model
 from accel_bench.builtin.models.lora import LoraOptions
 from accel_bench.builtin.models.lora_impl import add_adapter
-from accel_bench.scenario.models import Stack
+from accel_bench.testing import make_experiment
 
 LAYERS = 2
 
@@ -39,12 +38,8 @@ class Bench:
     def experiment(self, **settings: Any) -> Experiment:
         """A small llama on a CPU, unless the settings say otherwise."""
         overrides = {"num_hidden_layers": LAYERS}
-        base = {
-            "resources": {"device": "cpu"},
-            "model": {"id": "tiny-llama-cpu", "overrides": overrides},
-        }
-        scenario = Scenario.model_validate_json(json.dumps({**base, **settings}))
-        return Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
+        base = {"model": {"id": "tiny-llama-cpu", "overrides": overrides}}
+        return make_experiment({**base, **settings})
 
     def run(self, **settings: Any) -> Run:
         """A run of one CPU rank."""

@@ -15,7 +15,7 @@ from accel_bench import load_base_model
 from accel_bench.builtin.parallel.ddp import DDPOptions
 from accel_bench.builtin.parallel.ddp_impl import wrap
 from accel_bench.errors import PluginError
-from accel_bench.testing import run_plugin
+from accel_bench.testing import evidence_of, run_plugin
 from accel_bench.worker.flops.trace import read_workload
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
@@ -92,7 +92,7 @@ def test_quantized_layers_take_this_share_of_bfloat16(
     plugin = bench.plugin(**options)
     run = bench.run()
     run.model = plugin.load_model(bench.run(model={"dtype": "bfloat16"}))
-    found = plugin.report_evidence(run)
+    found = evidence_of(run)
     assert found["quantized_bytes"] / found["quantized_bytes_in_bfloat16"] == pytest.approx(
         share, abs=0.01
     )
@@ -159,7 +159,7 @@ def test_experts_stay_as_they_are_and_the_evidence_says_so(bench: Any) -> None:
     plugin = bench.plugin(weights="int8")
     run = bench.run(model={"id": "mixtral-8x7b", "overrides": small})
     plugin.load_model(run)
-    found = plugin.report_evidence(run)
+    found = evidence_of(run)
     assert found["quantized_modules"] == 4
     assert "MixtralExperts" in found["left_in_full_precision"]
 

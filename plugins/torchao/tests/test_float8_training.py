@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from accel_bench import Machine
-from accel_bench.machine.info import GPU
-from accel_bench.testing import run_plugin
+from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -22,12 +21,12 @@ def test_every_recipe_trains_all_weights_without_an_adapter(name: str, bench: An
     plugin = bench.plugin(float8_training=name, emulate=True)
     run = bench.build(plugin, adapter=False)
     losses = bench.train(run.model, 5)
-    found = plugin.report_evidence(run)
+    found = evidence_of(run)
     assert losses[-1] < losses[0]
     assert (found["converted_modules"], found["unconverted_modules"]) == (bench.linears, 0)
     assert (found["recipe"], found["unused_weight_gradients"]) == (name, 0)
     assert bench.reached(run.model) == {name for name, _ in run.model.named_parameters()}
-    plugin.close_run(run)
+    close_run(run)
 
 
 def test_float8_leaves_adapters_and_the_output_layer_alone(bench: Any) -> None:
@@ -38,8 +37,8 @@ def test_float8_leaves_adapters_and_the_output_layer_alone(bench: Any) -> None:
     assert len(converted) == bench.linears
     assert all(name.endswith("base_layer") for name in converted)
     # torchao computes the gradients of frozen weights too, and throws them away.
-    assert plugin.report_evidence(run)["unused_weight_gradients"] == bench.linears
-    plugin.close_run(run)
+    assert evidence_of(run)["unused_weight_gradients"] == bench.linears
+    close_run(run)
 
 
 def test_closing_puts_layers_and_the_compiler_back(bench: Any) -> None:
@@ -49,33 +48,15 @@ def test_closing_puts_layers_and_the_compiler_back(bench: Any) -> None:
     plugin = bench.plugin(**FLOAT8)
     run = bench.build(plugin)
     assert vars(TritonOverrides)["minimum"] is not before["minimum"]
-    plugin.close_run(run)
+    close_run(run)
     assert {name: vars(TritonOverrides)[name] for name in before} == before
     assert not [m for m in run.model.modules() if type(m).__name__ == "Float8Linear"]
     # The next model of the process is patched, and put back, as the first one was.
     again = bench.plugin(**FLOAT8)
     bench.build(again)
     assert vars(TritonOverrides)["minimum"] is not before["minimum"]
-    again.close_run(run)
+    close_run(run)
     assert {name: vars(TritonOverrides)[name] for name in before} == before
-
-
-def machine(*capabilities: tuple[int, int]) -> Machine:
-    """A machine with GPUs of these compute capabilities."""
-    gpus = tuple(
-        GPU(index=n, name="G", uuid=str(n), memory_bytes=1, compute_capability=capability)
-        for n, capability in enumerate(capabilities)
-    )
-    return Machine(
-        host="h",
-        system="s",
-        processor="p",
-        cores=2,
-        memory_bytes=1,
-        python="3",
-        versions={},
-        gpus=gpus,
-    )
 
 
 def reasons(bench: Any, plugin: Any, where: Machine, **settings: Any) -> str:
@@ -85,20 +66,20 @@ def reasons(bench: Any, plugin: Any, where: Machine, **settings: Any) -> str:
 
 def test_float8_training_is_skipped_where_a_device_cannot(bench: Any) -> None:
     plugin, cuda = bench.plugin(float8_training="tensorwise"), {"resources": {"device": "cuda"}}
-    assert "emulate: true" in reasons(bench, plugin, machine())
-    assert "8.9, G has 8.0" in reasons(bench, plugin, machine((8, 0)), **cuda)
-    assert reasons(bench, plugin, machine((8, 9)), **cuda) == ""
-    assert reasons(bench, bench.plugin(**FLOAT8), machine()) == ""
-    assert reasons(bench, bench.plugin(), machine()) == ""
+    assert "emulate: true" in reasons(bench, plugin, make_machine())
+    assert "8.9, GPU 0 has 8.0" in reasons(bench, plugin, make_machine((8, 0)), **cuda)
+    assert reasons(bench, plugin, make_machine((8, 9)), **cuda) == ""
+    assert reasons(bench, bench.plugin(**FLOAT8), make_machine()) == ""
+    assert reasons(bench, bench.plugin(), make_machine()) == ""
 
 
 def test_rowwise_products_need_bfloat16_and_a_cpu_no_autocast(bench: Any) -> None:
     rowwise = bench.plugin(float8_training="rowwise")
     cuda, half = {"device": "cuda"}, {"id": "tiny-llama-cpu", "dtype": "bfloat16"}
-    assert "model.dtype is float32" in reasons(bench, rowwise, machine((9, 0)), resources=cuda)
-    assert reasons(bench, rowwise, machine((9, 0)), resources=cuda, model=half) == ""
+    assert "model.dtype is float32" in reasons(bench, rowwise, make_machine((9, 0)), resources=cuda)
+    assert reasons(bench, rowwise, make_machine((9, 0)), resources=cuda, model=half) == ""
     autocast = {"precision": "bf16-autocast"}
-    assert "autocast" in reasons(bench, bench.plugin(**FLOAT8), machine(), train=autocast)
+    assert "autocast" in reasons(bench, bench.plugin(**FLOAT8), make_machine(), train=autocast)
 
 
 @pytest.mark.gpu

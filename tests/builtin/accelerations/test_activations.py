@@ -15,14 +15,11 @@ from accel_bench.builtin.accelerations.activations import (
     ActivationCheckpointing,
     CheckpointingOptions,
 )
-from accel_bench.machine.info import Machine
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, make_machine, run_plugin
 
 MakeRun = Callable[..., Run]
 NAME = "activation-checkpointing"
-MACHINE = Machine(
-    host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
-)
+MACHINE = make_machine()
 LORA = {"adapter": {"use": "lora", "dropout": 0.1}}
 
 

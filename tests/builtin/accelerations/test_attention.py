@@ -14,24 +14,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from accel_bench import Run
 from accel_bench.builtin.accelerations.attention import AttentionBackends, AttentionOptions
 from accel_bench.builtin.accelerations.attention_impl import Backends
-from accel_bench.machine.info import GPU, Machine
 from accel_bench.modeling.attention_kernels import attention_kernels
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, make_machine, run_plugin
 from accel_bench.worker.verify.kernels import enabled_attention_backends
 
 MakeRun = Callable[..., Run]
 HALF = {"model": {"dtype": "bfloat16"}, "resources": {"device": "cuda"}}
-
-
-def machine(*capabilities: tuple[int, int]) -> Machine:
-    gpus = tuple(
-        GPU(index=n, name=f"GPU {n}", uuid=f"GPU-{n}", memory_bytes=2**34, compute_capability=one)
-        for n, one in enumerate(capabilities)
-    )
-    return Machine(
-        host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={},
-        gpus=gpus,
-    )  # fmt: skip
 
 
 def plugin(*backends: str) -> AttentionBackends:
@@ -40,7 +28,7 @@ def plugin(*backends: str) -> AttentionBackends:
 
 
 def reasons(run: Run, *backends: str, capability: tuple[int, int] = (9, 0)) -> list[str]:
-    here = machine(capability) if run.scenario.resources.device == "cuda" else machine()
+    here = make_machine(capability) if run.scenario.resources.device == "cuda" else make_machine()
     return list(plugin(*backends).check_scenario(run.experiment, here))
 
 

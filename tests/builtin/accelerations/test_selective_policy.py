@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from accel_bench.builtin.accelerations.selective_policy_impl import KeptOperations
+from accel_bench.builtin.accelerations.selective_policy_impl import SelectivePolicy
 from accel_bench.errors import PluginError
 
 ATEN: Any = torch.ops.aten
@@ -17,14 +17,14 @@ ATTENTION = ATEN._scaled_dot_product_flash_attention_for_cpu.default
 CONTEXT = SimpleNamespace(op_output=(torch.zeros(4), None), is_recompute=False)
 
 
-def keeps(operations: KeptOperations, operation: Any, *args: Any, **kwargs: Any) -> bool:
+def keeps(operations: SelectivePolicy, operation: Any, *args: Any, **kwargs: Any) -> bool:
     policy = operations(CONTEXT, operation, *args, **kwargs)
     assert policy in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE)
     return policy is CheckpointPolicy.MUST_SAVE
 
 
 def test_a_group_stands_for_its_operations_and_a_name_for_one() -> None:
-    matmuls, silu = KeptOperations(("matmuls",)), KeptOperations(("aten.silu",))
+    matmuls, silu = SelectivePolicy(("matmuls",)), SelectivePolicy(("aten.silu",))
     assert [keeps(matmuls, op.default) for op in (ATEN.mm, ATEN.bmm, ATEN.silu)] == [True, True, 0]
     assert [keeps(silu, op.default) for op in (ATEN.mm, ATEN.silu)] == [False, True]
     assert matmuls.kept_bytes == 2 * 4 * 4
@@ -32,7 +32,7 @@ def test_a_group_stands_for_its_operations_and_a_name_for_one() -> None:
 
 def test_an_older_torch_that_asks_twice_and_shows_no_output_counts_once() -> None:
     """Before 2.13 the second computation asks too."""
-    operations = KeptOperations(("matmuls",))
+    operations = SelectivePolicy(("matmuls",))
     for again in (False, True):
         operations(SimpleNamespace(is_recompute=again), ATEN.mm.default)
     shown = operations.evidence(1)
@@ -44,12 +44,12 @@ def test_an_older_torch_that_asks_twice_and_shows_no_output_counts_once() -> Non
 )
 def test_an_unknown_operation_is_refused(name: str, hint: str) -> None:
     with pytest.raises(PluginError, match=hint):
-        KeptOperations((name,))
+        SelectivePolicy((name,))
 
 
 def test_attention_that_drops_is_computed_again() -> None:
     """If it were not, what drops behind it would draw other numbers than it did at first."""
-    operations, values = KeptOperations(("attention",)), [torch.zeros(1)] * 3
+    operations, values = SelectivePolicy(("attention",)), [torch.zeros(1)] * 3
     assert keeps(operations, ATTENTION, *values, 0.0)
     assert keeps(operations, ATTENTION, *values)
     assert not keeps(operations, ATTENTION, *values, 0.1)
@@ -57,19 +57,19 @@ def test_attention_that_drops_is_computed_again() -> None:
 
 
 def test_an_operation_that_draws_is_never_kept() -> None:
-    operations = KeptOperations(("aten.native_dropout", "aten.bernoulli"))
+    operations = SelectivePolicy(("aten.native_dropout", "aten.bernoulli"))
     assert not keeps(operations, ATEN.native_dropout.default, torch.zeros(1), 0.5, True)
     assert not keeps(operations, ATEN.bernoulli.default, torch.zeros(1))
 
 
 def test_products_that_nobody_has_seen_leave_it_open_whether_they_are_computed_again() -> None:
     """A kernel that is no operation of torch is not kept, and not seen either."""
-    operations = KeptOperations(("matmuls", "attention"))
+    operations = SelectivePolicy(("matmuls", "attention"))
     keeps(operations, ATTENTION)
     for _ in range(6):
         keeps(operations, ATEN.mm.default)
-    assert operations.repeats(products=6, passes=1) == (False, False)
-    assert operations.repeats(products=7, passes=1) == (None, False)
-    assert operations.repeats(products=6, passes=0) == (None, None)
+    assert operations.recomputes(matmuls=6, passes=1) == (False, False)
+    assert operations.recomputes(matmuls=7, passes=1) == (None, False)
+    assert operations.recomputes(matmuls=6, passes=0) == (None, None)
     keeps(operations, ATEN.convolution.default)
-    assert operations.repeats(products=6, passes=1) == (None, False)
+    assert operations.recomputes(matmuls=6, passes=1) == (None, False)

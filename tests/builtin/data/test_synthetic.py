@@ -18,6 +18,7 @@ from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.data.synthetic import Lengths, Synthetic, SyntheticOptions
 from accel_bench.builtin.data.synthetic_impl import draw_lengths, make_up
 from accel_bench.errors import ScenarioError
+from accel_bench.testing import evidence_of
 
 
 def rows(seed: int = 0, sequence_length: int = 64, **options: Any) -> Tokens:
@@ -95,7 +96,7 @@ def test_hooks_bring_samples_batches_and_evidence(make_run: Callable[..., Run]) 
     batch = next(plugin.build_batches(run))
     assert batch.inputs["input_ids"].shape == (3, 32)
     assert batch.tokens.supervised == batch.supervised_in_step == 3 * 31
-    evidence = plugin.report_evidence()
+    evidence = evidence_of(run)
     assert (evidence["samples"], evidence["tokens"]) == (12, 12 * 32)
 
 
@@ -159,7 +160,7 @@ def test_samples_of_unequal_lengths_are_padded_as_asked(
     assert (widths == {64}) is constant
     batch = next(batches)
     assert batch.inputs["attention_mask"].sum() == batch.tokens.real < batch.tokens.processed
-    evidence = plugin.report_evidence()
+    evidence = evidence_of(run)
     assert evidence["constant_length"] is False
     assert 4 <= evidence["shortest"] < evidence["mean_length"] < evidence["longest"] <= 64
 

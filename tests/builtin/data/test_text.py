@@ -22,6 +22,7 @@ from accel_bench.builtin.data.dataset_impl import TokenDataset
 from accel_bench.builtin.data.text import Text, TextOptions
 from accel_bench.builtin.data.text_sources import path_files, read_documents, stdlib_files
 from accel_bench.errors import ScenarioError
+from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]
 
@@ -440,9 +441,9 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_evidence_counts_what_was_read(make_run: MakeRun, tmp_path: Path) -> None:
     plugin = text_plugin(folder_of(tmp_path / "in", DOCUMENTS))
-    assert plugin.report_evidence() == {}
-    dataset = load(make_run, plugin, 8)
-    evidence = plugin.report_evidence()
+    run = make_run(data={"use": "text", "sequence_length": 8})
+    dataset = plugin.load_data(run)
+    evidence = evidence_of(run)
     assert evidence["documents"] == 4
     assert evidence["characters"] == sum(map(len, DOCUMENTS))
     assert evidence["tokens"] == len(dataset.tokens) - 4

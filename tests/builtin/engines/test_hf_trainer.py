@@ -25,6 +25,7 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]
 
@@ -265,9 +266,9 @@ def test_seeds_threads_and_environment_are_as_core_has_set_them(
 def test_the_evidence_says_what_trainer_made_of_the_run(make_run: MakeRun) -> None:
     plugin = HFTrainer(HFTrainerOptions(), "hf-trainer")
     _, run = build(make_run, "torch", precision="bf16-autocast")
-    assert plugin.report_evidence(run) == {}
+    assert evidence_of(run) == {}
     plugin.build_engine(run).run(Laps())
-    assert plugin.report_evidence(run) == {
+    assert evidence_of(run) == {
         "steps": STEPS,
         "processes": 1,
         "wrapped_model": "Tiny",

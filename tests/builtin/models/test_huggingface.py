@@ -16,14 +16,13 @@ from accel_bench import Options, Run
 from accel_bench.builtin.models.huggingface import HuggingFace
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.errors import ScenarioError
-from accel_bench.machine.info import GPU, Machine
+from accel_bench.machine.info import GPU
 from accel_bench.modeling import loading, random_weights
 from accel_bench.scenario.uses import ModelUse
+from accel_bench.testing import evidence_of, make_machine
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
-MACHINE = Machine(
-    host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
-)
+MACHINE = make_machine()
 MakeRun = Callable[..., Run]
 
 
@@ -290,7 +289,7 @@ def test_evidence_says_what_was_loaded_and_what_of_it_trains(make_run: MakeRun) 
     plugin = HuggingFace(Options())
     run.model = plugin.load_model(run)
     run.model.lm_head.requires_grad_(False)
-    found = plugin.report_evidence(run)
+    found = evidence_of(run)
     assert found["class"] == "LlamaForCausalLM"
     assert found["parameters"] - found["trainable_parameters"] == 2048 * 32
 
@@ -303,10 +302,6 @@ def test_the_fingerprint_of_weights_tells_seeds_apart(make_run: MakeRun) -> None
         load(run)
     assert len(first.weights_fingerprint) == 16
     assert first.weights_fingerprint == same.weights_fingerprint != other.weights_fingerprint
-
-
-def test_there_is_no_evidence_where_another_plugin_loaded_the_model(make_run: MakeRun) -> None:
-    assert HuggingFace(Options()).report_evidence(make_run()) == {}
 
 
 def test_a_loaded_model_trains(make_run: MakeRun) -> None:

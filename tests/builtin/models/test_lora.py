@@ -13,6 +13,7 @@ from accel_bench import Options, Run
 from accel_bench.builtin.models.huggingface import HuggingFace
 from accel_bench.builtin.models.lora import Lora, LoraOptions
 from accel_bench.errors import ScenarioError
+from accel_bench.testing import evidence_of
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
 MakeRun = Callable[..., Run]
@@ -37,7 +38,7 @@ def test_only_the_adapters_train_and_evidence_counts_them(make_run: MakeRun) -> 
     run.model = lora.add_adapter(run)
     parameters = trained(run.model)
     assert all("lora_" in name for name in parameters)
-    assert lora.report_evidence(run) == {
+    assert evidence_of(run) == {
         "r": 4,
         "adapted_modules": 4,
         "trainable_parameters": 4 * (32 * 4 + 4 * 32),
@@ -73,7 +74,7 @@ def test_the_default_targets_are_those_of_peft_for_the_architecture(make_run: Ma
 def test_all_linear_adapts_every_linear_module_but_the_output_layer(make_run: MakeRun) -> None:
     run, lora = base(make_run), plugin(target_modules="all-linear")
     names = trained(lora.add_adapter(run))
-    assert lora.report_evidence(run)["adapted_modules"] == 2 * 7
+    assert evidence_of(run)["adapted_modules"] == 2 * 7
     assert not any("lm_head" in name for name in names)
 
 
@@ -106,7 +107,7 @@ def test_adapters_of_a_half_precision_base_are_float32_unless_told_otherwise(
     run = base(make_run, model={"dtype": "bfloat16", "overrides": SMALL})
     lora = plugin(autocast_adapter_dtype=autocast)
     lora.add_adapter(run)
-    assert lora.report_evidence(run)["adapter_dtypes"] == [dtype]
+    assert evidence_of(run)["adapter_dtypes"] == [dtype]
 
 
 def test_transposed_layers_are_adapted_too(make_run: MakeRun) -> None:
@@ -114,7 +115,7 @@ def test_transposed_layers_are_adapted_too(make_run: MakeRun) -> None:
     run = base(make_run, model={"id": "gpt2", "overrides": sizes})
     lora = plugin(target_modules=["c_attn"])
     lora.add_adapter(run)
-    assert lora.report_evidence(run)["adapted_modules"] == 2
+    assert evidence_of(run)["adapted_modules"] == 2
 
 
 def test_adapters_do_nothing_at_first_and_receive_a_gradient(make_run: MakeRun) -> None:
@@ -134,10 +135,6 @@ def test_the_alpha_scales_what_adapters_add(make_run: MakeRun) -> None:
     model = plugin(r=4, alpha=8).add_adapter(base(make_run))
     scales = {m.scaling["default"] for m in model.modules() if hasattr(m, "lora_A")}
     assert scales == {2.0}
-
-
-def test_there_is_no_evidence_where_another_plugin_made_the_adapter(make_run: MakeRun) -> None:
-    assert plugin().report_evidence(make_run()) == {}
 
 
 def drawn(model: Any) -> dict[str, torch.Tensor]:

@@ -20,14 +20,11 @@ from accel_bench.builtin.optimizers.torch_optimizers import (
     TorchOptimizer,
 )
 from accel_bench.errors import InvalidRunError
-from accel_bench.machine.info import Machine
-from accel_bench.testing import run_plugin
+from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 MakeRun = Callable[..., Run]
-MACHINE = Machine(
-    host="h", system="s", processor="p", cores=2, memory_bytes=1, python="3", versions={}
-)
+MACHINE = make_machine()
 KINDS: list[tuple[type[TorchOptimizer[Any]], dict[str, Any]]] = [
     (AdamW, {"betas": [0.9, 0.95], "weight_decay": 0.1}),
     (AdamW, {"fused": True}),
@@ -91,7 +88,7 @@ def test_a_gradient_is_gone_when_the_next_one_comes(make_run: MakeRun) -> None:
 def test_evidence_says_how_much_of_the_gradients_was_alive_at_once(make_run: MakeRun) -> None:
     run, adamw = with_model(make_run), plugin(AdamW, optimizer_in_backward=True, fused=True)
     steps(run, adamw.build_optimizer(run))
-    evidence = adamw.report_evidence(run)
+    evidence = evidence_of(run)
     assert (evidence["class"], evidence["optimizer_in_backward"], evidence["fused"]) == (
         "AdamW",
         True,
@@ -154,7 +151,7 @@ def test_weights_that_do_not_move_are_found(make_run: MakeRun) -> None:
 def test_closing_takes_the_hooks_off_the_parameters(make_run: MakeRun) -> None:
     run, sgd = with_model(make_run), plugin(SGD, optimizer_in_backward=True)
     assert isinstance(sgd.build_optimizer(run), InBackward)
-    sgd.close_run(run)
+    close_run(run)
     run.model(torch.ones(3, 4)).sum().backward()
     assert all(parameter.grad is not None for parameter in run.model.parameters())
 

@@ -219,9 +219,9 @@ class KeptBefore(nn.Linear):
         return nn.functional.linear(values, self.weight)
 
 
-@pytest.mark.parametrize("kind, repeats", [(KeptAfterwards, True), (KeptBefore, False)])
+@pytest.mark.parametrize("kind, recomputes", [(KeptAfterwards, True), (KeptBefore, False)])
 def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
-    kind: type[nn.Linear], repeats: bool, tmp_path: Path
+    kind: type[nn.Linear], recomputes: bool, tmp_path: Path
 ) -> None:
     lora = {"target_modules": ["q_proj"]}
     model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
@@ -231,14 +231,14 @@ def test_whether_an_unknown_kernel_runs_again_is_seen_in_the_first_step(
         layer.mlp.down_proj = new.requires_grad_(False)
     run = run_of(model, tmp_path)
     assert seen_flops(model, tmp_path, run) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
-    assert run.last_product_repeats is repeats
+    assert run.recomputes_last_matmul is recomputes
 
 
 def test_an_mlp_that_says_so_computes_none_of_its_last_part_again(tmp_path: Path) -> None:
     lora = {"target_modules": ["up_proj", "down_proj"]}
     model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
     for layer in model.base_model.model.model.layers:
-        layer.mlp.last_product_repeats = False
+        layer.mlp.recomputes_last_matmul = False
     found = read_workload(run_of(model, tmp_path))
     assert found is not None
     last = {m.name: m.recomputed for m in found.matmuls if "down_proj" in m.name}
@@ -277,7 +277,7 @@ def test_the_layer_that_is_looked_at_is_one_that_is_computed_again(tmp_path: Pat
     layer.gradient_checkpointing = False
     run = run_of(model, tmp_path)
     assert seen_flops(model, tmp_path, run) == pytest.approx(counted_flops(model, LENGTH), rel=1e-9)
-    assert run.last_product_repeats is True
+    assert run.recomputes_last_matmul is True
 
 
 def seen_flops(model: Any, folder: Path, run: Run | None = None) -> float:

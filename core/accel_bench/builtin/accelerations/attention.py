@@ -52,7 +52,7 @@ def _missing_on_gpu(
     backends: tuple[Backend, ...], scenario: Scenario, machine: Machine
 ) -> Iterator[str]:
     """Kernels that do not compute in this dtype, or that a GPU is too old for."""
-    dtype = scenario.train.autocast_dtype or scenario.model.dtype
+    dtype = scenario.compute_dtype
     for backend in backends:
         if backend in ("flash", "cudnn") and dtype not in HALF:
             yield (

@@ -49,8 +49,7 @@ def _kernels_of_one_call(run: Run) -> list[str] | None:
         return None
     size = getattr(text, "head_dim", None) or hidden // heads
     groups = getattr(text, "num_key_value_heads", None) or heads
-    scenario = run.scenario
-    dtype = scenario.train.autocast_dtype or scenario.model.dtype
+    dtype = run.scenario.compute_dtype
 
     def zeros(count: int) -> torch.Tensor:
         shape, place = (1, count, TOKENS, size), str(run.device)

@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from accel_bench.builtin.accelerations.selective_policy_impl import KeptOperations
+from accel_bench.builtin.accelerations.selective_policy_impl import SelectivePolicy
 from accel_bench.errors import PluginError
 from accel_bench.modeling.checkpointing import (
+    CheckpointFunction,
     disable_gradient_checkpointing,
     enable_gradient_checkpointing,
 )
@@ -21,15 +22,12 @@ if TYPE_CHECKING:
     from accel_bench.builtin.accelerations.activations import CheckpointingOptions
 
 
-class Checkpoint:
-    """What a block calls to be computed again: torch's checkpoint, counted until the window.
-
-    Core reads `policy`, by which a block says that it was asked for, and asks `repeats`.
-    """
+class Checkpoint(CheckpointFunction):
+    """A `CheckpointFunction` that calls torch's checkpoint and counts until the window."""
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
         self.policy = policy
-        self.operations = KeptOperations(keep) if keep else None
+        self.operations = SelectivePolicy(keep) if keep else None
         self.passes = 0
         self.computed = 0
         self._arguments: dict[str, Any] = {"use_reentrant": False}
@@ -51,14 +49,11 @@ class Checkpoint:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)
 
-    def repeats(self, products: int) -> tuple[bool | None, bool | None]:
-        """Whether a block computes its products again, and its attention; None: that is not known.
-
-        `products` is how many matrices the block has.
-        """
+    def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
+        """Return whether a block computes its matmuls again, and its attention; None if unknown."""
         if self.operations is None:
             return True, True
-        return self.operations.repeats(products, self.passes)
+        return self.operations.recomputes(matmuls, self.passes)
 
     def _count(self, function: Any, *args: Any) -> Any:
         self.computed += 1

@@ -12,6 +12,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from accel_bench.errors import PluginError
+from accel_bench.modeling.blocks import decoder_blocks
 
 
 @dataclass
@@ -104,7 +105,10 @@ class Offloading:
 
     def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
         """Raises PluginError for a model without decoder blocks."""
-        self._decoder = _decoder(model)
+        path, blocks = decoder_blocks(model)
+        if not blocks:
+            raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
+        self._decoder = model.get_submodule(path.rpartition(".")[0])
         self._packing = Packing(lambda: _storages(model), minimum_bytes, device)
         self._passes = 0
         self._bound = vars(self._decoder).get("forward")
@@ -147,20 +151,6 @@ class Offloading:
                 return self._forward(*args, **kwargs)
         finally:
             self._packing.forget()
-
-
-def _decoder(model: nn.Module) -> nn.Module:
-    """The module that holds the decoder blocks: the longest list of modules that is in no other."""
-    lists = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module)
-    }
-    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
-    if not outer:
-        raise PluginError(f"activation-offload: {type(model).__name__} has no list of blocks")
-    longest = max(outer, key=lambda name: len(lists[name]))
-    return model.get_submodule(longest.rpartition(".")[0])
 
 
 def _storages(model: nn.Module) -> set[int]:

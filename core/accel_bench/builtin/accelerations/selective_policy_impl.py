@@ -13,14 +13,14 @@ from accel_bench.builtin.accelerations.activations import GROUPS
 from accel_bench.errors import PluginError, did_you_mean
 
 
-class KeptOperations:
+class SelectivePolicy:
     """The policy that torch asks about each operation of a block's forward, with its counts."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
         """`keep` are names of groups and of operations. Raises PluginError for an unknown one."""
         groups = {name: _group(name) for name in GROUPS}
         self._attention = groups["attention"]
-        self._products = groups["matmuls"] | set(flop_registry) - self._attention
+        self._matmuls = groups["matmuls"] | set(flop_registry) - self._attention
         self._kept = {one for n in keep for one in (groups[n] if n in groups else {_operation(n)})}
         self.counting = True
         self.kept: Counter[Any] = Counter()
@@ -43,19 +43,19 @@ class KeptOperations:
             self.kept_bytes += _bytes(context.op_output) if keeps and self.shows_outputs else 0
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
-    def repeats(self, products: int, passes: int) -> tuple[bool | None, bool | None]:
-        """Whether `products` matrices, and attention, are computed again; None: not known.
+    def recomputes(self, matmuls: int, passes: int) -> tuple[bool | None, bool | None]:
+        """Return whether the matmuls, and attention, are computed again; None if unknown.
 
-        Products that no operation of torch computes are not seen, so that all must be accounted
-        for. Where attention is no operation of its own, two products more are its.
+        Matmuls that no operation of torch computes are not seen, so that all of them must be
+        accounted for. Where attention is no operation of its own, two more matmuls are its.
         """
         if not passes:
             return None, None
         kept, again = (_among(found, self._attention) for found in (self.kept, self.again))
         of_its_own = bool(kept or again)
-        wanted = (products + (0 if of_its_own else 2)) * passes
+        wanted = (matmuls + (0 if of_its_own else 2)) * passes
         matrices = _verdict(
-            _among(self.kept, self._products), _among(self.again, self._products), wanted
+            _among(self.kept, self._matmuls), _among(self.again, self._matmuls), wanted
         )
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 

@@ -127,7 +127,6 @@ class Text(Plugin[TextOptions]):
         return dataset_impl.batches_of(run, padding)
 
 
-
 def content_fingerprint(options: TextOptions) -> str:
     """Digest of the selected text and, where it is a file, of the tokenizer, in hexadecimal."""
     digest = text_sources.content_digest(options.files())

@@ -79,7 +79,6 @@ class HuggingFace(Plugin[Options]):
         return model
 
 
-
 def _source_problems(model: ModelUse) -> Iterator[str]:
     """What is wrong with the id, the weights and the files of a directory."""
     catalog = find_presets("models")

@@ -119,7 +119,6 @@ class TorchOptimizer(Plugin[OptionsT]):
         return built
 
 
-
 def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:
     """Reasons against updating in the backward pass."""
     train = scenario.train

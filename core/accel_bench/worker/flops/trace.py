@@ -17,6 +17,8 @@ from typing import Any
 from torch import nn
 
 from accel_bench.flops.workload import Attention, Matmul, Workload
+from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL, CheckpointFunction
 from accel_bench.run import Run
 from accel_bench.worker.flops.matrices import (
     Facts,
@@ -79,7 +81,7 @@ class _Reader:
         self._autocast = run.scenario.train.autocast_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
         self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
-        self._repeats = run.last_product_repeats
+        self._recomputes_last = run.recomputes_last_matmul
         self._matmuls: list[Matmul] = []
         self._attentions: list[Attention] = []
         self._gradient = False
@@ -87,7 +89,7 @@ class _Reader:
 
     def workload(self) -> Workload:
         """Read the whole model."""
-        path, layers = decoder_layers(self._model)
+        path, layers = decoder_blocks(self._model)
         outside = [
             part
             for part in parts_of(self._model, "", self._facts)
@@ -125,15 +127,21 @@ class _Reader:
             for place, part in parts
         }
         self._gradient |= any(part.trains for _, part in parts)
-        products, attention = _repeated(layer, parts) if self._gradient else (False, False)
-        if products is not False:
-            left = 0 if _is_whole(layer) else _left_out([part for _, part in parts], self._repeats)
+        matmuls, attention = _recomputed(layer, parts) if self._gradient else (False, False)
+        if matmuls is not False:
+            left = 0 if _is_whole(layer) else self._left_out([part for _, part in parts])
             last = len(self._matmuls) - left
             self._matmuls[first:last] = [
-                matmul.model_copy(update={"recomputed": products})
+                matmul.model_copy(update={"recomputed": matmuls})
                 for matmul in self._matmuls[first:last]
             ]
         self._attentions.append(self._attention(number, parts, needs, attention))
+
+    def _left_out(self, parts: Sequence[Part]) -> int:
+        """Return how many of a layer's last matrices are not computed again with the layer."""
+        if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
+            return len(parts[-1].matrices)
+        return int(_stops_early(parts, self._recomputes_last))
 
     def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
         """Keep a matrix; what it reads within its part may train too."""
@@ -179,17 +187,6 @@ class _Reader:
             value_needs_gradient=value,
             recomputed=recomputed,
         )
-
-
-def decoder_layers(model: nn.Module) -> tuple[str, list[nn.Module]]:
-    """The decoder layers and where they are: the longest list of modules that is in no other."""
-    found: dict[str, list[nn.Module]] = {}
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, nn.ModuleList) and len(module) and not inside:
-            found[name] = list(module)
-    name = max(found, key=lambda name: len(found[name]), default="")
-    return name, found.get(name, [])
 
 
 def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
@@ -277,31 +274,27 @@ def is_recomputed(layer: nn.Module) -> bool:
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
-def _repeated(
+def _recomputed(
     layer: nn.Module, parts: Sequence[tuple[float, Part]]
 ) -> tuple[bool | None, bool | None]:
-    """Whether a layer computes its products again, and its attention; None where it is not known.
-
-    A function that checkpoints in part says what it has seen: `repeats(products)`, given how many
-    there are in the layer.
-    """
+    """Return whether a layer computes its matmuls again, and its attention; None if unknown."""
     if not is_recomputed(layer):
         return False, False
-    asked = getattr(getattr(layer, "_gradient_checkpointing_func", None), "repeats", None)
-    if asked is None:
+    function = getattr(layer, "_gradient_checkpointing_func", None)
+    if not isinstance(function, CheckpointFunction):
         return True, True
-    products, attention = asked(sum(len(part.matrices) for _, part in parts))
+    matmuls, attention = function.recomputes(sum(len(part.matrices) for _, part in parts))
     # What a compiled call computes, a function around it does not see operation by operation.
-    return (products, attention) if products or not _is_whole(layer) else (None, None)
+    return (matmuls, attention) if matmuls or not _is_whole(layer) else (None, None)
 
 
-def last_product(model: nn.Module) -> nn.Module | None:
-    """The module of a decoder layer's last product, where it is that product and nothing else.
+def last_matmul(model: nn.Module) -> nn.Module | None:
+    """Return the module of a decoder layer's last matmul, where it is that and nothing else.
 
     Of the last layer that is computed again, or else of the last one; None for an adapted module,
     and where the model is not understood.
     """
-    _, layers = decoder_layers(model)
+    _, layers = decoder_blocks(model)
     layers = [layer for layer in layers if is_recomputed(layer)] or layers
     try:
         parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
@@ -320,26 +313,16 @@ def _is_whole(layer: nn.Module) -> bool:
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
 
-def _left_out(parts: Sequence[Part], repeats: bool | None) -> int:
-    """How many of the layer's last matrices are left out when the layer is computed again.
+def _stops_early(parts: Sequence[Part], recomputes: bool | None) -> bool:
+    """Return whether the layer's last matrix is left out when the layer is computed again.
 
-    A module that computes its last part in a way of its own says so: `last_product_repeats`.
-    """
-    if vars(parts[-1].parent).get("last_product_repeats") is False:
-        return len(parts[-1].matrices)
-    return int(_stops_early(parts, repeats))
-
-
-def _stops_early(parts: Sequence[Part], repeats: bool | None) -> bool:
-    """Whether the layer's last matrix is left out when the layer is computed again.
-
-    `repeats` is what was seen. Else: checkpointing stops as soon as it has again what was kept, and
-    a linear keeps its input before it starts. It runs where what follows keeps its output: dropout,
-    a norm, the weights of experts.
+    `recomputes` is what was observed. Without that: checkpointing stops as soon as it has again
+    what was saved, and a linear saves its input before it starts. It runs where what follows saves
+    its output: dropout, a norm, the weights of experts.
     """
     last = parts[-1]
-    if repeats is not None and len(last.matrices) == 1:
-        return not repeats
+    if recomputes is not None and len(last.matrices) == 1:
+        return not recomputes
     experts = any(_expert_list(p) or any(m.share != 1 for m in p.matrices) for p in parts)
     if experts or not last.matrices or not last.matrices[-1].plain:
         return False

@@ -63,7 +63,7 @@ class FirstStepProbe:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._run.last_product_repeats = self._recomputation.repeats
+        self._run.recomputes_last_matmul = self._recomputation.recomputes
 
     def check(self) -> None:
         """Raise InvalidRunError when no optimizer has taken a step."""

@@ -1,4 +1,4 @@
-"""What checkpointing computes again: which blocks, and of them the last product, as was seen."""
+"""Read what activation checkpointing computes again: which blocks, and their last matmul."""
 
 from __future__ import annotations
 
@@ -7,57 +7,59 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from accel_bench.worker.flops.trace import decoder_layers, is_recomputed, last_product
+from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.checkpointing import CheckpointFunction
+from accel_bench.worker.flops.trace import is_recomputed, last_matmul
 
 
 def read_checkpointing(model: torch.nn.Module) -> dict[str, Any]:
-    """How many decoder blocks are computed again, of how many, and by which policy.
+    """Return how many decoder blocks are computed again, of how many, and by which policy.
 
-    The policy is what the function that checkpoints says of itself; None for torch's own, which
-    computes whole blocks again.
+    The policy is that of a `CheckpointFunction`; None for torch's own, which computes whole blocks
+    again.
     """
-    _, blocks = decoder_layers(model)
+    _, blocks = decoder_blocks(model)
     again = [block for block in blocks if is_recomputed(block)]
     functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)
-    said = (getattr(function, "policy", None) for function in functions)
+    policies = (one.policy for one in functions if isinstance(one, CheckpointFunction))
     return {
         "checkpointed": len(again),
         "blocks": len(blocks),
-        "policy": next(filter(None, said), None),
+        "policy": next(policies, None),
     }
 
 
 class Recomputation:
-    """Counts how often the product begins and ends, beside the passes of the model.
+    """Count how often the last matmul begins and ends, beside the passes of the model.
 
-    Checkpointing breaks the second computation off when it has again what was kept. Torch's own
-    operations keep their inputs before they start, so that a product which is broken off is not
-    computed; an autograd function keeps what it needs when it is done.
+    Checkpointing ends the second forward as soon as it has again what was saved. Torch's own
+    operations save their inputs before they start, so that the matmul at which it ends is not
+    computed; an autograd function saves what it needs when it is done.
     """
 
     def __init__(self) -> None:
         self._passes = 0
         self._begun = 0
         self._ended = 0
-        self._keeps_afterwards = False
+        self._saves_afterwards = False
 
     def watch(self, model: torch.nn.Module) -> list[Any]:
-        """Watch a model; return the handles of the hooks."""
-        product = last_product(model)
-        if product is None:
+        """Register the hooks that count; return their handles."""
+        matmul = last_matmul(model)
+        if matmul is None:
             return []
         return [
             model.register_forward_hook(self._count_pass),
-            product.register_forward_pre_hook(self._count_begin),
-            product.register_forward_hook(self._count_end),
+            matmul.register_forward_pre_hook(self._count_begin),
+            matmul.register_forward_hook(self._count_end),
         ]
 
     @property
-    def repeats(self) -> bool | None:
-        """Whether the product is computed twice in a pass; None where nothing was seen."""
+    def recomputes(self) -> bool | None:
+        """Whether the matmul is computed twice in a pass; None before the first pass."""
         if not self._ended:
             return None
-        again = self._begun > self._passes and self._keeps_afterwards
+        again = self._begun > self._passes and self._saves_afterwards
         return self._ended > self._passes or again
 
     def _count_pass(self, *_: Any) -> None:
@@ -68,7 +70,7 @@ class Recomputation:
 
     def _count_end(self, module: Any, inputs: Any, output: Any) -> None:
         self._ended += 1
-        self._keeps_afterwards |= _is_own_function(output.grad_fn, inputs[0].grad_fn)
+        self._saves_afterwards |= _is_own_function(output.grad_fn, inputs[0].grad_fn)
 
 
 def _is_own_function(node: Any, start: Any) -> bool:

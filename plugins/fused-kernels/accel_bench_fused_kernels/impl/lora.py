@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from torch import nn
 from torch.nn import functional
 
+from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL
 from accel_bench_fused_kernels.impl.lora_forwards import Group, Mlp, Other, Single
 from accel_bench_fused_kernels.impl.lora_functions import Activation
 from accel_bench_fused_kernels.impl.lora_layers import Member, read_frozen, read_layer
@@ -59,7 +60,7 @@ class Fusion:
         """Take every bound forward off, so that the model is PEFT's again."""
         for module in self._bound:
             del module.forward
-            vars(module).pop("last_product_repeats", None)
+            vars(module).pop(RECOMPUTES_LAST_MATMUL, None)
         for group in self._groups:
             group.forget()
         self._bound.clear()
@@ -126,7 +127,7 @@ class Fusion:
         parent.forward = Mlp(parent, members, activation).forward
         # It has kept all that it needs when its last product begins, so that checkpointing breaks
         # off there; core counts FLOPs by this.
-        parent.last_product_repeats = False
+        setattr(parent, RECOMPUTES_LAST_MATMUL, False)
         self._bound.append(parent)
         self._mlps.append(name)
         self._members |= {member.name: member for member in members}

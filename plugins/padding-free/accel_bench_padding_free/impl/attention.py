@@ -258,6 +258,6 @@ def _not_on_gpu(run: Run, config: Any) -> str | None:
 
 def product_dtype(run: Run) -> torch.dtype:
     """Dtype that the scenario computes in."""
-    name = run.scenario.train.autocast_dtype or run.scenario.model.dtype
+    name = run.scenario.compute_dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype
