@@ -13,20 +13,29 @@ from typing import TYPE_CHECKING, Any
 from accel_bench._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from accel_bench.catalog.models import architecture_of, model_directory, read_config
+    from accel_bench.catalog.models import (
+        already_quantized,
+        architecture_of,
+        catalog_names,
+        model_directory,
+        read_card,
+        read_config,
+    )
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Matmul
     from accel_bench.job import Job
     from accel_bench.launcher import Observer, RankProcess
-    from accel_bench.machine.info import Machine
+    from accel_bench.machine import nvml
+    from accel_bench.machine.info import Machine, available_cores
     from accel_bench.modeling.compilation import read_compilation, reset_compiler
     from accel_bench.modeling.loading import check_fit, load_base_model
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
+    from accel_bench.result import Metric, RankResult, Result, Sample, Stage, Status, Window
     from accel_bench.run import Device, Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
+    from accel_bench.scenario.uses import ModelUse
 
 
 __all__ = [
@@ -38,6 +47,7 @@ __all__ = [
     "Machine",
     "Matmul",
     "Metric",
+    "ModelUse",
     "Observer",
     "Options",
     "Plugin",
@@ -47,42 +57,58 @@ __all__ = [
     "Run",
     "Sample",
     "Scenario",
+    "Stage",
     "Status",
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "already_quantized",
     "architecture_of",
+    "available_cores",
+    "catalog_names",
     "check_fit",
     "describe_quantized",
     "hookimpl",
     "load_base_model",
     "model_directory",
+    "nvml",
     "quantize_seconds",
+    "read_card",
     "read_compilation",
     "read_config",
     "reset_compiler",
 ]
 
 _HOMES = {
-    "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
-    "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
+    "accel_bench.catalog.models": (
+        "already_quantized",
+        "architecture_of",
+        "catalog_names",
+        "model_directory",
+        "read_card",
+        "read_config",
+    ),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Matmul",),
     "accel_bench.job": ("Job",),
-    "accel_bench.machine.info": ("Machine",),
-    "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.modeling.quantization": ("describe_quantized", "quantize_seconds"),
     "accel_bench.launcher": ("Observer", "RankProcess"),
-    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
+    "accel_bench.machine.info": ("Machine", "available_cores"),
+    "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
+    "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
+    "accel_bench.modeling.quantization": ("describe_quantized", "quantize_seconds"),
+    "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
+    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Stage", "Status", "Window"),
     "accel_bench.run": ("Device", "Run"),
-    "accel_bench.catalog.models": ("architecture_of", "model_directory", "read_config"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
+    "accel_bench.scenario.uses": ("ModelUse",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the module that holds a public name when it is first asked for."""
+    if name == "nvml":
+        return import_module("accel_bench.machine.nvml")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -78,6 +78,10 @@ class Trace:
         """Leave out of the next stage's peaks what has been in use and is so no more."""
         self._own_peak = reset_peak_memory()
 
+    def peak_resident_bytes(self) -> int | None:
+        """Return the peak of this process's resident memory since it was last reset."""
+        return peak_resident_bytes()
+
     def find(self, name: str) -> Stage | None:
         """Return the stage of that name, or None when it was not reached."""
         return next((stage for stage in self.stages if stage.name == name), None)

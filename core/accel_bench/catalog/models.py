@@ -54,6 +54,22 @@ def list_cards() -> dict[str, ModelCard]:
     return {name: _read(path) for name, path in sorted(find_presets("models").items())}
 
 
+def catalog_names() -> list[str]:
+    """Return the names of the catalog's models."""
+    return sorted(find_presets("models"))
+
+
+def already_quantized(model: ModelUse, plugin: str) -> list[str]:
+    """Return the reason why a plugin cannot quantize a local model that is quantized, or none."""
+    directory = model_directory(model)
+    if directory is None or "quantization_config" not in read_config(directory):
+        return []
+    return [
+        f"model.id {model.id!r} is quantized already, and {plugin} quantizes models in full "
+        "precision; name the model that it was made from"
+    ]
+
+
 def model_directory(model: ModelUse) -> Path | None:
     """The local directory that the model's id names; None for a catalog name and for a hub id.
 

@@ -1,5 +1,8 @@
 """NVIDIA's management library: its devices, found by uuid, and one question to one device at a
-time."""
+time.
+
+Plugins import it as `accel_bench.nvml`; it may change before 1.0.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,25 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from accel_bench.errors import AccelBenchError
+from accel_bench.machine.state import GPUProcess, foreign_reason, limits_in, throttled
+
+__all__ = [
+    "Devices",
+    "GPUProcess",
+    "NVMLDevice",
+    "NoReadingError",
+    "clock_limit_mask",
+    "compute_processes",
+    "devices",
+    "find_device",
+    "foreign_reason",
+    "library",
+    "limits_in",
+    "read",
+    "text",
+    "throttled",
+    "visible_devices",
+]
 
 UUID_PREFIX = "GPU-"
 """NVML writes it, torch leaves it out."""
@@ -84,6 +106,24 @@ def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
     return same[0] if wanted and same else None
 
 
+def clock_limit_mask(device: NVMLDevice) -> int | None:
+    """What holds a device's clocks down, as bits; older drivers know the older name alone."""
+    mask = device.ask("GetCurrentClocksEventReasons")
+    mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
+    return None if mask is None else int(mask)
+
+
+def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
+    """Processes that compute on a device; None where it does not tell."""
+    found = device.ask("GetComputeRunningProcesses")
+    if found is None:
+        return None
+    return tuple(
+        GPUProcess(pid=one.pid, name=_program(one.pid), memory_bytes=one.usedGpuMemory)
+        for one in found
+    )
+
+
 def visible_devices(
     listed: Devices, environment: Mapping[str, str]
 ) -> tuple[NVMLDevice, ...] | None:
@@ -121,6 +161,16 @@ def read(function: Callable[[], Any]) -> Any:
 def text(value: bytes | str) -> str:
     """Older bindings give bytes."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _program(pid: int) -> str:
+    """Name of a program, without its arguments, which can hold secrets."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:

@@ -10,8 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices
-from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
+from accel_bench.machine.nvml import (
+    NoReadingError,
+    NVMLDevice,
+    clock_limit_mask,
+    compute_processes,
+    devices,
+)
+from accel_bench.machine.state import CPUState, GPUState, MachineState, limits_in
 
 ANSWER_SECONDS = 10.0
 """A driver that has not answered after this long hangs, as one with a lost device may."""
@@ -42,24 +48,6 @@ def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
         time.sleep(0.1)
         state = read_state(gpus)
     return state
-
-
-def clock_limit_mask(device: NVMLDevice) -> int | None:
-    """What holds a device's clocks down, as bits; older drivers know the older name alone."""
-    mask = device.ask("GetCurrentClocksEventReasons")
-    mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
-    return None if mask is None else int(mask)
-
-
-def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
-    """Processes that compute on a device; None where it does not tell."""
-    found = device.ask("GetComputeRunningProcesses")
-    if found is None:
-        return None
-    return tuple(
-        GPUProcess(pid=one.pid, name=_program(one.pid), memory_bytes=one.usedGpuMemory)
-        for one in found
-    )
 
 
 def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
@@ -142,16 +130,6 @@ def _is_ours(pid: int) -> bool:
         )
     except psutil.Error:
         return False
-
-
-def _program(pid: int) -> str:
-    """Name of a program, without its arguments, which can hold secrets."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).name()
-    except psutil.Error:
-        return ""
 
 
 def _read_cpu() -> CPUState:

@@ -17,10 +17,9 @@ from accel_bench import (
     Plugin,
     Run,
     Window,
+    already_quantized,
     hookimpl,
-    model_directory,
     quantize_seconds,
-    read_config,
 )
 from accel_bench.errors import ScenarioError
 
@@ -127,13 +126,8 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         """Say what this machine cannot do. Raises ScenarioError for an optimizer that the options
         and the scenario do not agree on."""
         scenario = experiment.scenario
-        directory = model_directory(scenario.model)
-        quantized = directory is not None and "quantization_config" in read_config(directory)
-        if self.options.quant_type != "none" and quantized:
-            yield (
-                f"model.id {scenario.model.id!r} is quantized already, and bitsandbytes quantizes "
-                "models in full precision; name the model that it was made from"
-            )
+        if self.options.quant_type != "none":
+            yield from already_quantized(scenario.model, self.name)
         if self.options.optimizer is not None:
             optimizer_arguments(
                 self.options.optimizer, scenario.optimizer.use, scenario.optimizer.options

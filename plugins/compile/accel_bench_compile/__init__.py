@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Experiment, Machine, Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import (
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    Window,
+    available_cores,
+    hookimpl,
+)
 from accel_bench_compile.cache import CompileCache
 from accel_bench_compile.environment import Variables
 
@@ -158,7 +168,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
             return
         self._cache = CompileCache(self.options.cache, run, variables)
         run.on_close(self._cache.close)
-        if _cores() <= FEW_CORES:
+        if available_cores() <= FEW_CORES:
             variables.offer("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     @hookimpl
@@ -220,13 +230,6 @@ def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
             "inductor compiles against Python.h and it was not found; "
             "install Python's development headers (python3-dev)"
         )
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpp_compiler() -> str | None:

@@ -15,10 +15,9 @@ from accel_bench import (
     Plugin,
     Run,
     Window,
+    already_quantized,
     hookimpl,
-    model_directory,
     quantize_seconds,
-    read_config,
 )
 
 if TYPE_CHECKING:
@@ -137,12 +136,7 @@ class TorchAO(Plugin[TorchAOOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Say what float8 training misses here, and what has been quantized already."""
         scenario = experiment.scenario
-        directory = model_directory(scenario.model)
-        if directory is not None and "quantization_config" in read_config(directory):
-            yield (
-                f"model.id {scenario.model.id!r} is quantized already, and torchao starts from "
-                "models in full precision; name the model that it was made from"
-            )
+        yield from already_quantized(scenario.model, self.name)
         if self.options.base is None:
             device = scenario.resources.device
             if not self.options.emulate:

@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 
 import accel_bench.builtin.launchers.reaper as reaper_program
-from accel_bench import Job, Options, Plugin, RankProcess, hookimpl
-from accel_bench.machine.info import available_cores
+from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl
 
 MARK = "ACCEL_BENCH_RUN_ID"
 """Environment variable by which everything that a run has started is recognised."""
@@ -87,7 +86,7 @@ class Local(Plugin[Options]):
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
         """Start the ranks; none is left behind when one cannot be started."""
-        start_guard(os.getpid())
+        start_reaper(os.getpid())
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):
@@ -100,7 +99,7 @@ class Local(Plugin[Options]):
 
 
 @cache
-def start_guard(parent: int) -> None:
+def start_reaper(parent: int) -> None:
     """Start, once for each parent, what ends the workers' children should the parent be killed."""
     if not Path("/proc/self/environ").exists():
         return

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
-from accel_bench.machine.process_memory import peak_resident_bytes
-from accel_bench.result import Stage
+from accel_bench import Metric, Options, Plugin, Run, Stage, Window, hookimpl
 
 UNKNOWN_PEAK = "this system does not tell the peak of the window from that of the process"
 """Why resident memory has no peak of the window."""
@@ -69,7 +67,8 @@ def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Me
         yield _bytes("peak_memory_bytes", above, "rss_above_imports", reason)
     yield _bytes("peak_rss_bytes", peak, "rss", reason)
     # Where peaks cannot be forgotten, the process still has that of its whole life.
-    of_run = peak_resident_bytes() if peak is None else _largest(s.host_peak_bytes for s in stages)
+    peaks = (stage.host_peak_bytes for stage in stages)
+    of_run = run.trace.peak_resident_bytes() if peak is None else _largest(peaks)
     yield _bytes("run_peak_rss_bytes", of_run, "rss")
 
 

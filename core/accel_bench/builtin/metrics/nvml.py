@@ -8,17 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, hookimpl
+from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, hookimpl, nvml
 from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, metrics_of
 from accel_bench.builtin.metrics.nvml_sampler import Sampler
-from accel_bench.machine.nvml import (
-    Devices,
-    NoReadingError,
-    NVMLDevice,
-    devices,
-    find_device,
-    visible_devices,
-)
 
 DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 
@@ -42,16 +34,16 @@ class Watcher:
     def __init__(self, job: Job, ranks: Sequence[RankProcess], options: NVMLOptions) -> None:
         self._options = options
         self._ranks = range(job.world_size)
-        self._listed = Devices()
+        self._listed = nvml.Devices()
         self._problem = ""
         try:
-            self._listed = devices()
-        except NoReadingError as error:
+            self._listed = nvml.devices()
+        except nvml.NoReadingError as error:
             self._problem = str(error)
         environment = {**os.environ, **job.experiment.scenario.environment}
         # The order that core gives to all ranks, unless the user has chosen one.
         environment.setdefault(DEVICE_ORDER, "PCI_BUS_ID")
-        shown = visible_devices(self._listed, environment)
+        shown = nvml.visible_devices(self._listed, environment)
         self._expected = shown[: job.world_size] if shown is not None else None
         # A launcher's handle may be older than `pid`; a rank elsewhere has none.
         pids = {rank.rank: getattr(rank, "pid", None) for rank in ranks}
@@ -78,7 +70,7 @@ class Watcher:
             return DeviceRank(rank, window, None, f"{device.uuid} was not expected to be used")
         return DeviceRank(rank, window, track)
 
-    def _device(self, rank: int, result: RankResult | None) -> tuple[NVMLDevice | None, str]:
+    def _device(self, rank: int, result: RankResult | None) -> tuple[nvml.NVMLDevice | None, str]:
         """The device that a rank says it used; where it could not say, the one that it was given.
 
         Returns None and why it is not known; an empty reason for a rank that uses no GPU.
@@ -90,7 +82,7 @@ class Watcher:
             return None, self._problem
         uuid = str(facts.get("uuid", ""))
         if uuid:
-            found = find_device(self._listed.found, uuid)
+            found = nvml.find_device(self._listed.found, uuid)
             why = "; ".join(self._listed.problems) or "NVML does not list it"
             return found, "" if found else f"device {uuid}: {why}"
         if self._expected is not None and rank < len(self._expected):

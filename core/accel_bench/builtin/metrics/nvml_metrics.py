@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from accel_bench import Metric, Window
+from accel_bench import Metric, Window, nvml
 from accel_bench.builtin.metrics.nvml_sampler import Subject, Track
-from accel_bench.machine.state import foreign_reason, limits_in, throttled
 
 MINIMUM_SECONDS = 2.0
 """Shortest window whose energy means something: the counter moves every tenth of a second or so."""
@@ -196,7 +195,7 @@ def _throttling(rank: DeviceRank) -> Metric:
         track, window = rank.track, rank.window
         pairs = zip(track.limit_times, track.limit_masks, strict=True)
         masks = [mask for at, mask in pairs if window.started <= at <= window.ended]
-        limits = [throttled(limits_in(mask)) for mask in masks]
+        limits = [nvml.throttled(nvml.limits_in(mask)) for mask in masks]
         value = sum(map(bool, limits)) / len(limits) if limits else None
         obstacle = _slowed(value, limits, track.device.uuid)
     return rank.metric("gpu_throttled_share", value, "1", **_why(obstacle))
@@ -221,7 +220,7 @@ def _strangers(rank: DeviceRank) -> Metric:
             obstacle = Obstacle("NVML does not list the rank's own process", False)
         uuid, others = track.device.uuid, track.foreign.values()
         if others:
-            named = (foreign_reason(other.pid, other.name, uuid) for other in others)
+            named = (nvml.foreign_reason(other.pid, other.name, uuid) for other in others)
             obstacle = Obstacle("; ".join(named), True)
     return rank.metric("gpu_foreign_processes", value, "1", **_why(obstacle))
 

@@ -9,10 +9,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Literal, TypeVar, get_args
 
+from accel_bench import nvml
 from accel_bench.builtin.launchers.local import MARK
-from accel_bench.machine.nvml import NoReadingError, NVMLDevice
-from accel_bench.machine.probe import clock_limit_mask, compute_processes
-from accel_bench.machine.state import GPUProcess
 
 STOP_SECONDS = 5.0
 """How long the last reading may take."""
@@ -49,7 +47,7 @@ class Changes(Generic[ValueT]):
 class Track:
     """Readings of one device, with time.monotonic() in seconds."""
 
-    def __init__(self, device: NVMLDevice) -> None:
+    def __init__(self, device: nvml.NVMLDevice) -> None:
         self.device = device
         self.problems: dict[Subject, str] = {}
         """Why it does not answer any more, by what was asked."""
@@ -72,7 +70,7 @@ class Track:
         self.limit_masks = array("Q")
         """What holds its clocks down, as NVML's bits."""
 
-        self.foreign: dict[int, GPUProcess] = {}
+        self.foreign: dict[int, nvml.GPUProcess] = {}
         """Processes that are not ours, by pid."""
 
     def read(self, family: Family) -> None:
@@ -88,7 +86,7 @@ class Track:
             if subject not in self.problems:
                 try:
                     reader()
-                except NoReadingError as error:
+                except nvml.NoReadingError as error:
                     self.problems[subject] = str(error)
 
     def give_up(self, problem: str) -> None:
@@ -109,7 +107,7 @@ class Track:
             self.power_watts.append(watts / 1000)
 
     def _read_limits(self) -> None:
-        if (mask := clock_limit_mask(self.device)) is not None:
+        if (mask := nvml.clock_limit_mask(self.device)) is not None:
             self.limit_times.append(time.monotonic())
             self.limit_masks.append(mask)
 
@@ -119,7 +117,7 @@ class Track:
 
     def _read_processes(self, family: Family) -> None:
         """Bytes of each rank, and who else is there."""
-        processes = compute_processes(self.device) or ()
+        processes = nvml.compute_processes(self.device) or ()
         owners = {process.pid: family.owner(process.pid) for process in processes}
         for rank in {owner for owner in owners.values() if owner is not None}:
             sizes = [p.memory_bytes for p in processes if owners[p.pid] == rank]
@@ -167,7 +165,7 @@ class Sampler:
 
     def __init__(
         self,
-        devices: Iterable[NVMLDevice],
+        devices: Iterable[nvml.NVMLDevice],
         pids: Mapping[int, int | None],
         run_id: str,
         interval_seconds: float,

@@ -9,16 +9,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
-from accel_bench.catalog.models import (
-    CONFIG_FILE,
+from accel_bench import (
+    Experiment,
+    Machine,
+    ModelUse,
+    Options,
+    Plugin,
+    Run,
+    Scenario,
+    catalog_names,
+    hookimpl,
     model_directory,
     read_card,
     read_config,
 )
-from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.uses import ModelUse
 
 SMALL_BYTES = 1_000_000
 """A file below this size goes into a fingerprint with its content, a larger one with its size."""
@@ -81,7 +86,7 @@ class HuggingFace(Plugin[Options]):
 
 def _source_problems(model: ModelUse) -> Iterator[str]:
     """What is wrong with the id, the weights and the files of a directory."""
-    catalog = find_presets("models")
+    catalog = catalog_names()
     directory = model_directory(model)
     if model.id in catalog:
         if model.weights == "pretrained":
@@ -102,7 +107,7 @@ def _source_problems(model: ModelUse) -> Iterator[str]:
 
 def _override_problems(model: ModelUse) -> Iterator[str]:
     """Overrides that are nearly, and not quite, a published key of the catalog's model."""
-    published = read_card(model.id).config if model.id in find_presets("models") else {}
+    published = read_card(model.id).config if model.id in catalog_names() else {}
     for key in model.overrides:
         near = get_close_matches(key, published, n=1, cutoff=NEARLY)
         if key not in published and near:
@@ -150,7 +155,7 @@ def _flash_attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[s
 
 def _digest_files(directory: Path, weights: str) -> str:
     """Digest a directory's configuration and code, and its weights where they are used."""
-    patterns = [CONFIG_FILE, "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
+    patterns = ["config.json", "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
     found = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
         size = path.stat().st_size
