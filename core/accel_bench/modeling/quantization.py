@@ -71,7 +71,6 @@ def _elements(module: Any) -> int:
 
 
 def _elements_by_dtype(model: torch.nn.Module) -> Counter[str]:
-    """Number of elements of the parameters and buffers as they are stored, by dtype."""
     counts: Counter[str] = Counter()
     for tensor in _distinct(model):
         counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()

@@ -233,6 +233,5 @@ def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
 
 
 def _cpp_compiler() -> str | None:
-    """The C++ compiler that inductor would call."""
     usual = "clang++" if sys.platform == "darwin" else "g++"
     return shutil.which(os.environ.get("CXX", usual))

@@ -78,7 +78,6 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _versions() -> dict[str, str | None]:
-    """What compiled code depends on."""
     found = {name: installed_version(name) for name in ("torch", "triton")}
     return {"python": sys.version, **found}
 

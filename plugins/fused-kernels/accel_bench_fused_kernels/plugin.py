@@ -180,7 +180,6 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
 
 def _torch_is_at_least(major: int, minor: int) -> bool:
-    """The installed torch's version, from metadata."""
     from importlib import metadata
 
     parts = metadata.version("torch").split(".")

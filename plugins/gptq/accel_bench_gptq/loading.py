@@ -178,7 +178,6 @@ class Packing:
 
 
 def _fits(weight: Any) -> bool:
-    """Whether both sizes of a matrix fill whole words."""
     return all(size % WORD_BITS == 0 for size in weight.shape)
 
 

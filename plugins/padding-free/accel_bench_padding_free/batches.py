@@ -105,7 +105,6 @@ class FlatBatches:
         }
 
     def _share_out(self, lengths: Sequence[int]) -> Shares:
-        """Who gets which samples of a step."""
         if self._sampler == "same":
             return same_shares(len(lengths), self._ranks, self._accumulation)
         return balanced_shares(lengths, self._ranks, self._accumulation)

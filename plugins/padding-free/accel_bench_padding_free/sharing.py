@@ -57,5 +57,4 @@ def _spread(lengths: Sequence[int], bins: int) -> list[list[int]]:
 
 
 def _lightest_first(shares: Shares, lengths: Sequence[int]) -> Shares:
-    """The ranks' shares so far, the one with the fewest tokens first."""
     return sorted(shares, key=lambda share: sum(tokens_of(p, lengths) for p in share))

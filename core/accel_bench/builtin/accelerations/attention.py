@@ -33,7 +33,6 @@ class AttentionOptions(Options):
     @field_validator("backends")
     @classmethod
     def _each_once(cls, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
-        """Refuse a kernel that is named twice."""
         if len(set(backends)) < len(backends):
             raise ValueError("a backend is named twice")
         return backends

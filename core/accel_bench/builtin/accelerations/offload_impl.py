@@ -154,7 +154,6 @@ class Offloading:
 
 
 def _storages(model: nn.Module) -> set[int]:
-    """Addresses of all weights and buffers."""
     tensors = (*model.parameters(), *model.buffers())
     return {part.untyped_storage().data_ptr() for t in tensors for part in _parts(t)}
 

@@ -107,7 +107,6 @@ def _find(name: str) -> Any:
 
 
 def _packet(operation: Any) -> Any:
-    """An operation without its overload."""
     return getattr(operation, "overloadpacket", operation)
 
 

@@ -220,7 +220,6 @@ def _separate(ends: Integers, sequence_length: int) -> tuple[Integers, Integers]
 
 
 def _more_samples(options: TextOptions) -> str:
-    """What to change for more samples."""
     if options.packing:
         return "raise data.limit_bytes, bring more text, or shorten data.sequence_length"
     return "raise data.limit_bytes, bring more documents, or set data.packing: true"

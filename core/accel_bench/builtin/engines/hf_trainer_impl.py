@@ -218,5 +218,4 @@ def _processes_as_they_are(run: Run) -> Iterator[None]:
 
 
 def _one(_: int) -> float:
-    """The factor of a constant learning rate."""
     return 1.0

@@ -73,7 +73,6 @@ def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Me
 
 
 def _largest(values: Iterable[int | None]) -> int | None:
-    """The largest that is known."""
     return max((value for value in values if value is not None), default=None)
 
 

@@ -202,6 +202,5 @@ class Sampler:
             self.error = error
 
     def _read(self) -> None:
-        """One reading of every device."""
         for track in self.tracks.values():
             track.read(self._family)

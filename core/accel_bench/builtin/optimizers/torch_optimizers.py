@@ -42,7 +42,6 @@ class FusedOptions(OptimizerOptions):
 
     @model_validator(mode="after")
     def _one_implementation(self) -> FusedOptions:
-        """Refuse to ask for both."""
         if self.fused and self.foreach:
             raise ValueError("fused and foreach exclude each other; set one of them")
         return self

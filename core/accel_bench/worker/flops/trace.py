@@ -201,7 +201,6 @@ def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
 
 
 def _stage(path: str) -> int | None:
-    """The stage of a part of a decoder layer, by its name."""
     leaf = _leaf(path)
     return next((number for number, names in enumerate(STAGES) if leaf in names), None)
 
@@ -240,7 +239,6 @@ def _is_before(part: Part) -> bool:
 
 
 def _expert_list(part: Part) -> str:
-    """The list of experts that a part stands in; empty for none."""
     found = EXPERT.match(part.path)
     return found["list"] if found else ""
 

@@ -115,7 +115,6 @@ class FirstStepProbe:
                 self.attention_kernels = attention_kernels(loss) or None
 
     def _see_matmul(self, module: Any, inputs: Any, output: Any) -> None:
-        """The dtype in which the output projection answers: what is computed with."""
         self.matmul_dtype = str(output.dtype).removeprefix("torch.")
 
     def _see_expert(self, name: str) -> Any:

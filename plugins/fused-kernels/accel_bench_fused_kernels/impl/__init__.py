@@ -196,13 +196,11 @@ class FusedModel:
         return library, liger_kernels
 
     def _instances(self, classes: frozenset[str]) -> Iterator[tuple[str, Any]]:
-        """Modules of the named classes, with their names."""
         for name, module in self._model.named_modules():
             if type(module).__name__ in classes:
                 yield name, module
 
     def _bind(self, module: Any, name: str, function: Any) -> None:
-        """Make a function a method of one instance."""
         self._replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:

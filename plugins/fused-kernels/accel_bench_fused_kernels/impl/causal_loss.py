@@ -147,12 +147,10 @@ def _divided(total: torch.Tensor, items: Any) -> torch.Tensor:
 
 
 def _wants_logits(keep: Any) -> bool:
-    """Whether a caller asks for logits of some tokens."""
     return isinstance(keep, torch.Tensor) or keep != 0
 
 
 def _router_loss(model: Any, name: str, outputs: Any, attention_mask: Any) -> torch.Tensor:
-    """The auxiliary loss that balances experts, by the model's own function."""
     balance = getattr(sys.modules[type(model).__module__], name)
     return balance(
         outputs.router_logits, model.num_experts, model.num_experts_per_tok, attention_mask

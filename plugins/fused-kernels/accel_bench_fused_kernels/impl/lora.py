@@ -134,7 +134,6 @@ class Fusion:
         return True
 
     def _bind(self, member: Member, forward: Callable[..., torch.Tensor]) -> None:
-        """Let a forward stand for a layer's own."""
         member.layer.forward = forward
         self._bound.append(member.layer)
         self._members[member.name] = member

@@ -134,5 +134,4 @@ def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Ten
 
 
 def _matrices(members: Sequence[Member]) -> list[Any]:
-    """A and B of each in turn."""
     return [matrix for member in members for matrix in member.matrices()]

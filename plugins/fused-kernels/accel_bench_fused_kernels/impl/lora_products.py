@@ -242,7 +242,6 @@ def _stacked(parts: Sequence[Part], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _ranks(parts: Sequence[Part]) -> list[int]:
-    """Ranks of several adapters."""
     return [_given(part.down).shape[0] for part in parts]
 
 
@@ -278,7 +277,6 @@ def _is_kept_elsewhere() -> bool:
 
 
 def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """A new tensor times a factor, in place."""
     return tensor if factor == 1 else tensor.mul_(factor)
 
 

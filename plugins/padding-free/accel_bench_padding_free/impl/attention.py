@@ -229,7 +229,6 @@ def not_by_sequences(run: Run) -> str | None:
 
 
 def _adds_router_loss(run: Run) -> bool:
-    """Whether the loss has a part that balances experts."""
     return bool(getattr(getattr(run.model, "config", None), "output_router_logits", False))
 
 
