@@ -174,3 +174,12 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.close()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in the same order in every run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
 """Fused LoRA in whole models, against PEFT: loss, every gradient, what is kept and undone."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from transformers.models.gemma.modeling_gemma import GemmaMLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
     # PEFT asks transformers by a name that is being replaced, and so does core.
     pytest.mark.filterwarnings("ignore:`.*gradient_checkpointing.*`:FutureWarning"),
     # Dynamo makes a function to trace with, and looks at inputs of what follows a graph break.
@@ -30,15 +31,6 @@ ALL = (*ATTENTION, *MLP)
 
 TIGHT = {torch.float64: 1e-12, torch.float32: 2e-5}
 """Largest distance of two gradients, relative to their norm."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

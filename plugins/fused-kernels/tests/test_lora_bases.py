@@ -1,7 +1,7 @@
 """Quantized bases under fused LoRA: each library's own product, and PEFT's loss and gradients."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 # Importing GPTQModel makes it look for new versions of numbers that it has in its own way.
 pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`.*gradient_checkpointing.*`:FutureWarning"),
     # Of merging, which nobody does here.
@@ -24,15 +25,6 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_hidden_layers": 2}
 """Multiples of 32, which GPTQ packs."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def four_bits(linear: nn.Linear, quant_type: str, nested: bool = False) -> nn.Module:
