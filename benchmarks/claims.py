@@ -27,7 +27,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import AccelBenchError
-from accel_bench.report.markdown import render_markdown
+from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
 from benchmarks.entry import PRIVATE
@@ -222,7 +222,7 @@ def report_of(
     for run in results:
         by_experiment.setdefault(run.experiment.id, []).append(run)
     parts.append("\n".join(map(repeat_line, by_experiment.values())))
-    return "\n\n".join([f"# {work}", *parts, render_markdown([summary])])
+    return "\n\n".join([f"# {work}", *parts, render([summary], "markdown")])
 
 
 def repeat_line(runs: Sequence[Result]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
 from cli.program import start, write_nulls
 from fault_plugins.distribution import install
 
@@ -18,7 +19,7 @@ from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.extras import extras
-from accel_bench.report.table import NUMBERS
+from accel_bench.report.formats import render
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 
@@ -109,15 +110,26 @@ def test_it_is_under_150_lines() -> None:
 
 def test_its_output_is_real_and_not_a_placeholder() -> None:
     (printed,) = [block for block in blocks("text") if "tokens/s" in block or "OUTPUT" in block]
-    lines = printed.splitlines()
-    headers = lines[1:3]
+    header, rows = table_of(printed)
+    made = make_experiment("baseline")
+    summary = make_summary([made], make_rounds(made, STEADY), baseline="baseline")
+    assert header == table_of(render([summary], "table"))[0]
     # A long name goes on in the next line.
-    first = "\n".join(line.split()[0] for line in lines[4:8]).replace("-\n", "-").split("\n")
-    words = [word for header in NUMBERS for word in header.split()]
-    assert sorted([*words, "stack"]) == sorted(" ".join(headers).split())
+    names = "\n".join(row.split()[0] for row in rows).replace("-\n", "-").split("\n")
     quickstart = read_draft(find_presets("scenarios")["quickstart"])
-    assert first == list(quickstart.data["stacks"])
+    assert names == list(quickstart.data["stacks"])
+    assert printed.splitlines()[0] == "quickstart"
     assert "Results: " in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert len(printed.splitlines()) <= 25
+
+
+def table_of(printed: str) -> tuple[list[str], list[str]]:
+    """The words over a table's rule, and the rows under it."""
+    lines = printed.splitlines()
+    rule = next(number for number, line in enumerate(lines) if set(line) == {"─"})
+    end = lines.index("", rule) if "" in lines[rule:] else len(lines)
+    return " ".join(lines[rule - 2 : rule]).split(), lines[rule + 1 : end]
 
 
 @pytest.mark.parametrize("source", blocks("python"))

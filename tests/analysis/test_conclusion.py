@@ -1,4 +1,4 @@
-"""The sentence under the table, case by case: it never claims more than the rows do."""
+"""The answer to a comparison, case by case: it never claims more than the rows do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.conclusion import sentence
+from accel_bench.analysis.conclusion import conclusion
 from accel_bench.result import Status
 
 LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
@@ -32,13 +32,12 @@ def failing(experiment, status):
 
 
 def say(experiments, results, **changes):
-    return sentence(make_summary(experiments, results, **changes))
+    return conclusion(make_summary(experiments, results, **changes))
 
 
 def test_a_faster_stack_is_said_with_its_interval_and_its_loss():
     assert say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(0.8))]) == (
-        "fast is faster than lora: 1.250 times its speed (95 % interval 1.249 to 1.251, 5 pairs), "
-        "with an equivalent loss."
+        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss."
     )
 
 
@@ -52,41 +51,52 @@ def test_a_different_loss_comes_before_the_speed_and_before_other_stacks():
         ],
     )
     assert said.startswith(
-        "the loss of nf4 is different (by up to 5 %, 0.1 % allowed), so that its 1.111 times the "
-        "speed of lora"
+        "the loss of nf4 is different (by up to 5 %, 0.1 % allowed), so that being 1.111 times "
+        "as fast as lora"
     )
-    assert said.index("is not for the same training") < said.index("fast is faster than lora")
+    assert said.index("is not for the same training") < said.index(
+        "fast is 1.250 times as fast as lora"
+    )
 
 
 def test_a_slower_stack_is_said_to_be_slower():
-    assert "fast is slower than lora: 0.800 times its speed" in say(
+    assert "fast is slower, 0.800 times as fast as lora" in say(
         [LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.25))]
     )
 
 
 def test_an_equally_fast_stack_is_said_to_be_so():
-    assert "fast is as fast as lora" in say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.0))])
+    assert "fast is as fast as lora, 1.00" in say(
+        [LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.0))]
+    )
 
 
 def test_an_open_verdict_says_what_would_settle_it():
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, NOISY)])
-    assert said.startswith("it is open whether fast is faster than lora: 0.992 times its speed")
-    assert said.endswith(
-        "while 5 pairs show only effects above 17 %; "
-        "about 151 pairs would settle it (--rounds 151)."
+    assert said == (
+        "fast (0.90 to 1.09 times as fast) cannot yet be told apart from lora, about 151 rounds "
+        "would settle it (--rounds 151)."
     )
+
+
+def test_several_open_stacks_share_a_clause_with_the_rounds_that_settle_all():
+    said = say(
+        [LORA, FAST, NF4], [*BASE, *make_rounds(FAST, NOISY), *make_rounds(NF4, [0.1, *NOISY[1:]])]
+    )
+    assert said.count("told apart") == 1
+    assert "and nf4" in said
 
 
 def test_a_hopeless_spread_points_at_the_machine_instead_of_more_pairs():
     wild = [0.1, 0.3, 0.1 / 3, 0.2, 0.05]
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, wild)])
-    assert "even 200 pairs would not settle it" in said
+    assert "even 200 rounds would not settle it" in said
 
 
 def test_too_few_pairs_say_how_many_are_needed():
     runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
     assert say([LORA, FAST], runs, rounds=2) == (
-        "no verdict against lora for fast (1.999 times its speed): 2 pairs of the 5 that a verdict "
+        "no verdict against lora for fast (1.999 times as fast): 2 rounds of the 5 that a verdict "
         "needs (--rounds 5)."
     )
 
@@ -108,12 +118,12 @@ def test_stacks_that_failed_or_were_skipped_come_last():
 
 def test_a_single_stack_is_said_to_be_compared_with_nothing():
     assert say([LORA], BASE) == (
-        "lora trains at 1,000 tokens/s (95 % interval 997 to 1,002, 5 runs); nothing was compared."
+        "lora trains at 1,000 tokens/s [997 to 1,002]; nothing was compared."
     )
 
 
 def test_one_run_of_one_stack_has_no_interval():
-    assert "(no interval, 1 run)" in say([LORA], BASE[:1], rounds=1)
+    assert "tokens/s (1 run)" in say([LORA], BASE[:1], rounds=1)
 
 
 def test_stacks_without_their_baseline_are_said_to_stand_alone():
@@ -151,5 +161,5 @@ def test_sweep_points_are_named_and_many_are_counted():
         for run in make_rounds(point, STEADY if point.stack.name == "lora" else scaled(0.8))
     ]
     said = say(points, results)
-    assert "fast (size=1) is faster than lora" in said
+    assert "fast (size=1) is 1.250 times as fast as lora" in said
     assert said.endswith("; 2 more are faster.")

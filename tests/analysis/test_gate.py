@@ -31,7 +31,7 @@ def test_a_slower_stack_is_a_regression_with_its_figures():
     assert (point.pairs, point.looks, point.loss_verdict) == (5, 1, "equivalent")
     assert 0.049 < point.slower_by < 0.051
     assert point.slower_by < point.slower_by_at_most < 0.06
-    assert "fast is slower than lora by more than 1 %: 0.952 times its speed" in point.reason
+    assert "fast is slower than lora by more than 1 %: 0.952 times as fast" in point.reason
 
 
 def test_the_floor_decides_what_passes():

@@ -55,7 +55,7 @@ def row(stack: str, **changes: Any) -> ExperimentSummary:
 def test_it_says_what_can_be_seen_and_with_how_many_pairs() -> None:
     found = noise_of(row("baseline"), row(AGAIN), ())
     assert found.words == (
-        "The same work, measured twice in 5 pairs, came out at 1.002 times its own speed "
+        "The same work, measured twice in 5 pairs, came out 1.002 times as fast as itself "
         "(95 % interval 0.990 to 1.014). So with 5 pairs a difference of 2.1 % or more between "
         "two stacks can be seen on this machine; more pairs (--rounds) show smaller ones."
     )

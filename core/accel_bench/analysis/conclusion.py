@@ -1,13 +1,20 @@
-"""The one sentence that a table allows: what is known, what is not, and what would settle it."""
+"""The answer to a comparison, in one sentence: what is known, what is not, what would settle it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.comparison import MINIMUM_PAIRS
-from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import interval_text, label, listing, percent, rate, ratio
+from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS
+from accel_bench.analysis.wording import (
+    count,
+    label,
+    listing,
+    rate,
+    ratio_interval,
+    ratio_texts,
+)
 from accel_bench.result import Status
 
 SPELT_OUT = 3
@@ -16,111 +23,129 @@ SPELT_OUT = 3
 Clause = Callable[[ExperimentSummary, str], str]
 
 
-def sentence(summary: Summary) -> str:
-    """Say in one sentence what the rows allow one to say, the doubtful first.
+def conclusion(summary: Summary) -> str:
+    """Return in one sentence what the rows allow one to say.
 
     A faster stack with a different loss comes before everything else, then a baseline that failed,
     then the verdicts; what failed or was skipped comes last.
     """
     if all(row.status is Status.SKIPPED for row in summary.experiments):
-        clauses = ["nothing was run", *_ended_clauses(summary.experiments)]
+        clauses = ["nothing was run", *_ended(summary.experiments)]
     elif not any(row.status.completed for row in summary.experiments):
-        clauses = ["no experiment completed", *_ended_clauses(summary.experiments)]
+        clauses = ["no experiment completed", *_ended(summary.experiments)]
     elif all(row.ratio is None or row.stack == summary.baseline for row in summary.experiments):
-        clauses = _uncompared_clauses(summary)
+        clauses = _uncompared(summary)
     else:
-        clauses = _compared_clauses(summary)
+        clauses = _compared(summary)
     return "; ".join(clauses) + "."
 
 
-def _compared_clauses(summary: Summary) -> list[str]:
-    """One clause or more for each kind of row that is there."""
-    rows = [row for row in summary.experiments if row.stack != summary.baseline and row.ratio]
-    rows.sort(key=lambda row: -_ratio(row).median)
+def _compared(summary: Summary) -> list[str]:
+    """Return one clause or more for each kind of row that there is, the fastest first."""
+    rows = [row for row in _others(summary) if row.ratio]
+    rows.sort(key=lambda row: -row.ratio.median if row.ratio else 0.0)
     odd = [row for row in rows if row.loss_verdict == "different"]
     fast = [row for row in odd if row.verdict == "faster"]
-    even = [row for row in rows if row not in odd]
-    doubtful = _spell_out(summary.baseline, fast, _other_loss, "faster with a different loss")
-    kinds: list[tuple[list[ExperimentSummary], Clause, str]] = [
-        (_of(even, "faster"), _faster, "faster"),
-        ([row for row in odd if row not in fast], _other_loss, "different in their loss"),
-        (_of(even, "slower"), _slower, "slower"),
-        (_of(even, "same"), _same, "equally fast"),
-        (_of(even, "inconclusive"), _inconclusive, "not settled"),
+    slow = [row for row in odd if row not in fast]
+    even: dict[str, list[ExperimentSummary]] = {}
+    for row in rows:
+        if row not in odd:
+            even.setdefault(row.verdict, []).append(row)
+    spell_out = partial(_spell_out, summary.baseline)
+    return [
+        *spell_out(fast, _other_loss, "faster with a different loss"),
+        *_failed_baseline(summary),
+        *spell_out(even.get("faster", ()), _faster, "faster"),
+        *spell_out(slow, _other_loss, "different in their loss"),
+        *spell_out(even.get("slower", ()), _slower, "slower"),
+        *spell_out(even.get("same", ()), _same, "equally fast"),
+        *_inconclusive(even.get("inconclusive", ()), summary.baseline),
+        *_too_few_rounds(even.get("not tested", ()), summary.baseline),
+        *_ended(_others(summary)),
     ]
-    clauses = [clause for kind in kinds for clause in _spell_out(summary.baseline, *kind)]
-    clauses += _too_few_pairs(_of(even, "not tested"), summary.baseline)
-    ended = _ended_clauses(_others(summary))
-    return [*doubtful, *_failed_baseline(summary), *clauses, *ended]
 
 
 def _spell_out(
     baseline: str, rows: Sequence[ExperimentSummary], clause: Clause, kind: str
 ) -> list[str]:
-    """A clause for each of the first rows, and a count of the others."""
+    """Return a clause for each of the first rows, and a count of the others."""
     clauses = [clause(row, baseline) for row in rows[:SPELT_OUT]]
     more = len(rows) - SPELT_OUT
     return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"] if more > 0 else clauses
 
 
 def _other_loss(row: ExperimentSummary, baseline: str) -> str:
-    """A speed that was bought with another loss, or that comes with one."""
-    speed = _times(row, f"the speed of {baseline}")
-    so = f"so that its {speed} is not for the same training"
+    """Return a speed that was bought with another loss, or that comes with one."""
     verdict = "" if row.verdict in ("faster", "slower") else f" (speed: {row.verdict})"
-    return f"the loss of {_name(row)} is different ({row.loss_reason}), {so}{verdict}"
-
-
-def _faster(row: ExperimentSummary, baseline: str) -> str:
-    return f"{_name(row)} is faster than {baseline}: {_times(row)}{_loss(row)}"
-
-
-def _slower(row: ExperimentSummary, baseline: str) -> str:
-    return f"{_name(row)} is slower than {baseline}: {_times(row)}{_loss(row)}"
-
-
-def _same(row: ExperimentSummary, baseline: str) -> str:
-    return f"{_name(row)} is as fast as {baseline}: {_times(row)}{_loss(row)}"
-
-
-def _inconclusive(row: ExperimentSummary, baseline: str) -> str:
-    """Say what these pairs could have seen, and how many more would do."""
-    visible = row.minimum_detectable_effect or 0.0
-    if row.pairs_needed is None:
-        settle = "even 200 pairs would not settle it, so look for what makes the machine noisy"
-    else:
-        settle = f"about {row.pairs_needed} pairs would settle it (--rounds {row.pairs_needed})"
     return (
-        f"it is open whether {_name(row)} is faster than {baseline}: {_times(row)}, "
-        f"while {row.pairs} pairs show only effects above {percent(visible)}; {settle}"
+        f"the loss of {_name(row)} is different ({row.loss_reason}), so that being "
+        f"{_as_fast(row, baseline)} is not for the same training{verdict}"
     )
 
 
-def _too_few_pairs(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Rows with too few pairs, all in one clause."""
+def _faster(row: ExperimentSummary, baseline: str) -> str:
+    return f"{_name(row)} is {_as_fast(row, baseline)}{_loss(row)}"
+
+
+def _slower(row: ExperimentSummary, baseline: str) -> str:
+    return f"{_name(row)} is slower, {_as_fast(row, baseline)}{_loss(row)}"
+
+
+def _same(row: ExperimentSummary, baseline: str) -> str:
+    assert row.ratio is not None
+    return f"{_name(row)} is as fast as {baseline}, {ratio_interval(row.ratio)} times{_loss(row)}"
+
+
+def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
+    """Return rows that are open: those that more rounds would settle, then the hopeless."""
+    open_rows = [row for row in rows if row.pairs_needed is not None]
+    rounds = max((row.pairs_needed or 0 for row in open_rows), default=0)
+    ways_out = {
+        f"about {rounds} rounds would settle it (--rounds {rounds})": open_rows,
+        f"even {MAXIMUM_PAIRS} rounds would not settle it: look for what makes the machine noisy": [
+            row for row in rows if row.pairs_needed is None
+        ],
+    }
+    return [
+        f"{listing(list(map(_range, same)))} cannot yet be told apart from {baseline}, {way_out}"
+        for way_out, same in ways_out.items()
+        if same
+    ]
+
+
+def _range(row: ExperimentSummary) -> str:
+    """Return `compiled (0.95 to 1.35 times as fast)`."""
+    assert row.ratio is not None
+    median, *ends = ratio_texts(row.ratio)
+    return f"{_name(row)} ({' to '.join(ends or [median])} times as fast)"
+
+
+def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
+    """Return rows without a verdict, all in one clause."""
     if not rows:
         return []
-    names = listing([f"{_name(row)} ({ratio(_ratio(row).median)} times its speed)" for row in rows])
+    names = [
+        f"{_name(row)} ({ratio_texts(row.ratio)[0]} times as fast)" for row in rows if row.ratio
+    ]
     fewest = min(row.pairs for row in rows)
     return [
-        f"no verdict against {baseline} for {names}: {_count(fewest, 'pair')} of the "
+        f"no verdict against {baseline} for {listing(names)}: {count(fewest, 'round')} of the "
         f"{MINIMUM_PAIRS} that a verdict needs (--rounds {MINIMUM_PAIRS})"
     ]
 
 
-def _uncompared_clauses(summary: Summary) -> list[str]:
-    """Speeds alone, with the reason why they stand alone."""
-    rows = [row for row in summary.experiments if row.tokens_per_second and row.status.completed]
-    speeds = listing([f"{_name(row)} trains at {_speed(row)}" for row in rows])
+def _uncompared(summary: Summary) -> list[str]:
+    """Return speeds alone, with the reason why they stand alone."""
+    speeds = [_speed(row) for row in summary.experiments if row.status.completed]
     others, failed = _others(summary), _failed_baseline(summary)
     why = [] if failed else ["nothing was compared"]
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
-    return [*failed, speeds, *why, *_ended_clauses(others)]
+    return [*failed, listing([speed for speed in speeds if speed]), *why, *_ended(others)]
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
-    """The baseline, where it has nothing to compare with."""
+    """Return that the baseline leaves nothing to compare with, where it does."""
     rows = [
         row
         for row in summary.experiments
@@ -132,8 +157,8 @@ def _failed_baseline(summary: Summary) -> list[str]:
     return [f"the baseline {ends}, so that there is no ratio to it"]
 
 
-def _ended_clauses(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Rows that failed or were skipped, by how they ended."""
+def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
+    """Return rows that failed or were skipped, by how they ended."""
     ends: dict[Status, list[ExperimentSummary]] = {}
     for row in rows:
         if not row.status.completed:
@@ -145,47 +170,36 @@ def _others(summary: Summary) -> list[ExperimentSummary]:
     return [row for row in summary.experiments if row.stack != summary.baseline]
 
 
-def _of(rows: Sequence[ExperimentSummary], verdict: str) -> list[ExperimentSummary]:
-    return [row for row in rows if row.verdict == verdict]
-
-
 def _name(row: ExperimentSummary) -> str:
     return label(row.stack, row.sweep)
 
 
 def _how(rows: Sequence[ExperimentSummary]) -> str:
-    """How rows of one status ended, as a verb."""
+    """Return how rows of one status ended, as a verb."""
     if rows[0].status is Status.SKIPPED:
         return "was skipped" if len(rows) == 1 else "were skipped"
     return f"ended as {rows[0].status.value}"
 
 
-def _ratio(row: ExperimentSummary) -> Interval:
-    """The ratio of a row that has one."""
+def _as_fast(row: ExperimentSummary, baseline: str) -> str:
+    """Return `1.32 times as fast as lora [1.30, 1.34]`."""
     assert row.ratio is not None
-    return row.ratio
-
-
-def _times(row: ExperimentSummary, whose: str = "its speed") -> str:
-    """`1.320 times its speed (95 % interval 1.300 to 1.340, 5 pairs)`."""
-    speed_up, pairs = _ratio(row), _count(row.pairs, "pair")
-    return f"{ratio(speed_up.median)} times {whose} ({interval_text(speed_up, ratio)}, {pairs})"
+    median, *ends = ratio_texts(row.ratio)
+    return f"{median} times as fast as {baseline}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def _speed(row: ExperimentSummary) -> str:
-    """`12,345 tokens/s (95 % interval 12,300 to 12,400, 5 runs)`."""
+    """Return `lora trains at 12,345 tokens/s [12,300, 12,400]`; empty without a speed."""
     speed = row.tokens_per_second
-    assert speed is not None
-    runs = _count(row.runs, "run")
-    return f"{rate(speed.median)} tokens/s ({interval_text(speed, rate)}, {runs})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    if speed is None:
+        return ""
+    ends = [rate(end) for end in (speed.low, speed.high) if end is not None]
+    interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
+    return f"{_name(row)} trains at {rate(speed.median)} tokens/s {interval}"
 
 
 def _loss(row: ExperimentSummary) -> str:
-    """What is known of the loss of a row whose loss is not different."""
+    """Return what is known of the loss of a row whose loss is not different."""
     if row.loss_verdict == "equivalent":
         return ", with an equivalent loss"
     return f", its loss not tested ({row.loss_reason})"

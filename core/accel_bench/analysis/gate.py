@@ -220,12 +220,12 @@ def _sentence(
     speed = log_interval(logs)
     assert speed is not None
     times = (
-        f"{ratio(speed.median)} times its speed ({interval_text(speed, ratio)}, {len(logs)} pairs)"
+        f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {len(logs)} pairs)"
     )
     names = f"{_name(stack)} is slower than {_name(against)}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
-    open_end = f"{times}, at most {percent(max(0.0, judged.at_most))} slower"
+    open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
         trained = loss.verdict if loss.verdict == "equivalent" else f"not tested ({loss.reason})"
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"

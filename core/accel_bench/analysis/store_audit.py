@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
@@ -28,14 +30,14 @@ class BrokenInvariant(Frozen):
     """Name of the stack."""
 
     invariant: str
-    """What does not hold: a name of `analysis.audit`, or `checksum`."""
+    """What does not hold: a name of `analysis.checks.audit`, or `checksum`."""
 
     figures: str
     """The figures that disagree."""
 
 
 class AuditReport(Frozen):
-    """What the audit of a results folder has found."""
+    """The document of `accel-bench audit`."""
 
     schema_version: int = SCHEMA_VERSION
     """Version of this document's form."""
@@ -54,38 +56,23 @@ def audit_store(store: Store) -> AuditReport:
     """Audit every row of an open store. Raises StoreError."""
     rows = store.rows()
     results = {result.run_id: result for result in store.results()}
-    broken: list[BrokenInvariant] = []
-    for row in rows:
-        if row.corrupt:
-            broken.append(_corrupt(row))
-        elif row.run_id in results:
-            broken += _broken(results[row.run_id])
+    broken = [one for row in rows for one in _broken(row, results.get(row.run_id))]
     audited = sum(result.status.completed for result in results.values())
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 
-def _corrupt(row: Row) -> BrokenInvariant:
-    """A row that was damaged on the disk; its own columns are all that is known, unproved."""
-    return BrokenInvariant(
-        run_id=row.run_id,
-        experiment_id=row.experiment_id,
-        session=row.session,
-        stack=row.stack,
-        invariant=CHECKSUM,
-        figures="the row is corrupt: its content does not fit its checksum",
-    )
-
-
-def _broken(result: Result) -> list[BrokenInvariant]:
-    """Broken invariants of a sound row."""
-    return [
-        BrokenInvariant(
-            run_id=result.run_id,
-            experiment_id=result.experiment.id,
-            session=result.session,
-            stack=result.experiment.stack.name,
-            invariant=one.invariant,
-            figures=one.figures,
+def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
+    """Return broken invariants of a row; of a corrupt one only its own columns are known."""
+    if row.corrupt:
+        found = [(CHECKSUM, "the row is corrupt: its content does not fit its checksum")]
+    else:
+        found = [(one.invariant, one.figures) for one in audit(result)] if result else []
+    for invariant, figures in found:
+        yield BrokenInvariant(
+            run_id=row.run_id,
+            experiment_id=row.experiment_id,
+            session=row.session,
+            stack=row.stack,
+            invariant=invariant,
+            figures=figures,
         )
-        for one in audit(result)
-    ]

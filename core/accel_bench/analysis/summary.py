@@ -20,7 +20,6 @@ from accel_bench.analysis.aggregate import (
 )
 from accel_bench.analysis.checks.convergence import LossVerdict, compare_losses
 from accel_bench.analysis.checks.noise import load_notes
-from accel_bench.analysis.conclusion import sentence
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures
@@ -39,7 +38,7 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
 
-__all__ = ["ExperimentSummary", "PlannedSummary", "Summary", "exit_code", "sentence", "summarize"]
+__all__ = ["ExperimentSummary", "PlannedSummary", "Summary", "exit_code", "summarize"]
 
 
 class _Judgement(NamedTuple):

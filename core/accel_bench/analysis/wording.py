@@ -9,53 +9,108 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
 
 
-def percent(share: float) -> str:
-    """0.052 as `5.2 %`: three digits, no exponent."""
-    value = 100 * share
+def percent(fraction: float) -> str:
+    """Return 0.052 as `5.2 %`: three digits, no exponent."""
+    value = 100 * fraction
     return f"{value:,.0f} %" if abs(value) >= 100 else f"{value:.3g} %"
 
 
 def plain_value(value: JsonValue) -> str:
-    """A setting's value: text as it stands, everything else as JSON."""
+    """Return a setting's value: text as it stands, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
 def settings(values: Mapping[str, JsonValue]) -> str:
-    """`key=value, key=value`."""
+    """Return `key=value, key=value`."""
     return ", ".join(f"{key}={plain_value(value)}" for key, value in values.items())
 
 
 def label(stack: str, sweep: Mapping[str, JsonValue]) -> str:
-    """A stack, with the values of its sweep point where something is swept."""
+    """Return a stack's name, with the values of its sweep point where something is swept."""
     return f"{stack} ({settings(sweep)})" if sweep else stack
 
 
 def listing(names: Sequence[str], most: int = 3) -> str:
-    """`a, b and c`; what is beyond `most` is counted, not named."""
+    """Return `a, b and c`; what is beyond `most` is counted, not named."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most else list(names)
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
+def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
+    """Return `a and b: reason` for pairs of a name and a reason; each reason stands once."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        names.setdefault(reason, []).append(name)
+    return [f"{listing(same)}: {reason}" for reason, same in names.items()]
+
+
+def count(number: int, what: str) -> str:
+    """Return `1 run` or `5 runs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def significant(value: float, digits: int) -> str:
+    """Return a value with so many significant digits, zeros at its end included."""
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+
 def ratio(value: float) -> str:
-    """A speed-up with enough digits to see half a percent."""
+    """Return a speed-up with enough digits to see half a percent."""
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
 
 
+def ratio_texts(speed_up: Interval) -> tuple[str, ...]:
+    """Return median, low and high with the digits that the interval makes sense of.
+
+    Without an interval it is the median alone.
+    """
+    if speed_up.low is None or speed_up.high is None:
+        return (f"{speed_up.median:.2f}",)
+    digits = 3 if speed_up.high - speed_up.low < 0.04 else 2 if speed_up.median < 100 else 0
+    return tuple(f"{v:,.{digits}f}" for v in (speed_up.median, speed_up.low, speed_up.high))
+
+
+def ratio_interval(speed_up: Interval) -> str:
+    """Return `2.41 [2.10, 2.70]`."""
+    median, *ends = ratio_texts(speed_up)
+    return f"{median} [{', '.join(ends)}]" if ends else median
+
+
 def rate(value: float) -> str:
-    """Tokens per second: whole ones, three digits below 100."""
+    """Return tokens per second: whole ones, three digits below 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def rate_interval(speed: Interval) -> str:
+    """Return `10,503 ±6 %`: the larger half of the 95 % interval."""
+    if speed.low is None or speed.high is None:
+        return rate(speed.median)
+    half = 100 * max(speed.high / speed.median - 1, 1 - speed.low / speed.median)
+    return f"{rate(speed.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
+
+
 def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
-    """`95 % interval 1.300 to 1.340`, or that there is none."""
+    """Return `95 % interval 1.300 to 1.340`, or that there is none."""
     if interval.low is None or interval.high is None:
         return "no interval"
     return f"95 % interval {form(interval.low)} to {form(interval.high)}"
 
 
+def milliseconds(seconds: float) -> str:
+    """Return seconds as milliseconds, with three digits or more: `81.2`."""
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 100 else significant(value, 3)
+
+
+def mebibytes(size: float) -> str:
+    """Return bytes as MiB: `1,234`, with one decimal below 100."""
+    value = size / 2**20
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
 def flops(value: float) -> str:
-    """`46.1 GFLOP`, with three digits and the prefix that fits."""
+    """Return `46.1 GFLOP`, with three digits and the prefix that fits."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= factor:
-            return f"{value / factor:#.3g} {prefix}FLOP"
+            return f"{significant(value / factor, 3)} {prefix}FLOP"
     return f"{value:,.0f} FLOP"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-COLUMNS = ("run_id", "experiment_id", "stack", "invariant", "figures")
+COLUMNS = "run_id experiment_id stack invariant figures"
 """Columns of the table; the JSON document has more."""
 
 
@@ -27,19 +27,17 @@ def audit(
     asked, and every row's checksum. Exits with 1 when anything is broken.
     """
     from accel_bench.analysis.store_audit import audit_store
-    from accel_bench.cli.output import print_json, print_table
+    from accel_bench.cli.output import print_report
+    from accel_bench.report.table import Report, Section, Table, paths
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:
         report = audit_store(store)
-    if output == "json":
-        print_json(report.model_dump(mode="json"))
-    else:
-        if report.broken:
-            print_table(COLUMNS, ([getattr(one, key) for key in COLUMNS] for one in report.broken))
-        rows = len({one.run_id for one in report.broken})
-        typer.echo(
-            f"{report.rows} rows, {report.audited} completed: "
-            + (f"{rows} with broken invariants" if rows else "no invariant is broken")
-        )
-    raise typer.Exit(1 if report.broken else 0)
+    rows = len({one.run_id for one in report.broken})
+    found = f"{rows} with broken invariants" if rows else "no invariant is broken"
+    section = Section(
+        title=f"{report.rows} rows, {report.audited} completed: {found}",
+        tables=[Table(paths("", COLUMNS), report.broken)] if rows else [],
+    )
+    print_report(Report([section], report), output)
+    raise typer.Exit(1 if rows else 0)

@@ -33,7 +33,8 @@ def compare(
     A bare stack's name means the newest run of the program that measured both.
     """
     from accel_bench.analysis.compare import compare_stored
-    from accel_bench.report.compare_report import render_comparison
+    from accel_bench.cli.output import print_report
+    from accel_bench.report.views.compare import compare_report
     from accel_bench.store.database import open_store
     from accel_bench.store.selection import select_pairs
 
@@ -41,5 +42,4 @@ def compare(
         store = stack.enter_context(open_store(results, write=False))
         other = stack.enter_context(open_store(results_b, write=False)) if results_b else None
         selected = select_pairs(a, b, store, other)
-    found = [compare_stored(left, right) for left, right in selected]
-    typer.echo(render_comparison(found, output).rstrip("\n"))
+    print_report(compare_report([compare_stored(left, right) for left, right in selected]), output)

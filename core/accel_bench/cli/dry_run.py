@@ -8,15 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import typer
-
-from accel_bench.analysis.listing import csv_text, markdown_text
 from accel_bench.analysis.summary import differs
-from accel_bench.cli.output import cell, print_json, print_table
+from accel_bench.cli.output import print_report
 from accel_bench.cli.progress import duration
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.planning.plan import Plan, Planned
+from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.store.database import open_store
 
 START_SECONDS = 10.0
@@ -29,29 +27,21 @@ def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
     redactor = Redactor.from_environment(os.environ)
     documents = [redactor.redact_value(_document(plan, results)) for plan in plans]
-    if output == "json":
-        print_json(documents[0] if len(documents) == 1 else documents)
-        return
-    if output in ("csv", "markdown"):
-        _print_rows(documents, output)
-        return
-    for plan, document in zip(plans, documents, strict=True):
-        typer.echo(f"{plan.file.name}: {document['runs']} runs, {document['estimate']}")
-        for notice in plan.notices:
-            typer.echo(f"notice: {notice}")
-        rows = [[row[column] for column in COLUMNS] for row in document["experiments"]]
-        print_table(COLUMNS, rows)
-
-
-def _print_rows(documents: Sequence[dict[str, Any]], output: str) -> None:
-    """Print the experiments of all plans as one table for programs or documents."""
-    columns = ("scenario", *COLUMNS)
-    rows = [
-        {"scenario": document["scenario"], **{column: cell(row[column]) for column in COLUMNS}}
-        for document in documents
-        for row in document["experiments"]
+    flat = keyed(
+        ("scenario", *COLUMNS),
+        [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
+    )
+    sections = [
+        Section(
+            title=f"{one['scenario']}: {one['runs']} runs, {one['estimate']}",
+            tables=[keyed(COLUMNS, one["experiments"])],
+            notes=[f"notice: {notice}" for notice in one["notices"]],
+        )
+        for one in documents
     ]
-    typer.echo((csv_text if output == "csv" else markdown_text)(rows, columns), nl=False)
+    if output == "markdown":  # one table, as in CSV
+        sections = [Section(tables=[flat])]
+    print_report(Report(sections, one_or_list(documents), flat), output)
 
 
 def _document(plan: Plan, results: Path) -> dict[str, Any]:
@@ -81,7 +71,7 @@ def _row(planned: Planned) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: Path) -> tuple[float, bool]:
-    """Seconds of all rounds: from stored runs of the same experiments where there are any."""
+    """Return seconds of all rounds, and whether stored runs of all experiments are their source."""
     earlier: dict[str, list[float]] = {}
     ids = [planned.experiment.id for planned in plan.runnable]
     try:

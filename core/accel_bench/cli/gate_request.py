@@ -21,7 +21,7 @@ from accel_bench.cli.request import find_drafts, plan_request, print_failures, s
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, make_plan
-from accel_bench.report.gate_report import render_gate
+from accel_bench.report.views.gate import render_gate
 from accel_bench.runner.folders import write_atomically
 from accel_bench.runner.session import Session
 from accel_bench.scenario.draft import Draft

@@ -50,8 +50,5 @@ def show_device(
 
 
 def _short(row: dict[str, object]) -> dict[str, object]:
-    """The same row with figures as people read them: 3 digits, and `-` for what is not there."""
-    return {
-        key: f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
-        for key, value in row.items()
-    }
+    """Return the row with figures as people read them: four digits."""
+    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}

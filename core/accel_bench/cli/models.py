@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_json, print_table
+from accel_bench.cli.output import Format, print_json, print_report, print_table
+from accel_bench.report.table import Column, Report, Section, Table
 
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
@@ -20,21 +22,11 @@ def list_models(output: Format = "table") -> None:
     """List the models that `model.id` can name without a download."""
     from accel_bench.catalog.models import list_cards
 
-    columns = ("architecture", "parameters", "description")
-    rows = [
-        {"name": name, **card.model_dump(include=set(columns))}
-        for name, card in list_cards().items()
-    ]
-    if output == "json":
-        print_json([{key: row[key] for key in ("name", *columns)} for row in rows])
-    else:
-        print_table(
-            ("name", *columns),
-            [
-                (row["name"], row["architecture"], f"{row['parameters']:,}", row["description"])
-                for row in rows
-            ],
-        )
+    columns = ("name", "architecture", "parameters", "description")
+    rows = [{"name": name, **card.model_dump()} for name, card in list_cards().items()]
+    document = [{key: row[key] for key in columns} for row in rows]
+    table = Table([Column(key, itemgetter(key), form=_text) for key in columns], rows)
+    print_report(Report([Section(tables=[table])], document), output)
 
 
 @app.command("show")
@@ -58,7 +50,7 @@ def show_model(
 
 
 def _worked_out(card: ModelCard, length: int | None) -> dict[str, Any]:
-    """Figures that follow from a card; null where its architecture is not known here."""
+    """Return figures that follow from a card; null where its architecture is not known here."""
     from accel_bench.catalog.architecture import read_architecture
     from accel_bench.errors import ScenarioError
     from accel_bench.flops.formulas import model_flops
@@ -79,7 +71,7 @@ def _worked_out(card: ModelCard, length: int | None) -> dict[str, Any]:
 
 
 def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Nested figures as `config.hidden_size`, the configuration last."""
+    """Return nested figures as `config.hidden_size`, the configuration last."""
     for key, value in sorted(figures.items(), key=lambda item: item[0] == "config"):
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", figure) for inner, figure in value.items())
@@ -88,6 +80,6 @@ def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """A figure as it stands in the table: large numbers in groups of three digits."""
+    """Return a figure for the table: large numbers in groups of three digits."""
     large = isinstance(value, int) and abs(value) >= 1_000_000
     return f"{value:,}" if large else str(value)

@@ -1,14 +1,16 @@
-"""`accel-bench results`: list, show, export and tell apart what was stored."""
+"""`accel-bench results`: list, show, export and compare the identities of what was stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from accel_bench.cli.output import print_json, print_table
+from accel_bench.cli import options
+from accel_bench.cli.output import print_json, print_report, print_table
 
 if TYPE_CHECKING:
     from accel_bench.result import RankResult, Result
@@ -17,35 +19,26 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
 
-Results = Annotated[
-    Path,
-    typer.Option("--results", envvar="ACCEL_BENCH_RESULTS", help="The results folder."),
-]
-DEFAULT = Path("accel_bench_results")
-
 
 @app.command("list")
 def list_results(
-    results: Results = DEFAULT,
+    results: options.Results = options.DEFAULT_RESULTS,
     output: Annotated[
         Literal["table", "json", "csv", "markdown"],
         typer.Option("--format", help="How to print: for people, programs or documents."),
     ] = "table",
 ) -> None:
     """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`."""
-    from accel_bench.analysis.listing import LIST_COLUMNS, csv_text, list_runs, markdown_text, shown
+    from accel_bench.analysis.listing import LIST_COLUMNS, list_runs
+    from accel_bench.report.table import Report, Section, Table, keyed
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:
         rows = list_runs(store)
-    if output == "json":
-        print_json(rows)
-    elif output == "csv":
-        typer.echo(csv_text(rows, LIST_COLUMNS), nl=False)
-    elif output == "markdown":
-        typer.echo(markdown_text(rows, LIST_COLUMNS), nl=False)
-    else:
-        print_table(LIST_COLUMNS, ([shown(row[name]) for name in LIST_COLUMNS] for row in rows))
+    flat = keyed(LIST_COLUMNS, rows)
+    forms = {"tokens_per_second": "{:,.1f}".format}
+    shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
+    print_report(Report([Section(tables=[Table(shown, rows)])], rows, flat), output)
 
 
 @app.command("show")
@@ -54,7 +47,7 @@ def show_results(
         str,
         typer.Argument(metavar="ID", help="A run, experiment or session; its beginning will do."),
     ],
-    results: Results = DEFAULT,
+    results: options.Results = options.DEFAULT_RESULTS,
     output: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print.")
     ] = "table",
@@ -66,12 +59,12 @@ def show_results(
         found = store.find(identifier)
         folder = store.folder
     if output == "json":
-        print_json([result.model_dump(mode="json") for result in found])
+        print_json(found)
         return
     machine: object = None
     for name in dict.fromkeys(result.experiment.id for result in found):
         runs = [result for result in found if result.experiment.id == name]
-        _print_experiment(runs[0])
+        _print_experiment(runs)
         for result in runs:
             if result.machine != machine:
                 machine = result.machine
@@ -81,7 +74,7 @@ def show_results(
 
 @app.command("export")
 def export_results(
-    results: Results = DEFAULT,
+    results: options.Results = options.DEFAULT_RESULTS,
     output_format: Annotated[
         Literal["json", "csv"],
         typer.Option("--format", help="`json`: everything; `csv`: a row for each run."),
@@ -91,19 +84,18 @@ def export_results(
     ] = None,
 ) -> None:
     """Write all runs to a file or to the terminal."""
-    import json
-
-    from accel_bench.analysis.listing import csv_text, flat_run
+    from accel_bench.analysis.listing import flat_run
+    from accel_bench.report.formats import render_report
+    from accel_bench.report.table import Report, keyed
     from accel_bench.runner.folders import write_atomically
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:
         found = store.results()
         _warn_of_corrupt(store)
-    if output_format == "csv":
-        text = csv_text([flat_run(result) for result in found])
-    else:
-        text = json.dumps([result.model_dump(mode="json") for result in found], indent=2) + "\n"
+    rows = [flat_run(result) for result in found]
+    keys = dict.fromkeys(name for row in rows for name in row)
+    text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -114,7 +106,7 @@ def export_results(
 def explain_difference(
     left: Annotated[str, typer.Argument(metavar="ID", help="A run or an experiment.")],
     right: Annotated[str, typer.Argument(metavar="ID", help="The other one.")],
-    results: Results = DEFAULT,
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Print what makes two experiments different ones."""
     import json
@@ -133,7 +125,7 @@ def explain_difference(
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """The only experiment that an id means."""
+    """Return the only experiment that an id means."""
     from accel_bench.errors import StoreError
 
     found = {result.experiment.id: result.experiment for result in store.find(identifier)}
@@ -143,17 +135,24 @@ def _experiment(store: Store, identifier: str) -> Experiment:
 
 
 def _warn_of_corrupt(store: Store) -> None:
-    """Say what an export leaves out."""
+    """Name on stderr what an export leaves out."""
     corrupt = [row.run_id for row in store.rows() if row.corrupt]
     if corrupt:
         typer.echo(f"left out as corrupt: {', '.join(corrupt)}", err=True)
 
 
-def _print_experiment(result: Result) -> None:
-    """What was run: the scenario as it could be run again, the stack and its plugins."""
-    experiment = result.experiment
+def _print_experiment(runs: Sequence[Result]) -> None:
+    """Print what was run, so that it can be run again, and where the time of its steps goes."""
+    from accel_bench.analysis.schema import PlannedSummary
+    from accel_bench.analysis.summary import summarize
+    from accel_bench.report.views.stacks import details
+
+    result, experiment = runs[0], runs[0].experiment
+    planned = [PlannedSummary(experiment=experiment)]
+    summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
     _print_yaml(
         {
+            "details": details(summary),
             "experiment": experiment.id,
             "sweep": experiment.sweep,
             "stack": experiment.stack.model_dump(mode="json"),
@@ -165,7 +164,7 @@ def _print_experiment(result: Result) -> None:
 
 
 def _print_run(result: Result, folder: Path) -> None:
-    """How one attempt ended and what it measured."""
+    """Print how one attempt ended and what it measured."""
     import shlex
 
     from accel_bench.analysis.metrics.throughput import run_throughput
@@ -190,12 +189,12 @@ def _print_run(result: Result, folder: Path) -> None:
 
 
 def _ranks(result: Result) -> int:
-    """Ranks that were started, also where none left a result."""
+    """Return how many ranks were started, also where none left a result."""
     return max(len(result.ranks), len(result.exits), 1)
 
 
 def _rank_facts(rank: RankResult) -> dict[str, Any]:
-    """What a rank reports beside its samples, and what each stage did to its memory."""
+    """Return what a rank reports beside its samples, and how each stage changed its memory."""
     from accel_bench.analysis.metrics.memory import stages_of
 
     document = rank.model_dump(mode="json")
@@ -207,7 +206,7 @@ def _rank_facts(rank: RankResult) -> dict[str, Any]:
 
 
 def _samples(result: Result) -> Iterable[list[str]]:
-    """A row for each step of each rank, in order of the steps."""
+    """Return a row for each step of each rank, in order of the steps."""
     for rank in result.ranks:
         for part in ("warmup", "discarded", "samples") if rank.window else ():
             for sample in getattr(rank.window, part):

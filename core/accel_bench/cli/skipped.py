@@ -7,14 +7,13 @@ import sys
 from contextlib import redirect_stdout
 from typing import Any
 
-import typer
-
-from accel_bench.cli.output import print_json, print_table
+from accel_bench.cli.output import print_report
 from accel_bench.cli.request import find_drafts
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.report.table import Report, Section, keyed, one_or_list
 
 COLUMNS = ("stack", "sweep", "here", "reasons")
 
@@ -31,11 +30,7 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
         plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
     redactor = Redactor.from_environment(os.environ)
     documents = [redactor.redact_value(_document(plan)) for plan in plans]
-    if output == "json":
-        print_json(documents[0] if len(documents) == 1 else documents)
-    else:
-        for document in documents:
-            _print(document)
+    print_report(Report(list(map(_section, documents)), one_or_list(documents)), output)
     if not any(plan.runnable for plan in plans):
         raise NothingToRunError(plans[0].nothing)
 
@@ -58,10 +53,11 @@ def _row(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _section(document: dict[str, Any]) -> Section:
     rows = document["experiments"]
     run = sum(row["here"] == "runs" for row in rows)
-    typer.echo(f"{document['scenario']}: {run} of {len(rows)} experiments run here")
-    for notice in document["notices"]:
-        typer.echo(f"notice: {notice}")
-    print_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])
+    return Section(
+        title=f"{document['scenario']}: {run} of {len(rows)} experiments run here",
+        tables=[keyed(COLUMNS, rows)],
+        notes=[f"notice: {notice}" for notice in document["notices"]],
+    )

@@ -1,4 +1,4 @@
-"""Choose a form of report by its name."""
+"""Formats of a report by the name that `--format` takes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ from collections.abc import Callable, Sequence
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.errors import AccelBenchError, did_you_mean
-from accel_bench.report.csv_report import render_csv
-from accel_bench.report.json_report import render_json
-from accel_bench.report.markdown import render_markdown
-from accel_bench.report.table import render_table
+from accel_bench.report.render_csv import render_csv
+from accel_bench.report.render_json import render_json
+from accel_bench.report.render_markdown import render_markdown
+from accel_bench.report.render_terminal import render_terminal
+from accel_bench.report.table import Report
+from accel_bench.report.views.stacks import stacks_report
 
-FORMATS: dict[str, Callable[[Sequence[Summary]], str]] = {
-    "table": render_table,
-    "json": render_json,
-    "csv": render_csv,
-    "markdown": render_markdown,
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "table": lambda report: render_terminal(report.sections, report.width),
+    "json": lambda report: render_json(report.document),
+    "csv": lambda report: render_csv(report.flat),
+    "markdown": lambda report: render_markdown(report.sections),
 }
-"""Forms by the name that `--format` takes."""
+"""Renderers by name."""
 
 
-def render(summaries: Sequence[Summary], format: str) -> str:
-    """Return the report as text; raises AccelBenchError for a format that there is not."""
-    if format not in FORMATS:
-        raise AccelBenchError(f"no report format {format!r}{did_you_mean(format, FORMATS)}")
-    return FORMATS[format](summaries)
+def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:
+    """Return the comparison of the stacks of each scenario as text.
+
+    Markdown has all columns and notes, the terminal only with `verbose`. Raises AccelBenchError for
+    a format that there is not.
+    """
+    wide = form == "markdown"
+    return render_report(stacks_report(summaries, verbose or wide, wide), form)
+
+
+def render_report(report: Report, form: str) -> str:
+    """Return a report as text; raises AccelBenchError for a format that there is not."""
+    if form not in FORMATS:
+        raise AccelBenchError(f"no report format {form!r}{did_you_mean(form, FORMATS)}")
+    return FORMATS[form](report)

@@ -9,7 +9,7 @@ from analysis_factory import make_experiment, make_rank, make_result, make_summa
 
 from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
-from accel_bench.report.notes import reason_notes
+from accel_bench.report.views.stacks import stacks_report
 from accel_bench.result import Result
 
 CUDA = make_rank(device={"type": "cuda", "name": "a GPU", "uuid": "aaaa"})
@@ -152,6 +152,7 @@ def test_the_note_stands_under_the_table_and_leaves_the_status_alone() -> None:
     experiments = [make_experiment("s0"), make_experiment("s1")]
     summary = make_summary(experiments, runs, baseline="s0")
     assert [row.status.value for row in summary.experiments] == ["ok", "ok"]
-    assert [note for note in reason_notes(summary) if note.startswith("load: ")] == [
+    (section,) = stacks_report([summary]).sections
+    assert [note for note in section.notes if note.startswith("load: ")] == [
         f"load: {summary.noise[0]}"
     ]

@@ -10,7 +10,7 @@ from analysis_factory import STEADY, make_experiment, make_rank, make_result, ma
 from analysis_factory import make_summary as summary_of
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.report.json_report import render_json
+from accel_bench.report.formats import render
 
 LORA = make_experiment("lora")
 
@@ -21,23 +21,23 @@ def summary() -> Summary:
 
 
 def test_one_scenario_is_an_object_that_reads_back_to_the_same_summary(summary):
-    text = render_json([summary])
+    text = render([summary], "json")
     assert isinstance(json.loads(text), dict)
     assert Summary.model_validate_json(text) == summary
 
 
 def test_several_scenarios_are_a_list(summary):
-    document = json.loads(render_json([summary, summary]))
+    document = json.loads(render([summary, summary], "json"))
     assert [entry["scenario"] for entry in document] == ["peft", "peft"]
 
 
 def test_no_scenario_is_an_empty_list():
-    assert json.loads(render_json([])) == []
+    assert json.loads(render([], "json")) == []
 
 
 def test_what_is_missing_is_null_and_not_left_out():
     summary = summary_of([LORA], [], skipped={"lora": ["needs a GPU"]})
-    row = json.loads(render_json([summary]))["experiments"][0]
+    row = json.loads(render([summary], "json"))["experiments"][0]
     assert row["tokens_per_second"] is None
     assert row["status"] == "skipped"
 
@@ -49,5 +49,5 @@ def test_a_number_that_is_not_finite_becomes_null():
     def refuse(word):
         raise AssertionError(word)
 
-    document = json.loads(render_json([summary, summary]), parse_constant=refuse)
+    document = json.loads(render([summary, summary], "json"), parse_constant=refuse)
     assert document[0]["experiments"][0]["evidence"] == {"scale": None}

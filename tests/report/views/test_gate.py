@@ -12,7 +12,8 @@ import pytest
 from accel_bench.analysis.gate import GatePoint, GateReport, Outcome
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.errors import AccelBenchError
-from accel_bench.report.gate_report import FORMATS, render_gate
+from accel_bench.report.render_terminal import render_terminal
+from accel_bench.report.views.gate import gate_report, render_gate
 from accel_bench.result import Status
 
 
@@ -63,7 +64,7 @@ def test_junit_counts_what_a_ci_system_shows() -> None:
     kinds = [[child.tag for child in case] for case in suite]
     assert kinds == [["system-out"], ["failure"], ["failure"], ["error"], ["skipped"]]
     assert suite[1].get("name") == "fast (k=regression) against lora"
-    assert "slower by: 5.26 %" in str(suite[1][0].text)
+    assert "times as fast: 0.950 [0.940, 0.960]" in str(suite[1][0].text)
 
 
 def test_no_reason_breaks_out_of_xml_or_of_a_table() -> None:
@@ -88,13 +89,25 @@ def test_csv_and_json_hold_every_figure_under_one_name() -> None:
 
 def test_people_see_every_point_with_its_reason() -> None:
     printed = render_gate(ALL, "table")
-    assert printed.splitlines()[0] == "peft: failed (exit 1)"
-    assert len(printed.splitlines()) == 6
+    assert printed.splitlines()[:2] == [
+        "peft: failed (exit 1)",
+        "fast against lora, floor 1 %",
+    ]
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("k=")] == [
+        one.outcome for one in ALL.points
+    ]
+    assert printed.splitlines().count("why") == 5
     lines = render_gate(ALL, "markdown").splitlines()
-    assert "| k=passed | passed | 0.950 (95 % interval 0.940 to 0.960) | 5.26 % | 6 % " in lines[6]
+    assert "| k=passed | passed | 0.950 \\[0.940, 0.960\\] | 0.943 | 5 | - | equivalent |" in lines
+
+
+def test_the_reason_of_a_single_point_is_the_answer() -> None:
+    printed = render_gate(report(point("regression", "fast is slower, 0.950 times")), "table")
+    assert printed.splitlines()[:2] == ["peft: failed (exit 1)", "fast is slower, 0.950 times"]
+    narrow = render_terminal(gate_report(report(point("passed"))).sections, 80)
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_a_form_that_there_is_not_is_refused() -> None:
-    with pytest.raises(AccelBenchError, match="did you mean 'junit'"):
-        render_gate(ALL, "junti")
-    assert set(FORMATS) == {"table", "json", "csv", "markdown", "junit"}
+    with pytest.raises(AccelBenchError, match="did you mean 'table'"):
+        render_gate(ALL, "tabel")

@@ -10,11 +10,8 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
 
 from accel_bench.analysis.schema import MemoryChange, Summary
-from accel_bench.report.csv_report import render_csv
-from accel_bench.report.json_report import render_json
-from accel_bench.report.ladder_cells import memory_change
-from accel_bench.report.markdown import render_markdown
-from accel_bench.report.table import render_table
+from accel_bench.report.formats import render
+from accel_bench.report.views.ladder import memory_change
 from accel_bench.scenario.models import LadderPlace
 
 LABELS = ("linear_cross_entropy", "gradient_checkpointing", "torch-compile-max-autotune")
@@ -38,15 +35,15 @@ def ladder_summary() -> Summary:
 
 
 def test_the_table_has_a_row_for_each_item_and_is_at_most_100_columns_wide() -> None:
-    text = render_table([ladder_summary()])
+    text = render([ladder_summary()], "table")
     assert max(map(len, text.splitlines())) <= 100
     title = text.splitlines().index("ladder of peft")
     row = next(line for line in text.splitlines()[title:] if line.startswith("2+gradient_"))
-    assert "1.235 1.111 [1.111 1.111] 0.0 equivalent" in " ".join(row.split())
+    assert "1.235 1.111 [1.111, 1.111] 0.0 equivalent - -" in " ".join(row.split())
 
 
 def test_what_is_missing_is_explained_under_the_table() -> None:
-    text = " ".join(render_table([ladder_summary()]).split())
+    text = " ".join(render([ladder_summary()], "table").split())
     assert "gradient_checkpointing left out: one of the two stacks is not in the plan" in text
     assert "no verdicts" in text
 
@@ -54,12 +51,12 @@ def test_what_is_missing_is_explained_under_the_table() -> None:
 def test_a_scenario_without_a_ladder_says_nothing_of_one() -> None:
     experiment = make_experiment("lora")
     summary = make_summary([experiment], make_rounds(experiment, STEADY))
-    for render in (render_table, render_markdown):
-        assert "ladder" not in render([summary])
+    for form in ("table", "markdown"):
+        assert "ladder" not in render([summary], form)
 
 
 def test_markdown_has_a_second_table_with_as_many_cells_in_every_row() -> None:
-    text = render_markdown([ladder_summary()])
+    text = render([ladder_summary()], "markdown")
     section = text[text.index("### ladder of peft") :]
     table = [line for line in section.splitlines() if line.startswith("|")]
     assert len(table) == 5
@@ -67,7 +64,9 @@ def test_markdown_has_a_second_table_with_as_many_cells_in_every_row() -> None:
 
 
 def test_csv_has_the_figures_on_the_rows_of_the_rungs() -> None:
-    rows = {row["stack"]: row for row in csv.DictReader(StringIO(render_csv([ladder_summary()])))}
+    rows = {
+        row["stack"]: row for row in csv.DictReader(StringIO(render([ladder_summary()], "csv")))
+    }
     rung = rows["1+linear_cross_entropy"]
     assert rung["ladder_item"] == "linear_cross_entropy"
     assert float(rung["ladder_adds_ratio_median"]) == pytest.approx(1 / 0.9, rel=1e-3)
@@ -76,7 +75,7 @@ def test_csv_has_the_figures_on_the_rows_of_the_rungs() -> None:
 
 
 def test_json_has_a_step_for_each_item() -> None:
-    steps = json.loads(render_json([ladder_summary()]))["ladder"]
+    steps = json.loads(render([ladder_summary()], "json"))["ladder"]
     assert [step["item"] for step in steps] == list(LABELS)
     assert steps[0]["adds"]["ratio"]["median"] == pytest.approx(1 / 0.9, rel=1e-3)
 
@@ -84,7 +83,6 @@ def test_json_has_a_step_for_each_item() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (None, "-"),
         (MemoryChange(bytes=-61.25 * MIB, low=-62.0 * MIB, high=-60.5 * MIB), "-61.2 ±0.8"),
         (MemoryChange(bytes=2048.0 * MIB, low=2048.0 * MIB, high=2048.0 * MIB), "+2,048"),
         (MemoryChange(bytes=-1000.0, low=-1000.0, high=-1000.0), "0.0"),
@@ -92,6 +90,6 @@ def test_json_has_a_step_for_each_item() -> None:
     ],
 )
 def test_a_change_of_memory_has_a_sign_and_its_half_interval(
-    change: MemoryChange | None, text: str
+    change: MemoryChange, text: str
 ) -> None:
     assert memory_change(change) == text

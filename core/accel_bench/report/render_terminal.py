@@ -1,0 +1,130 @@
+"""Sections for a terminal: the answer first, tables as wide as their numbers, notes under them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from io import StringIO
+from textwrap import fill
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.segment import Segments
+from rich.table import Table as Grid
+from rich.text import Text
+
+from accel_bench.report.table import Column, Section, Table, plain
+from accel_bench.result import Status
+
+LAYOUTS = ((26, 2), (13, 2), (13, 1))
+"""Columns of a name before it goes on in the next line, and between two columns: the first that
+fits is taken."""
+
+HEADER_WIDTH = 11
+"""Columns after which the title of a column of names goes on in the next line."""
+
+UNBROKEN = 100_000
+"""Width at which nothing is wrapped."""
+
+STYLES = {
+    **{status.value: "red" for status in Status if not status.completed},
+    **dict.fromkeys(("slower", "different", "regression", "corrupt"), "red"),
+    **dict.fromkeys(("inconclusive", "degraded", "skipped"), "yellow"),
+    **dict.fromkeys(("faster", "passed"), "green"),
+}
+"""Colours of verdicts, outcomes and statuses."""
+
+
+def render_terminal(sections: Sequence[Section], width: int | None = None) -> str:
+    """Return text as wide as the terminal, with its colours.
+
+    Where the output is none there are no colours, and `width` columns; without it nothing is
+    wrapped.
+    """
+    terminal = sys.stdout.isatty()
+    console = Console(
+        file=StringIO(),
+        width=None if terminal else width or UNBROKEN,
+        force_terminal=terminal,
+        color_system="auto" if terminal else None,
+        highlight=False,
+    )
+    for number, section in enumerate(sections):
+        if number:
+            console.print()
+        _print(section, console)
+    assert isinstance(console.file, StringIO)
+    return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+
+
+def folded(name: str, width: int) -> str:
+    """Return a name in lines of at most that width, broken behind `-`, `_`, `+` and `.`."""
+    lines = [""]
+    for part in re.findall(r"[^-_+.]*[-_+.]+|[^-_+.]+", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _print(section: Section, console: Console) -> None:
+    """Print one section; all text is `Text`, so that nothing in a name is taken for markup."""
+    blocks: list[list[RenderableType]] = [
+        [Text(plain(text), style="bold") for text in (section.title, section.answer) if text],
+        *([_fitted(table, console), *_dim(table.notes)] for table in section.tables),
+        _dim(section.notes),
+    ]
+    for number, block in enumerate(block for block in blocks if block):
+        if number:
+            console.print()
+        for part in block:
+            console.print(part, crop=False, end="" if isinstance(part, Segments) else "\n")
+
+
+def _dim(notes: Sequence[str]) -> list[RenderableType]:
+    return [Text(plain(note), style="dim") for note in notes]
+
+
+def _fitted(table: Table, console: Console) -> Segments:
+    """Lay a table out in the width that there is; its numbers are never broken."""
+    unlimited = console.options.update(width=UNBROKEN)
+    for names, gap in LAYOUTS:
+        grid = _grid(table, names, gap)
+        needed = console.measure(grid, options=unlimited).maximum
+        if needed <= console.width:
+            break
+    wraps = any(column.kind == "text" for column in table.columns)
+    width = console.width if wraps else max(console.width, needed)
+    return Segments(console.render(grid, console.options.update(width=width)))
+
+
+def _grid(table: Table, names: int, gap: int) -> Grid:
+    """Return rich's table, with units under the titles."""
+    grid = Grid(
+        title=Text(plain(table.title), style="bold") if table.title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, gap - 1, 0, 0),
+    )
+    for column in table.columns:
+        title = fill(column.header, HEADER_WIDTH) if column.kind == "name" else column.header
+        grid.add_column(
+            Text(f"{title}\n{column.unit}".rstrip(), style="bold"),
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=column.kind != "text",
+            overflow="fold",
+        )
+    for row in table.rows:
+        grid.add_row(*(_cell(column, row, names) for column in table.columns))
+    return grid
+
+
+def _cell(column: Column, row: object, names: int) -> Text:
+    """Return one cell; a verdict has its colour."""
+    text = column.text(row)
+    if column.kind == "name":
+        text = folded(text, names)
+    return Text(text, style=STYLES.get(text, "") if column.kind == "word" else "")

@@ -1,0 +1,143 @@
+"""Two stored experiments side by side: what `compare` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.compare import ExperimentComparison, Operand
+from accel_bench.analysis.wording import (
+    label,
+    mebibytes,
+    milliseconds,
+    percent,
+    plain_value,
+    rate_interval,
+    ratio_texts,
+    significant,
+)
+from accel_bench.report.table import (
+    EMPTY,
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    listed,
+    one_or_list,
+    paths,
+)
+
+
+def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
+    """Return a section for each comparison: what may be said, both sides, what differs."""
+    return Report(
+        sections=[_section(one) for one in comparisons],
+        document=one_or_list(comparisons),
+        flat=Table(FLAT, comparisons),
+    )
+
+
+def conclusion(one: ExperimentComparison) -> str:
+    """Return in one sentence what may be said of B against A, and on what grounds."""
+    a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
+    if one.ratio is None:
+        return f"no ratio: {one.verdict_reason}."
+    runs = f"{one.pairs} pairs" if one.paired else f"{one.a.runs} and {one.b.runs} runs, unpaired"
+    median, *ends = ratio_texts(one.ratio)
+    interval = f"[{', '.join(ends)}] " if ends else ""
+    speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
+    verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    loss = f"loss {one.loss_verdict}" + (f" ({one.loss_reason})" if one.loss_reason else "")
+    parts = [f"{speed}: {verdict}"]
+    if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
+        effect = percent(one.minimum_detectable_effect)
+        parts.append(f"these pairs show only effects above {effect}")
+    # A different loss comes first: a speed that was bought with it is not for the same training.
+    parts.insert(0 if one.loss_verdict == "different" else len(parts), loss)
+    return "; ".join(parts) + "."
+
+
+def _section(one: ExperimentComparison) -> Section:
+    sides = [_facts(side) for side in (one.a, one.b)]
+    rows = [(key, *(facts[key] for facts in sides)) for key in sides[0]]
+    tables = [listed(("", "A", "B"), rows)]
+    for title, differences in (
+        ("declared", one.declared),
+        ("differs, and is not declared", one.differing),
+    ):
+        if differences:
+            tables.append(listed((title, "A", "B"), [_values(one) for one in differences]))
+    reasons = (f"{side.stack}: {reason}" for side in (one.a, one.b) for reason in side.reasons)
+    comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
+    return Section(
+        title=" and ".join(label(side.stack, side.sweep) for side in (one.a, one.b)),
+        answer=conclusion(one),
+        tables=tables,
+        notes=[*reasons, f"comparable: {comparable}"],
+    )
+
+
+def _facts(side: Operand) -> dict[str, Any]:
+    """Return what stands in the column of one of the two."""
+    speed, step, loss, peak = (
+        side.tokens_per_second,
+        side.step_seconds,
+        side.loss,
+        side.peak_memory_bytes,
+    )
+    last = None if loss is None else loss.last
+    return {
+        "experiment": side.experiment_id,
+        "stack": label(side.stack, side.sweep),
+        "session": ", ".join(side.sessions),
+        "tokens/s": speed and rate_interval(speed),
+        "step ms p50/p95/p99": step and "/".join(map(milliseconds, (step.p50, step.p95, step.p99))),
+        "spread": None if step is None or step.spread is None else percent(step.spread),
+        "peak MiB": None if peak is None else mebibytes(peak),
+        "last loss": None if last is None else significant(last, 4),
+        "runs": str(side.runs),
+        "status": side.status.value,
+        "declares": side.differs,
+    }  # fmt: skip
+
+
+def _values(difference: Difference) -> tuple[str, str, str]:
+    return difference.key, _value(difference.a), _value(difference.b)
+
+
+def _value(value: Any) -> str:
+    return EMPTY if value is None else plain_value(value)
+
+
+def _flat_differences(name: str) -> Column:
+    def cell(one: ExperimentComparison) -> list[str]:
+        return [f"{d.key}: {_value(d.a)} | {_value(d.b)}" for d in getattr(one, name)]
+
+    return Column(name, cell)
+
+
+def _side_columns(name: str) -> list[Column]:
+    """Return the CSV's columns for one of the two; they begin with its name."""
+    return [
+        *paths(name, "experiment_id stack sweep sessions status runs", f"{name}_{{}}"),
+        *interval_paths(f"{name}.tokens_per_second", f"{name}_tokens_per_second"),
+        *paths(f"{name}.step_seconds", "p50 p90 p95 p99 spread", f"{name}_step_seconds_{{}}"),
+        *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
+        *paths(f"{name}.loss", "last", f"{name}_loss_{{}}"),
+        *paths(name, "differs", f"{name}_{{}}"),
+    ]
+
+
+FLAT = (
+    *paths("", "schema_version comparable paired pairs verdict verdict_reason"),
+    *paths("", "minimum_detectable_effect pairs_needed loss_verdict loss_difference"),
+    *paths("", "loss_tolerance loss_reason"),
+    *interval_paths("ratio", "ratio"),
+    *_side_columns("a"),
+    *_side_columns("b"),
+    _flat_differences("declared"),
+    _flat_differences("differing"),
+)
+"""Columns of the CSV."""

@@ -1,0 +1,119 @@
+"""What stored throughput means in dollars: what `cost` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import grouped_by_reason, label, rate
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+
+
+def cost_report(document: CostDocument) -> Report:
+    """Return a row for each experiment, then the price, what is left out, what to beware of."""
+    columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
+    section = Section(tables=[Table(columns, document.experiments)], notes=list(_notes(document)))
+    rows = [FlatCost(document, row) for row in document.experiments]
+    return Report([section], document, Table(FLAT if rows else (), rows))
+
+
+class FlatCost(NamedTuple):
+    """What one line of the CSV is read from."""
+
+    document: CostDocument
+    row: ExperimentCost
+
+
+def _sensitivity(
+    what: str, factor: float, path: str = "sensitivity"
+) -> Callable[[Any], float | None]:
+    """Return a reader of the cost if throughput or price were off by a factor."""
+    sensitivity = reader(path)
+    return lambda row: next(
+        (getattr(s, what) for s in sensitivity(row) if s.factor == factor), None
+    )
+
+
+def _usd(value: float) -> str:
+    """Return dollars: cents from 100 on, four digits below."""
+    return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
+
+
+def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
+    """Return a form that writes `0.402 (0.398 to 0.405)`."""
+
+    def text(interval: Interval) -> str:
+        if interval.low is None or interval.high is None:
+            return form(interval.median)
+        return f"{form(interval.median)} ({form(interval.low)} to {form(interval.high)})"
+
+    return text
+
+
+def _notes(document: CostDocument) -> Iterator[str]:
+    """Return what stands under the table."""
+    tariff = document.tariff
+    what = " ".join(filter(None, (tariff.provider, tariff.instance, tariff.region)))
+    dated = f", {tariff.date}" if tariff.date else ""
+    stale = f" STALE: {tariff.age_days} days old" if tariff.stale else ""
+    named = f", {what}, {tariff.kind}" if what else ""
+    yield f"price: {tariff.usd_per_hour:g} USD per hour{named} ({tariff.source}{dated}){stale}"
+    if document.for_tokens:
+        yield f"USD in all: for {document.for_tokens:,.0f} tokens"
+    yield f"tokens are real ones, without padding; it is {document.excluded}"
+    yield from grouped_by_reason(
+        [(label(row.stack, row.sweep), note) for row in document.experiments for note in row.notes]
+    )
+
+
+def _flat_interval(name: str) -> list[Column]:
+    """Return the CSV's columns for an interval; its median bears the name alone."""
+    path = f"row.{name}"
+    return [Column(name, reader(f"{path}.median")), *paths(path, "low high", f"{name}_{{}}")]
+
+
+def _figure(key: str, title: str, unit: str, form: Callable[[Any], str]) -> Column:
+    return Column(key, reader(key), title, unit, form, kind="number")
+
+
+COLUMNS = (
+    Column("stack", lambda row: label(row.stack, row.sweep), kind="name"),
+    Column("experiment_id", reader("experiment_id"), "experiment", kind="word"),
+    Column("status", reader("status"), kind="word"),
+    _figure("runs", "runs", "", str),
+    _figure("tokens_per_second", "speed", "tokens/s", _interval(rate)),
+    _figure("instances", "machines", "", str),
+    _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}"),
+    _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(_usd)),
+    *(
+        Column(f"{what} x{factor:g}", _sensitivity(what, factor), f"{what} x{factor:g}",
+               "USD/1M tokens", _usd, kind="number")
+        for what in ("throughput", "price")
+        for factor in FACTORS
+        if factor != 1
+    ),
+    _figure("usd_for_tokens", "in all", "USD", _interval(_usd)),
+)  # fmt: skip
+"""Columns for people; the last where tokens were asked for."""
+
+FLAT = (
+    *paths("row", "experiment_id scenario stack sweep status runs device devices_used instances"),
+    *paths("row", "usd_per_hour"),
+    *_flat_interval("tokens_per_second"),
+    *_flat_interval("usd_per_million_tokens"),
+    *_flat_interval("usd_for_tokens"),
+    *(
+        Column(
+            f"usd_per_million_tokens_{what}_x{factor:g}",
+            _sensitivity(what, factor, "row.sensitivity"),
+        )
+        for what in ("throughput", "price")
+        for factor in FACTORS
+    ),
+    *paths("row", "notes"),
+    *paths("document.tariff", "kind instance provider region date stale source", "tariff_{}"),
+    *paths("document", "for_tokens"),
+)
+"""Columns of the CSV."""

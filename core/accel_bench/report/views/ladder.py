@@ -1,0 +1,82 @@
+"""An ablation ladder: a row for each item, with what it adds and what leaving it out costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange, Summary
+from accel_bench.analysis.wording import ratio_interval, ratio_texts, settings
+from accel_bench.report.table import Column, Table, interval_paths, paths, reader
+
+MEANING = (
+    "adds, loss: against the rung before; left out: everything without the item against "
+    "everything; estimates from pairs, no verdicts"
+)
+"""What stands under the rows."""
+
+
+def ladder_tables(summary: Summary) -> list[Table]:
+    """Return a table for each sweep point at which there is a ladder."""
+    points: dict[str, list[LadderStep]] = {}
+    for step in summary.ladder:
+        at = f" ({settings(step.sweep)})" if step.sweep else ""
+        points.setdefault(f"ladder of {summary.scenario}{at}", []).append(step)
+    return [Table(COLUMNS, steps, title, _notes(steps)) for title, steps in points.items()]
+
+
+def ladder_columns(side: str) -> list[Column]:
+    """Return the CSV's columns for `adds` or `left_out`; rows have the step as `step`."""
+    figure, key = f"step.{side}", f"ladder_{side}"
+    return [
+        *paths(figure, "stack against pairs", f"{key}_{{}}"),
+        *interval_paths(f"{figure}.ratio", f"{key}_ratio"),
+        Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
+        *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),
+        *paths(figure, "loss_verdict loss_difference", f"{key}_{{}}"),
+        Column(f"{key}_reason", lambda row: row.step and _reason(getattr(row.step, side))),
+    ]
+
+
+def memory_change(change: MemoryChange) -> str:
+    """Return `-61.2 ±0.5`, in MiB; without the ± where it would say 0."""
+    mean = change.bytes / 2**20
+    digits = 0 if abs(mean) >= 100 else 1
+    rounded = round(mean, digits)
+    text = f"{rounded:+,.{digits}f}" if rounded else "0.0"
+    half = 0.0 if change.high is None else round((change.high - change.bytes) / 2**20, digits)
+    return f"{text} ±{half:,.{digits}f}" if half else text
+
+
+def _reason(figure: LadderFigure) -> str:
+    return figure.reason or figure.loss_reason
+
+
+def _rung(step: LadderStep) -> str:
+    """Return the name of the rung's stack; the item where there is no such stack."""
+    return step.adds.stack or f"{step.number}+{step.item}"
+
+
+def _notes(steps: Sequence[LadderStep]) -> list[str]:
+    """Return what the columns mean, and each figure that is missing or has another loss."""
+    return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
+
+
+def _step_notes(step: LadderStep) -> Iterator[str]:
+    for name, figure in (("added", step.adds), ("left out", step.left_out)):
+        if figure.reason:
+            yield f"{step.item} {name}: {figure.reason}"
+        elif figure.loss_verdict != "equivalent":
+            yield f"{step.item} {name}: loss {figure.loss_verdict}: {figure.loss_reason}"
+
+
+COLUMNS = (
+    Column("rung", _rung, kind="name"),
+    Column("as fast", reader("ratio"), unit="as base", kind="number",
+           form=lambda speed_up: ratio_texts(speed_up)[0]),
+    Column("adds", reader("adds.ratio"), unit="times", form=ratio_interval, kind="number"),
+    Column("adds", reader("adds.memory"), unit="MiB", form=memory_change, kind="number"),
+    Column("loss", lambda step: step.adds.loss_verdict if step.adds.ratio else None, kind="word"),
+    Column("left out", reader("left_out.ratio"), unit="times", form=ratio_interval, kind="number"),
+    Column("left out", reader("left_out.memory"), unit="MiB", form=memory_change, kind="number"),
+)  # fmt: skip
+"""Columns for people."""

@@ -1,0 +1,269 @@
+"""The comparison of the stacks of a scenario: what `run` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
+from accel_bench.analysis.wording import (
+    flops,
+    grouped_by_reason,
+    label,
+    mebibytes,
+    milliseconds,
+    percent,
+    plain_value,
+    rate_interval,
+    ratio_interval,
+    significant,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    one_or_list,
+    paths,
+    reader,
+)
+from accel_bench.report.views.ladder import ladder_columns, ladder_tables
+
+WIDTH = 80
+"""Columns of the page where the output is no terminal."""
+
+PHASE_TOLERANCE = 0.05
+"""Relative distance from the window's step within which a split step stands for it."""
+
+MORE = ("step", "last loss", "status")
+"""Columns that only a thorough reader needs."""
+
+
+def stacks_report(
+    summaries: Sequence[Summary], verbose: bool = False, wide: bool = False
+) -> Report:
+    """Return a section for each scenario; `verbose` adds columns, breakdowns and settings.
+
+    The added columns stand in a table of their own, unless the page is `wide`.
+    """
+    rows = [_flat_row(summary, row) for summary in summaries for row in summary.experiments]
+    return Report(
+        sections=[_section(summary, verbose, wide) for summary in summaries],
+        document=one_or_list(summaries),
+        flat=Table(FLAT if rows else (), rows),
+        width=WIDTH,
+    )
+
+
+def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
+    """Return the answer, the tables and the notes of one scenario."""
+    answer = conclusion(summary)
+    names, figures = _columns(summary)
+    few = [column for column in figures if column.key not in MORE]
+    more = [column for column in figures if column.key in MORE]
+    tables = [[*names, *(figures if wide else few)]]
+    if verbose and not wide:
+        tables.append([*names, *more])
+    return Section(
+        title=summary.scenario,
+        answer=answer,
+        tables=[
+            *(Table(columns, summary.experiments) for columns in tables),
+            *ladder_tables(summary),
+        ],
+        notes=[
+            *map(_seeds, summary.seeds),
+            *_reason_notes(summary, answer),
+            *(details(summary) if verbose else ()),
+        ],
+    )
+
+
+def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
+    """Return the columns that say which row it is, and those of its figures."""
+    keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
+    short = [key.rpartition(".")[2] for key in keys]
+    names = [Column("stack", reader("stack"), kind="name")]
+    for key, word in zip(keys, short, strict=True):
+        title = (word if short.count(word) == 1 else key).replace("_", " ")
+        cell = partial(_swept, key)
+        names.append(Column(key, cell, title=title, form=plain_value, kind="name"))
+    loss = partial(_loss_verdict, summary.baseline)
+    verdict = partial(_verdict, summary.baseline)
+    return names, [
+        _figure("speed", "tokens_per_second", "tokens/s", rate_interval),
+        Column(
+            "times as fast", partial(_speed_up, summary.baseline), unit="[95 % interval]",
+            form=ratio_interval, kind="number",
+        ),
+        _figure("step", "step_seconds", "ms p50/p95", _step),
+        _figure("memory", "peak_memory_bytes", "MiB", mebibytes),
+        _figure("last loss", "loss.last", "", partial(significant, digits=4)),
+        Column("loss", loss, kind="word"),
+        Column("verdict", verdict, kind="word"),
+        Column("status", reader("status"), kind="word"),
+    ]  # fmt: skip
+
+
+def _figure(title: str, path: str, unit: str, form: Any) -> Column:
+    return Column(title, reader(path), unit=unit, form=form, kind="number")
+
+
+def _swept(key: str, row: ExperimentSummary) -> Any:
+    return row.sweep.get(key)
+
+
+def _speed_up(baseline: str, row: ExperimentSummary) -> Any:
+    return None if row.stack == baseline else row.ratio
+
+
+def _step(step: Any) -> str:
+    return f"{milliseconds(step.p50)}/{milliseconds(step.p95)}"
+
+
+def _loss_verdict(baseline: str, row: ExperimentSummary) -> str | None:
+    """Return the verdict on the loss; nothing in the baseline's own row."""
+    return None if row.stack == baseline or row.ratio is None else row.loss_verdict
+
+
+def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
+    """Return the verdict on the speed, or how a run ended that has none."""
+    if not row.status.completed:
+        return row.status.value
+    if row.stack == baseline:
+        return "baseline"
+    return row.verdict if row.ratio else None
+
+
+def _reason_notes(summary: Summary, answer: str) -> list[str]:
+    """Return why rows are not simply ok, each reason once; the load of the host comes last."""
+    reasons = [
+        (label(row.stack, row.sweep), reason)
+        for row in summary.experiments
+        for reason in _reasons(row, summary.baseline, answer)
+    ]
+    return [*grouped_by_reason(reasons), *(f"load: {note}" for note in summary.noise)]
+
+
+def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
+    """Return the reasons of one row, without what the answer says already."""
+    degraded = "degraded: " if row.status.completed else ""
+    yield from (f"{degraded}{reason}" for reason in row.reasons)
+    if row.stack == baseline or not row.status.completed:
+        return
+    if row.verdict_reason and not row.ratio:
+        yield f"speed not tested: {row.verdict_reason}"
+    if row.loss_reason and row.ratio and row.loss_reason not in answer:
+        yield f"loss {row.loss_verdict}: {row.loss_reason}"
+
+
+def _seeds(row: SeedEquivalence) -> str:
+    """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
+    name = label(row.stack, row.sweep)
+    text = f"{name}: loss at the end over {row.seeds} seeds {row.verdict}"
+    if row.lost:
+        text += f" ({row.lost} more on which it did not train)"
+    if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
+        return text
+    interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"
+    return f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
+
+
+def details(summary: Summary) -> list[str]:
+    """Return what each stack changes, where its time goes, and what its rounds could show."""
+    notes = []
+    for row in summary.experiments:
+        parts = [row.differs, _phases(row), _rate(row), _start(row), _visible(row)]
+        notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
+    kinds = [row.peak_memory_kind for row in summary.experiments if row.peak_memory_kind]
+    if kinds:
+        measured = ", ".join(dict.fromkeys(kinds))
+        notes.append(f"memory: peak of the device that needed most, {measured}")
+    return notes
+
+
+def _phases(row: ExperimentSummary) -> str:
+    """Return the fractions of a step by phase."""
+    if row.phases is None or not row.phases.step_seconds:
+        return ""
+    seconds = {n: getattr(row.phases, n) for n in ("data", "forward", "backward", "optimizer")}
+    whole, to_window = row.phases.step_seconds, row.phases.to_window
+    parts = [f"{name} {spent / whole:.0%}" for name, spent in seconds.items() if spent is not None]
+    flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
+    of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
+    return f"a step is {', '.join(parts)}{of_which}"
+
+
+def _rate(row: ExperimentSummary) -> str:
+    """Return model FLOP/s, and their fraction of the peak where that is known."""
+    if row.utilization is None:
+        return ""
+    per_second = f"{flops(row.utilization.model_flops_per_second.causal)}/s per device (causal)"
+    mfu = row.utilization.mfu
+    return f"{per_second}, MFU {mfu.causal:.1%}" if mfu else per_second
+
+
+def _start(row: ExperimentSummary) -> str:
+    """Return what is paid once."""
+    if row.start_up is None or row.start_up.first_step_seconds is None:
+        return ""
+    compiling = row.start_up.compile_seconds
+    also = f", {compiling:.1f} s in the compiler" if compiling else ""
+    return f"first step {row.start_up.first_step_seconds:.3g} s{also}"
+
+
+def _visible(row: ExperimentSummary) -> str:
+    """Return how small a difference the rounds could have shown."""
+    effect = row.minimum_detectable_effect
+    return f"{row.pairs} rounds show differences above {percent(effect)}" if effect else ""
+
+
+class FlatRow(NamedTuple):
+    """What one line of the CSV is read from."""
+
+    summary: Summary
+    row: ExperimentSummary
+    step: LadderStep | None
+    """The ladder's step whose last item the row's stack adds."""
+
+
+def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
+    steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
+    return FlatRow(summary, row, next(steps, None))
+
+
+def _plugins(flat: FlatRow) -> list[str]:
+    return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
+
+
+FLAT = (
+    *paths("summary", "schema_version scenario baseline"),
+    *paths("row", "experiment_id stack sweep status reasons runs"),
+    *interval_paths("row.tokens_per_second", "tokens_per_second"),
+    *paths("row", "tokens_per_second_per_device"),
+    *interval_paths("row.ratio", "ratio"),
+    *paths("row", "ratio_reason pairs verdict verdict_reason minimum_detectable_effect"),
+    *paths("row", "pairs_needed"),
+    *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
+    *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
+    *paths("row.start_up", "load_data_seconds load_model_seconds first_step_seconds"),
+    *paths("row.start_up", "compile_seconds"),
+    *paths("row.phases", "data forward backward optimizer", "step_{}_seconds"),
+    *paths(
+        "row.utilization.model_flops_per_second", "causal non_causal", "model_flops_per_second_{}"
+    ),
+    *paths("row.utilization.mfu", "causal non_causal", "mfu_{}"),
+    *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
+    *paths("row", "peak_memory_bytes peak_memory_kind"),
+    *paths("row.loss", "first last", "loss_{}"),
+    *paths("row", "loss_verdict loss_difference loss_tolerance loss_reason"),
+    *paths("step", "item", "ladder_{}"),
+    *ladder_columns("adds"),
+    *ladder_columns("left_out"),
+    *paths("row", "devices_used differs"),
+    Column("plugins", _plugins),
+)
+"""Columns of the CSV."""

@@ -1,0 +1,204 @@
+"""The comparison of stacks on a terminal: the answer first, whole numbers, no name as markup."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from analysis_factory import (
+    STEADY,
+    make_experiment,
+    make_result,
+    make_rounds,
+    make_summary,
+    scaled,
+)
+
+from accel_bench.report.formats import render
+from accel_bench.report.render_terminal import render_terminal
+from accel_bench.report.views.stacks import stacks_report
+from accel_bench.result import Status
+
+LORA, FAST, SLOW = (make_experiment(name) for name in ("lora", "fast", "slow"))
+
+
+QUICKSTART = tuple(
+    make_experiment(name)
+    for name in ("baseline", "padding-free", "torch-compile", "activation-checkpointing")
+)
+NOISY = [0.1, 0.09, 0.11, 0.105, 0.1]
+
+
+def quickstart(stacks=QUICKSTART, **changes):
+    """A faster stack, one that is open, one that is slower."""
+    times = [STEADY, scaled(0.4), NOISY, scaled(1.25)][: len(stacks)]
+    pairs = zip(stacks, times, strict=True)
+    runs = [run for stack, seconds in pairs for run in make_rounds(stack, seconds)]
+    return make_summary(stacks, runs, baseline="baseline", **changes)
+
+
+def full_summary():
+    return make_summary(
+        [LORA, FAST, SLOW],
+        [
+            *make_rounds(LORA, STEADY),
+            *make_rounds(FAST, scaled(0.8)),
+            *[
+                make_result(SLOW, round=i, status=Status.OOM, reasons=["3 GiB asked"])
+                for i in range(5)
+            ],
+        ],
+    )
+
+
+def show(*summaries, width=80, verbose=False):
+    """What the terminal shows at that width."""
+    return render_terminal(stacks_report(summaries, verbose).sections, width)
+
+
+def line_of(text, stack):
+    table = text.partition("──")[2]
+    return next(line for line in table.splitlines() if line.startswith(f"{stack} "))
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_answer_is_the_first_line_after_the_title_and_names_every_stack(width):
+    text = show(quickstart(), width=width)
+    assert text.splitlines()[0] == "peft"
+    answer = words(text[text.index("\n") : text.index("\n\n")])
+    assert answer == (
+        "padding-free is 2.500 times as fast as baseline [2.498, 2.502], with an equivalent loss; "
+        "activation-checkpointing is slower, 0.800 times as fast as baseline [0.799, 0.801], with "
+        "an equivalent loss; torch-compile (0.90 to 1.09 times as fast) cannot yet be told apart "
+        "from baseline, about 151 rounds would settle it (--rounds 151)."
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_quickstart_fits_in_the_width_and_breaks_no_word(width):
+    text = show(quickstart(), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    header = text.splitlines().index(next(line for line in text.splitlines() if "──" in line))
+    cells = {cell for line in text.splitlines()[header + 1 :] for cell in line.split()}
+    assert {"inconclusive", "equivalent", "faster", "slower", "torch-compile"} <= cells
+    assert {"activation-checkpointing"} <= cells or {"activation-", "checkpointing"} <= cells
+
+
+def test_three_stacks_take_at_most_twenty_lines_and_all_of_them_a_few_more():
+    assert len(show(quickstart(QUICKSTART[:3])).splitlines()) <= 20
+    noisy = quickstart().model_copy(
+        update={"noise": ("other work took up to 45 % of the CPUs during baseline (round 2)",)}
+    )
+    assert len(show(noisy).splitlines()) <= 22
+
+
+def test_details_are_for_those_who_ask():
+    short, long = show(quickstart()), show(quickstart(), verbose=True)
+    for detail in ("p50/p95", "last loss", "as the scenario says", "host RSS", "first step"):
+        assert detail not in short
+        assert detail in words(long)
+    assert max(map(len, long.splitlines())) <= 80
+
+
+def test_there_is_colour_on_a_terminal_and_none_elsewhere(monkeypatch):
+    assert "\x1b" not in show(quickstart())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = show(quickstart())
+    assert "\x1b[32mfaster" in text
+    assert "\x1b[31mslower" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32m" not in show(quickstart())
+
+
+def test_a_row_shows_speed_ratio_memory_loss_and_verdict():
+    line = line_of(show(full_summary()), "fast")
+    assert line.split() == "fast 1,250 ±0.3 % 1.250 [1.249, 1.251] 0.0 equivalent faster".split()
+
+
+def test_the_baseline_is_marked_and_a_failure_shows_no_number():
+    text = show(full_summary())
+    assert line_of(text, "lora").split()[-1] == "baseline"
+    assert line_of(text, "slow").split() == ["slow", "-", "-", "-", "-", "oom"]
+
+
+def test_reasons_stand_under_the_table_and_the_answer_says_what_ended():
+    text = show(full_summary())
+    assert text.splitlines()[-2:] == ["slow: 3 GiB asked", "slow: 0 of 5 runs completed: oom 5"]
+    assert "fast is 1.250 times as fast as lora" in text
+    assert "slow ended as oom." in words(text)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_number_is_cut_on_a_narrow_terminal(width):
+    text = show(full_summary(), width=width)
+    assert "1.250 [1.249, 1.251]" in text.partition("──")[2]
+    assert "…" not in text
+
+
+def test_a_name_that_is_too_long_is_broken_behind_a_hyphen():
+    lines = show(quickstart()).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("activation- "))
+    assert lines[first + 1].strip() == "checkpointing"
+
+
+def test_swept_keys_are_columns():
+    points = [make_experiment("lora", sweep={"train.micro_batch_size": n}) for n in (4, 8)]
+    results = [run for point in points for run in make_rounds(point, STEADY)]
+    text = show(make_summary(points, results))
+    assert "micro batch" in text
+    table = text.partition("──")[2]
+    assert [line.split()[1] for line in table.splitlines() if line.startswith("lora ")][:2] == [
+        "4",
+        "8",
+    ]
+
+
+def test_swept_keys_with_the_same_last_word_are_written_out():
+    point = make_experiment("lora", sweep={"data.seed": 1, "train.seed": 2})
+    text = show(make_summary([point], make_rounds(point, STEADY)))
+    assert "data.seed" in text
+    assert "train.seed" in text
+
+
+def test_markup_in_reasons_and_settings_is_shown_as_it_is():
+    odd = make_experiment("odd", settings={"model.id": "[red]x[/red]"})
+    summary = make_summary([odd], [], skipped={"odd": ["[link=http://x]y[/link]"]})
+    text = show(summary, verbose=True)
+    assert "[red]x[/red]" in text
+    assert "[link=http://x]y[/link]" in text
+
+
+def test_control_characters_in_reasons_do_not_reach_the_terminal():
+    summary = make_summary([LORA], [], skipped={"lora": ["a\x1b[2Jb\nlora fake row\r\x07"]})
+    text = show(summary)
+    assert "\x1b" not in text
+    assert "a [2Jb lora fake row" in text
+
+
+def test_a_reason_that_holds_for_many_rows_is_written_once():
+    runs = [
+        make_result(e, round=i, status=Status.DEGRADED, reasons=["the machine was busy"])
+        for e in (LORA, FAST)
+        for i in range(5)
+    ]
+    text = show(make_summary([LORA, FAST], runs))
+    assert text.count("the machine was busy") == 1
+    assert "lora and fast: degraded: the machine was busy" in text
+
+
+def test_each_scenario_has_a_table_of_its_own():
+    assert show(full_summary(), full_summary()).count("\npeft\n") == 1
+    assert render([], "table") == ""
+
+
+def test_one_round_shows_numbers_without_intervals_and_the_answer_why_nothing_was_tested():
+    results = [make_result(LORA), make_result(FAST, seconds=0.05)]
+    text = show(make_summary([LORA, FAST], results, rounds=1))
+    assert line_of(text, "fast").split()[1:3] == ["2,000", "2.00"]
+    assert "1 round of the 5 that a verdict needs (--rounds 5)" in words(text)
