@@ -115,8 +115,9 @@ def _words(again: ExperimentSummary) -> str:
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
     said = (
-        f"The same work, measured twice in {again.pairs} pairs, came out {ratio(again.ratio.median)} "
-        f"times as fast as itself ({interval_text(again.ratio, ratio)}). "
+        f"The same work, measured twice in {again.pairs} pairs, came out "
+        f"{ratio(again.ratio.median)} times as fast as itself "
+        f"({interval_text(again.ratio, ratio)}). "
         f"{_visible(again.pairs, again.minimum_detectable_effect)}"
     )
     if again.verdict in ("faster", "slower"):
