@@ -95,7 +95,8 @@ class Request:
         return exit_code(summaries)
 
     def _print(self, summaries: Sequence[Summary]) -> None:
-        typer.echo(render(summaries, self.options.output).rstrip("\n"))
+        text = render(summaries, self.options.output, self.options.verbose)
+        typer.echo(text.rstrip("\n"))
 
 
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:

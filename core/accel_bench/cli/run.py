@@ -27,6 +27,10 @@ class RunOptions(MeasureOptions):
     no_baseline: Annotated[bool, typer.Option("--no-baseline", help="Leave the baseline out.")] = (
         False
     )
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Print where the time goes and what each stack is."),
+    ] = False
 
 
 @takes(RunOptions)
