@@ -16,6 +16,7 @@ from accel_bench.analysis.statistics.comparison import Comparison
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 from benchmarks.entry import Counts, Entry, this_machine
+from benchmarks.gpu_sections import TINIER, settings
 
 AGAIN = "baseline-again"
 """Name of the stack that does what the baseline does."""
@@ -43,7 +44,8 @@ def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
     A stack with another name does the very same: whoever calls it faster or slower is wrong.
     """
     arguments = ("quickstart", "--set", f"stacks.{AGAIN}=[]", "--device", device)
-    return _measure("identical", arguments, AGAIN, counts, ("same", "inconclusive"))
+    tiny = settings(*TINIER) if counts.pairs == 1 else ()
+    return _measure("identical", (*arguments, *tiny), AGAIN, counts, ("same", "inconclusive"))
 
 
 def measure_slowdown(counts: Counts, percent: int) -> Entry:
@@ -89,8 +91,7 @@ def shortened(counts: Counts) -> tuple[str, ...]:
     """Options that make a comparison short where it only has to work."""
     if counts.pairs > 1:
         return ("--rounds", str(counts.pairs))
-    few = (f"measure.steps={counts.steps}", "measure.warmup=1")
-    return ("--rounds", "1", *(word for one in few for word in ("--set", one)))
+    return ("--rounds", "1", *settings(f"measure.steps={counts.steps}", "measure.warmup=1"))
 
 
 def run_comparison(arguments: Sequence[str]) -> Compared:

@@ -1,5 +1,5 @@
 """The wheels hold what is needed: installed alone in an empty folder, the program finds its
-samples."""
+samples; and an extra brings its plugin, with libraries that the constraints pin."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import json
 import os
 import subprocess
 import sys
+import venv
 import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from accel_bench.plugins.extras import extras
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml")))
-
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel of every distribution."""
     folder = tmp_path_factory.mktemp("wheels")
-    for source in SOURCES:
-        pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+    options = ("--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    pip("wheel", *options, *map(str, SOURCES))
     return folder
 
 
@@ -126,3 +131,84 @@ def test_the_wheels_hold_code_samples_and_license_and_no_tests(wheels: Path) -> 
     assert "accel_bench/sample_configurations/scenarios/quickstart.yaml" in core.namelist()
     assert "accel_bench/sample_configurations/extras.yaml" in core.namelist()
     assert [name for name in core.namelist() if name.endswith("licenses/LICENSE")]
+
+
+# Extras: what `pip install 'accel-bench[gptq]'` would bring, and under `release` what it brings.
+
+
+def requirements(wheels: Path) -> dict[str, list[Requirement]]:
+    """Return what each wheel requires, by the name of its distribution."""
+    found = {}
+    for file in wheels.glob("*.whl"):
+        with zipfile.ZipFile(file) as wheel:
+            (path,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+            metadata = message_from_bytes(wheel.read(path))
+        required = metadata.get_all("Requires-Dist") or []
+        found[canonicalize_name(metadata["Name"])] = [Requirement(line) for line in required]
+    return found
+
+
+def brought(
+    wheels: dict[str, list[Requirement]], name: str, chosen: frozenset[str]
+) -> Iterator[Requirement]:
+    """Yield what installing a distribution of ours with these extras brings, itself included."""
+    for requirement in wheels[name]:
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": one}) for one in chosen or {""}):
+            yield requirement
+            inner = canonicalize_name(requirement.name)
+            if inner in wheels:
+                yield from brought(wheels, inner, frozenset(requirement.extras))
+
+
+def constraints() -> dict[str, str]:
+    """Return the version that `constraints.txt` pins each library to."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
+    pins = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+
+
+@pytest.mark.parametrize(
+    "extra", ["all", "parquet", *sorted({one.extra for one in extras().values()})]
+)
+def test_what_an_extra_brings_is_pinned_to_versions_that_it_allows(
+    extra: str, wheels: Path
+) -> None:
+    ours, pins = requirements(wheels), constraints()
+    needed = [*brought(ours, "accel-bench", frozenset({extra}))]
+    assert needed
+    libraries = [one for one in needed if canonicalize_name(one.name) not in ours]
+    assert {one.name for one in libraries if canonicalize_name(one.name) not in pins} == set()
+    wrong = [
+        str(one) for one in libraries if pins[canonicalize_name(one.name)] not in one.specifier
+    ]
+    assert wrong == []
+
+
+@pytest.mark.release
+@pytest.mark.timeout(1800)
+def test_the_extra_brings_the_plugin_with_all_that_it_needs(wheels: Path, tmp_path: Path) -> None:
+    """As a user types it: from an index and our wheels, into an empty environment."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    bin_folder = tmp_path / "venv" / "bin"
+    install = (bin_folder / "python", "-m", "pip", "install", "--disable-pip-version-check")
+    pinned = ("-c", ROOT / "constraints.txt")
+    run(*install, *pinned, "--no-compile", "--find-links", wheels, "accel-bench[gptq]")
+    listed = json.loads(run(bin_folder / "accel-bench", "plugins", "--format", "json"))
+    plugin = {row["name"]: row for row in listed}["autogptq"]
+    assert plugin["distribution"] == "accel-bench-gptq"
+    assert plugin["unmet"] == []
+    checked = json.loads(
+        run(bin_folder / "accel-bench", "plugins", "check", "autogptq", "--format", "json")
+    )
+    assert checked["usable"], checked
+
+
+def run(*command: str | Path) -> str:
+    """Run a program that must succeed, with nothing of this environment in sight."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ACCEL"))}
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

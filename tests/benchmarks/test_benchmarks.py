@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -51,15 +52,6 @@ def test_the_command_prints_one_document_with_every_sample_and_the_machine() -> 
         assert "host" not in entry["machine"]
 
 
-def test_the_stopwatch_waits_for_the_device_once_and_only_when_the_window_has_ended() -> None:
-    entry = run_benchmarks("synchronisations")["synchronisations"]
-    assert entry["value"] == 0
-    assert entry["met"] is True
-    assert entry["samples"]["in_window_synchronisations"] == [0]
-    assert entry["samples"]["in_window_loss_reads"] == [0]
-    assert entry["samples"]["at_its_end_synchronisations"] == [1]
-
-
 def test_the_watched_clock_sees_a_stopwatch_that_waits_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,15 +71,6 @@ def test_the_watched_clock_sees_a_stopwatch_that_waits_in_every_step(
     while stopwatch.running:
         stopwatch.lap([], 0.0)
     assert clock.waits("synchronize") == (6, 1)
-
-
-def test_the_engine_and_the_bare_loop_train_the_same_model_in_turns() -> None:
-    entry = run_benchmarks("engine")["engine"]
-    sides = ("engine", "bare", "bare_again")
-    assert set(entry["samples"]) == {f"{side}_tokens_per_second" for side in sides}
-    assert entry["value"] > 0
-    assert entry["goal"] is None
-    assert entry["met"] is None
 
 
 def test_the_engines_train_in_turns_and_their_ratio_has_an_interval(
@@ -131,47 +114,97 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     assert "unknown: helf; known: help, listing" in done.stderr
 
 
-def test_the_script_for_a_gpu_checks_the_engine_on_a_cpu_too(tmp_path: Path) -> None:
-    done = python(
-        *("benchmarks.gpu", "--device", "cpu", "--small", "--output", str(tmp_path), "correctness")
-    )
+# The script for a GPU: one small run of its sections on a CPU, of which each test reads a document.
+
+SECTIONS = (
+    *("correctness", "llama-2-7b-lora", "numbers", "overhead", "out-of-memory", "quickstart"),
+    "floor",
+)
+"""Those that are run unless others are named, and the shortest of those that must be named."""
+
+
+@pytest.fixture(scope="module")
+def gpu_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the script's documents."""
+    folder = tmp_path_factory.mktemp("gpu")
+    arguments = ("--device", "cpu", "--small", "--seconds", "1500", "--output", str(folder))
+    done = python("benchmarks.gpu", *arguments, *SECTIONS, seconds=1600)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "correctness.json").read_text())
+    return folder
+
+
+def read(folder: Path, section: str) -> Any:
+    """Return the document of a section."""
+    return json.loads((folder / f"{section}.json").read_text())
+
+
+def overhead(folder: Path, name: str) -> dict[str, Any]:
+    """Return an entry of the section that runs the benchmarks."""
+    (entry,) = [one for one in read(folder, "overhead")["entries"] if one["name"] == name]
+    return entry
+
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_every_section_passes_on_a_cpu_and_no_other_is_run_unless_it_is_named(
+    gpu_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read(gpu_results, "summary")["sections"]
+    assert [section["name"] for section in found if section["passed"]] == list(SECTIONS)
+    assert len(list(gpu_results.iterdir())) <= len(SECTIONS) + 3
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu_sections import sections
+
+    asked = argparse.Namespace(device="cpu", small=True, only=[], output=gpu_results)
+    usual = [one.name for one in sections(asked, gpu_results) if not one.on_request]
+    assert usual == list(SECTIONS[:-1])
+
+
+def test_the_engine_is_checked_on_a_cpu_too(gpu_results: Path) -> None:
+    found = read(gpu_results, "correctness")
     assert found["loss_falls"] is True
     assert found["harness_adds_synchronisations"] == 0
     assert found["at_its_end"] == 1
+
+
+def test_out_of_memory_is_provoked(gpu_results: Path) -> None:
+    assert read(gpu_results, "out-of-memory")["experiments"][0]["status"] == "oom"
+
+
+def test_the_stopwatch_waits_for_the_device_once_and_only_when_the_window_has_ended(
+    gpu_results: Path,
+) -> None:
+    entry = overhead(gpu_results, "synchronisations")
+    assert entry["value"] == 0
+    assert entry["met"] is True
+    assert entry["samples"]["in_window_synchronisations"] == [0]
+    assert entry["samples"]["in_window_loss_reads"] == [0]
+    assert entry["samples"]["at_its_end_synchronisations"] == [1]
+
+
+def test_the_engine_and_the_bare_loop_train_the_same_model_in_turns(gpu_results: Path) -> None:
+    entry = overhead(gpu_results, "engine")
+    sides = ("engine", "bare", "bare_again")
+    assert set(entry["samples"]) == {f"{side}_tokens_per_second" for side in sides}
+    assert entry["value"] > 0
+    assert entry["goal"] is None
+    assert entry["met"] is None
+
+
+def test_what_a_named_section_finds_is_packed_into_one_file(gpu_results: Path) -> None:
+    with tarfile.open(gpu_results / "everything.tar.gz") as archive:
+        floor, names = archive.extractfile("documents/floor.json"), archive.getnames()
+        assert floor is not None
+        assert floor.read() == (gpu_results / "floor.json").read_bytes()
+    assert "documents/summary.json" in names
+    assert not any("everything" in name or "cache" in name for name in names)
 
 
 def test_a_section_for_which_no_time_is_left_is_recorded_as_failed(tmp_path: Path) -> None:
     arguments = ("--device", "cpu", "--small", "--seconds", "0", "--output", str(tmp_path))
     done = python("benchmarks.gpu", *arguments, "correctness", "overhead")
     assert done.returncode == 1
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = read(tmp_path, "summary")
     assert [section["line"] for section in summary["sections"]] == ["no time was left"] * 2
     assert "FAILED" in done.stdout
-
-
-def test_what_a_named_section_of_the_script_for_a_gpu_finds_is_packed_into_one_file(
-    tmp_path: Path,
-) -> None:
-    arguments = ("--device", "cpu", "--small", "--output", str(tmp_path))
-    done = python("benchmarks.gpu", *arguments, "floor")
-    assert done.returncode == 0, done.stdout + done.stderr
-    with tarfile.open(tmp_path / "everything.tar.gz") as archive:
-        floor, names = archive.extractfile("documents/floor.json"), archive.getnames()
-        assert floor is not None
-        assert floor.read() == (tmp_path / "floor.json").read_bytes()
-    assert "documents/summary.json" in names
-    assert not any("everything" in name or "cache" in name for name in names)
-
-
-@pytest.mark.long
-def test_the_script_for_a_gpu_runs_all_its_sections_on_a_cpu(tmp_path: Path) -> None:
-    arguments = ("--device", "cpu", "--small", "--output", str(tmp_path))
-    done = python("benchmarks.gpu", *arguments, seconds=590)
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert all(section["passed"] for section in summary["sections"])
-    assert len(list(tmp_path.iterdir())) <= 8
-    out_of_memory = json.loads((tmp_path / "out-of-memory.json").read_text())
-    assert out_of_memory["experiments"][0]["status"] == "oom"

@@ -203,7 +203,6 @@ def test_a_run_that_fails_ends_the_comparison_with_what_it_said() -> None:
         run_comparison(("quickstart", "--only", "nothing"))
 
 
-@pytest.mark.long
 def test_the_quickstarts_baseline_is_compared_with_itself() -> None:
     from benchmarks.entry import QUICK
     from benchmarks.identical import measure_identical

@@ -184,7 +184,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "results").read_text() == "mine"
 
 
-@pytest.mark.parametrize("rows", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows", [100, pytest.param(1000, marks=pytest.mark.release)])
 def test_eight_processes_that_start_and_write_together_lose_no_row(folder: Path, rows: int) -> None:
     script = (
         "import sys; from pathlib import Path\n"

@@ -14,10 +14,21 @@ from testing.faults import plugin, source
 from torch.optim import optimizer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from accel_bench.testing import Report, check_plugin
+from accel_bench.testing import Report, check_plugin, declared
 
 NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine")}
 """A scenario in which nothing is computed, for clauses that do not need it."""
+
+
+@pytest.fixture(autouse=True)
+def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process to import a plugin in, but for the tests that are about the import."""
+    if not request.node.get_closest_marker("real_import"):
+        nothing: declared.Brought = ([], [])
+        monkeypatch.setattr(declared, "_brought", lambda *_: (nothing, nothing))
+
+
+real_import = pytest.mark.real_import
 
 
 def check(folder: Path, text: str, *, name: str = "it", **arguments: Any) -> Report:
@@ -35,6 +46,7 @@ def violations(folder: Path, text: str, **arguments: Any) -> list[str]:
     return re.findall(r"^  violated +(.*)$", str(caught.value), re.MULTILINE)
 
 
+@real_import
 def test_a_plugin_that_keeps_the_contract_passes_on_all_it_declares(tmp_path: Path) -> None:
     report = check(tmp_path, source(declared="deterministic = True"), archs=None, dtypes=None)
     said = [(clause.name, clause.sentence) for clause in report.proven]
@@ -51,6 +63,7 @@ def test_plugins_in_the_box_pass_in_their_slots(name: str) -> None:
     assert "runs" in {clause.name for clause in report.proven}
 
 
+@real_import
 def test_torch_imported_on_top_is_named(tmp_path: Path) -> None:
     (found,) = violations(tmp_path, source(top="import torch"), scenario=NULL)
     assert re.search(
@@ -58,6 +71,7 @@ def test_torch_imported_on_top_is_named(tmp_path: Path) -> None:
     )
 
 
+@real_import
 def test_a_variable_set_by_the_import_is_named(tmp_path: Path) -> None:
     top = "import os; os.environ['OF_THE_IMPORT'] = '1'"
     try:
@@ -123,6 +137,7 @@ def test_what_is_set_when_the_plugin_is_made_must_be_undone(tmp_path: Path) -> N
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@real_import
 def test_planning_that_sets_a_variable_is_named(tmp_path: Path) -> None:
     closing = "os.environ.pop('MADE', None)"
     text = source(making="os.environ['MADE'] = '1'", closing=closing)
@@ -131,6 +146,7 @@ def test_planning_that_sets_a_variable_is_named(tmp_path: Path) -> None:
     assert "MADE" in found
 
 
+@real_import
 def test_planning_that_imports_torch_is_named(tmp_path: Path) -> None:
     more = "@hookimpl\n    def check_scenario(self, experiment):\n        import torch"
     (found,) = violations(tmp_path, source(more=more), scenario=NULL)

@@ -38,6 +38,12 @@ class CountingDevice(HostClock):
         return host, [0.5] * len(host)
 
 
+@pytest.fixture(autouse=True)
+def nothing_to_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each window the heap is collected, and that of a test process is large."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+
+
 @pytest.fixture
 def heartbeat(tmp_path: Path) -> Heartbeat:
     return Heartbeat(tmp_path / "beat")

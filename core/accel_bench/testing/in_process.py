@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -147,7 +148,7 @@ def _attempt(
     attempt = Attempt(job, SESSION, 0, (), facts, root)
     here = InProcess(Options(), "in-process", fails)
     scenario = planned.experiment.scenario
-    with preserved(), warnings.catch_warnings():
+    with preserved(), _heap_set_aside(), warnings.catch_warnings():
         # In the product a library's warning ends up in a log, whatever the tests make of it.
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -170,6 +171,16 @@ def _active_here(planned: Planned, here: InProcess) -> ActivePlugins:
 def _member(here: InProcess) -> ActivePlugin:
     """Ours, as the last one: its hooks are called after those of all others."""
     return ActivePlugin(here, here.name, "launcher", "accel-bench")
+
+
+@contextlib.contextmanager
+def _heap_set_aside() -> Iterator[None]:
+    """Keep the collector away from what the tests hold, of which a worker would have nothing."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextlib.contextmanager
