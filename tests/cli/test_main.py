@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str]) -> N
     assert done.code == 2
     assert arguments[-2 if len(arguments) > 2 else -1] in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", [["run"], ["gate", "quickstart", "--stack", "baseline"]])
+def test_the_former_name_of_an_option_is_answered_with_the_new_one(command: list[str]) -> None:
+    done = call(*command, "--repeats", "3")
+    assert done.code == 2
+    assert done.err == "error: there is no option --repeats; did you mean --rounds?\n"
+    assert "--repeats" not in call(command[0], "--help").out
+
+
+def test_run_and_gate_share_their_options() -> None:
+    def options(command: str) -> set[str]:
+        return set(re.findall(r"--[a-z-]+", call(command, "--help").out))
+
+    shared = options("run") & options("gate")
+    assert shared >= {"--plugin", "--set", "--timeout", "--resume", "--format", "--rounds"}
+    assert options("run") - shared == {"--only", "--seeds", "--no-baseline"}
 
 
 def test_a_reader_that_goes_away_causes_no_traceback(tmp_path: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
 import pytest
 from cli.program import call, start, write_nulls
 from fault_plugins.distribution import install
+
+from accel_bench.cli.plugins import print_installed
+from accel_bench.plugins import registry
+from accel_bench.plugins.extras import extras, shipped
+from accel_bench.plugins.registry import installed
 
 GOOD = """\
 from pydantic import Field
@@ -120,9 +127,56 @@ def test_broken_plugins_are_listed_like_others(site: Path) -> None:
     assert all(f"accel-bench-{name}" in done.out for name in BROKEN)
 
 
-def test_the_table_has_the_names_of_the_json_as_columns() -> None:
+def test_the_table_has_names_of_the_json_as_columns() -> None:
     columns = list(json.loads(call("plugins", "--format", "json").out)[0])
-    assert call("plugins").out.split("\n")[0].split() == columns
+    assert columns[:3] == call("plugins").out.split("\n")[0].split() == ["name", "does", "needs"]
+
+
+def test_the_table_says_why_a_plugin_cannot_be_used(site: Path) -> None:
+    printed = start("plugins", PYTHONPATH=str(site)).out
+    reason = "good (accel-bench-good 1.0): no-such-distribution>=2 is not installed"
+    assert f"cannot be used: {reason}\n" in printed
+    assert "cannot be used: lora (accel-bench-rival 1.0): accel-bench brings one too\n" in printed
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed but what is in the box."""
+    box = tuple(plugin for plugin in installed() if plugin.distribution == "accel-bench")
+    monkeypatch.setattr(registry, "installed", lambda: box)
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_shipped_and_not_installed_is_listed_with_what_it_does_and_needs() -> None:
+    rows = {row["name"]: row for row in json.loads(call("plugins", "--format", "json").out)}
+    gptq = rows["autogptq"]
+    assert (gptq["installed"], gptq["usable"], gptq["version"]) == (False, False, None)
+    assert (gptq["extra"], gptq["needs"]) == ("gptq", ["an adapter", "bfloat16 or float16"])
+    assert gptq["does"].endswith(".")
+    assert rows["activation-offload"]["needs"] == ["cuda"]
+    assert rows["lora"]["installed"] is rows["lora"]["usable"] is True
+    printed = call("plugins").out
+    installed_ones, _, absent = printed.partition("Not installed; pip install 'accel-bench[EXTRA]'")
+    assert "\nlora " in installed_ones
+    assert "\nautogptq " in absent
+    assert set(extras()) <= set(absent.split())
+
+
+@pytest.mark.usefixtures("bare")
+def test_the_list_fits_80_columns_and_breaks_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Terminal()
+    with contextlib.redirect_stdout(screen):
+        print_installed("table")
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(shipped()) <= {line.split(" ")[0] for line in lines}
 
 
 def test_show_gives_hooks_options_and_constraints(site: Path) -> None:
@@ -162,9 +216,7 @@ def test_every_option_of_ours_says_its_type_default_and_meaning(name: str) -> No
     assert all(option["type"] and option["description"] for option in shown["options"])
 
 
-@pytest.mark.parametrize(
-    "name", [row["name"] for row in json.loads(call("plugins", "--format", "json").out)]
-)
+@pytest.mark.parametrize("name", [plugin.name for plugin in installed()])
 def test_every_installed_plugin_passes_its_check(name: str) -> None:
     done = call("plugins", "check", name)
     assert (done.code, done.out) == (0, f"{name}: ok\n")

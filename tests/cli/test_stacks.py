@@ -10,6 +10,7 @@ import yaml
 from cli.program import call
 
 from accel_bench.documents import presets as samples
+from accel_bench.plugins import registry
 
 
 def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:
@@ -17,11 +18,37 @@ def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:
     assert rows["activation-checkpointing"]["set"] == ["train.gradient_checkpointing=True"]
     assert rows["torch-compile"]["plugins"] == ["torch-compile"]
     assert all(row["description"] for row in rows.values())
+    assert rows["torch-compile"]["installed"]
 
 
-def test_the_table_has_the_names_of_the_json_as_columns() -> None:
-    columns = list(json.loads(call("stacks", "list", "--format", "json").out)[0])
-    assert call("stacks", "list").out.split("\n")[0].split() == columns
+def test_stacks_of_extras_that_are_not_installed_are_listed_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(samples, "sample_roots", lambda: [samples.presets_root()])
+    rows = {row["name"]: row for row in json.loads(call("stacks", "list", "--format", "json").out)}
+    assert (rows["nf4"]["extra"], rows["nf4"]["plugins"]) == ("bnb", ["bitsandbytes"])
+    assert not rows["nf4"]["installed"]
+    here, _, absent = call("stacks", "list").out.partition("Not installed; pip install")
+    assert "\nactivation-checkpointing " in here
+    assert "\ngptq " in absent
+
+
+def test_a_stack_whose_plugin_is_not_installed_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "mine.yaml").write_text("description: Mine.\nuse: [autogptq]\n")
+    monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
+    monkeypatch.setattr(registry, "installed", lambda: ())
+    (line,) = [line for line in call("stacks", "list").out.splitlines() if line.startswith("mine ")]
+    assert "autogptq; pip install 'accel-bench[gptq]'" in line
+
+
+def test_the_table_says_what_a_stack_is_and_what_it_uses_and_sets() -> None:
+    lines = call("stacks", "list").out.splitlines()
+    assert lines[0].split() == ["name", "description", "uses"]
+    (line,) = [line for line in lines if line.startswith("optimizer-fused ")]
+    assert line.rstrip().endswith("optimizer.fused=True")
 
 
 def test_a_shown_stack_is_its_file() -> None:

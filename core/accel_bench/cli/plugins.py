@@ -1,4 +1,4 @@
-"""`accel-bench plugins`: what is installed, and what one plugin offers and needs."""
+"""`accel-bench plugins`: what each plugin does and needs, and what one offers in detail."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from accel_bench.cli.output import Format
 
-app = typer.Typer(help="Plugins that are installed here.", invoke_without_command=True)
-
-COLUMNS = ("name", "distribution", "version", "usable", "unmet", "duplicates")
+app = typer.Typer(
+    help="Plugins: what they do and need, and which are installed.", invoke_without_command=True
+)
 
 CHECK_COLUMNS = ("name", "distribution", "version", "usable", "reasons")
 
@@ -21,29 +21,42 @@ Name = Annotated[str, typer.Argument(help="A name that `accel-bench plugins` pri
 
 @app.callback()
 def list_plugins(context: typer.Context, output: Format = "table") -> None:
-    """List the installed plugins from metadata alone; nothing of theirs is imported."""
+    """List what each plugin does and needs, and which shipped ones are not installed."""
     if context.invoked_subcommand is None:
         print_installed(output)
 
 
 def print_installed(output: str) -> None:
-    """Print what metadata say of the installed plugins."""
-    from accel_bench.cli.output import print_rows
-    from accel_bench.plugins.registry import duplicates, installed
+    """Print what data files and metadata say of the plugins that are installed or shipped."""
+    from accel_bench.cli.output import print_json, print_table
+    from accel_bench.plugins.registry import overview
 
-    doubled = duplicates()
-    rows = [
-        {
-            "name": plugin.name,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "usable": not plugin.unmet and plugin.name not in doubled,
-            "unmet": list(plugin.unmet),
-            "duplicates": [d for d in doubled.get(plugin.name, ()) if d != plugin.distribution],
-        }
-        for plugin in installed()
-    ]
-    print_rows(COLUMNS, rows, output)
+    rows = overview()
+    if output == "json":
+        print_json(rows)
+        return
+    here = [row for row in rows if row["installed"]]
+    print_table(
+        ("name", "does", "needs"), [[row["name"], _does(row), row["needs"]] for row in here]
+    )
+    for row in here:
+        if not row["usable"]:
+            reasons = [*row["unmet"], *(f"{one} brings one too" for one in row["duplicates"])]
+            label = f"{row['name']} ({row['distribution']} {row['version']})"
+            typer.echo(f"cannot be used: {label}: {'; '.join(reasons)}")
+    absent = [row for row in rows if not row["installed"]]
+    if absent:
+        typer.echo("\nNot installed; pip install 'accel-bench[EXTRA]' brings:")
+        columns = ("name", "extra", "does", "needs")
+        print_table(columns, [[row[column] for column in columns] for row in absent])
+
+
+def _does(row: dict[str, Any]) -> str:
+    """Name the distribution of a plugin that is not ours."""
+    from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+
+    ours = row["extra"] or row["distribution"] == OWN_DISTRIBUTION
+    return f"{'' if ours else row['distribution'] + ': '}{row['does']}"
 
 
 @app.command("list", hidden=True)
@@ -99,7 +112,7 @@ def check(
 
 
 def _check_one(name: str, output: str) -> None:
-    """Check the plugin that was asked for; exit 2 with the reason when it cannot be used."""
+    """Check one plugin; exit 2 with the reason when it cannot be used."""
     from accel_bench.cli.output import print_json
     from accel_bench.plugins.describe import check as check_plugin
 
@@ -114,7 +127,7 @@ def _check_one(name: str, output: str) -> None:
 
 
 def _check_all(output: str) -> None:
-    """Check every installed plugin; nobody has asked for one that cannot be used."""
+    """Check every installed plugin; exit 0 whatever is found, since none was named."""
     from accel_bench.cli.output import print_rows
     from accel_bench.plugins.describe import check_all
 
@@ -124,7 +137,7 @@ def _check_all(output: str) -> None:
 
 
 def _text(value: Any) -> str:
-    """A value as a person writes it."""
+    """Format a value for people."""
     if value is None:
         return "any"
     if isinstance(value, list):
@@ -133,5 +146,5 @@ def _text(value: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    """A cell of the options: a default is written as in a scenario file."""
+    """Format a default as it is written in a scenario file."""
     return "null" if value is None else _text(value)

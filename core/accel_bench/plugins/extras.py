@@ -1,4 +1,4 @@
-"""Extras of accel-bench: which plugins each brings, read from a shipped list, since what is not
+"""Plugins that accel-bench ships, in the box or by an extra, read from a list: what is not
 installed has no metadata."""
 
 from __future__ import annotations
@@ -14,30 +14,56 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
 
-class Extra(Frozen):
-    """The extra that brings one plugin."""
+class ShippedPlugin(Frozen):
+    """What a shipped plugin does and needs; a test compares it with the plugin's class."""
 
-    extra: str = Field(min_length=1)
-    """Its name in `accel-bench[NAME]`."""
+    does: str = Field(min_length=1)
+    """The first line of the class's docstring."""
+
+    extra: str = ""
+    """Name of the extra in `accel-bench[NAME]` that brings it; empty for one in the box."""
 
     also: tuple[str, ...] = ()
     """Other words by which people look for the plugin."""
+
+    adapter: bool = False
+    """Whether it needs an adapter."""
+
+    dtypes: tuple[str, ...] = ()
+    """Values of `model.dtype` that it works with; empty for any."""
+
+    devices: tuple[str, ...] = ()
+    """Device types that it works on; empty for any."""
+
+    stacks: tuple[str, ...] = ()
+    """Named stacks that its extra brings for it."""
 
     @property
     def command(self) -> str:
         """What installs it."""
         return f"pip install 'accel-bench[{self.extra}]'"
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a scenario must have to use it, in words."""
+        choices = (" or ".join(names) for names in (self.dtypes, self.devices) if names)
+        return (*(["an adapter"] if self.adapter else []), *choices)
+
 
 @cache
-def extras() -> dict[str, Extra]:
-    """The extra of each plugin that one brings, by the plugin's name. Raises ScenarioError."""
+def shipped() -> dict[str, ShippedPlugin]:
+    """Return all shipped plugins by name, those of extras first. Raises ScenarioError."""
     document = load_file(presets_root() / "extras.yaml")
-    return {name: _extra(document, name) for name in document.data}
+    return {name: _entry(document, name) for name in document.data}
+
+
+def extras() -> dict[str, ShippedPlugin]:
+    """Return the plugins that extras bring, by name. Raises ScenarioError."""
+    return {name: plugin for name, plugin in shipped().items() if plugin.extra}
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """The plugin of an extra that people call so, or whose extra is called so; None for no such.
+    """Return the plugin of an extra that people call so, or whose extra is called so; else None.
 
     Of an extra that brings several, its name means the first of the list.
     """
@@ -45,8 +71,10 @@ def plugin_meant_by(word: str) -> str | None:
     return next((n for n, e in extras().items() if wanted in {n, e.extra, *e.also}), None)
 
 
-def _extra(document: Document, name: str) -> Extra:
-    """One entry, validated."""
+def _entry(document: Document, name: str) -> ShippedPlugin:
     return validate(
-        Extra, document.data[name], lambda rest: document.where((name, *rest)), ScenarioError
+        ShippedPlugin,
+        document.data[name],
+        lambda rest: document.where((name, *rest)),
+        ScenarioError,
     )

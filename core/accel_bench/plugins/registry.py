@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
-from accel_bench.plugins.extras import extras, plugin_meant_by
+from accel_bench.plugins.extras import extras, plugin_meant_by, shipped
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -36,7 +36,10 @@ class Installed:
     """That distribution's version."""
 
     requires: tuple[str, ...]
-    """That distribution's requirements (PEP 508), as its metadata say them."""
+    """That distribution's requirements (PEP 508), as in its metadata."""
+
+    summary: str = ""
+    """That distribution's description in a line."""
 
     @property
     def wrong_contract(self) -> str | None:
@@ -72,11 +75,51 @@ def installed() -> tuple[Installed, ...]:
 
 
 @cache
-def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...]]:
-    """Name, version and requirements: its metadata are parsed once for all its plugins."""
+def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...], str]:
+    """Parse name, version, requirements and summary, once for all plugins of a distribution."""
     described = distribution.metadata
     requires = described.get_all("Requires-Dist") or ()
-    return described["Name"], described["Version"], tuple(requires)
+    summary = next(iter(described.get_all("Summary") or ()), "")
+    return described["Name"], described["Version"], tuple(requires), summary
+
+
+def overview() -> list[dict[str, Any]]:
+    """Return what each plugin does and needs, by name; nothing of theirs is imported.
+
+    First those that are installed, then those that accel-bench ships and that are not.
+    """
+    rows = [_row_of_installed(plugin) for plugin in installed()]
+    absent = sorted(set(shipped()) - {row["name"] for row in rows})
+    return [*rows, *({**_row(name), "installed": False, "usable": False} for name in absent)]
+
+
+def _row_of_installed(plugin: Installed) -> dict[str, Any]:
+    rivals = [d for d in duplicates().get(plugin.name, ()) if d != plugin.distribution]
+    return {
+        **_row(plugin.name, plugin.summary),
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "usable": not plugin.unmet and not rivals,
+        "unmet": list(plugin.unmet),
+        "duplicates": rivals,
+    }
+
+
+def _row(name: str, summary: str = "") -> dict[str, Any]:
+    """Return the facts of the shipped list; a plugin that is not in it has a summary alone."""
+    known = shipped().get(name)
+    return {
+        "name": name,
+        "does": known.does if known else summary,
+        "needs": list(known.needs) if known else [],
+        "extra": known.extra if known else "",
+        "distribution": None,
+        "version": None,
+        "installed": True,
+        "usable": True,
+        "unmet": [],
+        "duplicates": [],
+    }
 
 
 def duplicates() -> dict[str, tuple[str, ...]]:
