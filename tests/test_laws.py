@@ -229,6 +229,11 @@ def test_a_worker_without_torch_in_its_scenario_imports_none(site: Path, tmp_pat
 # Law 5: core never learns a plugin's name.
 
 
+def is_ours(entry: metadata.EntryPoint) -> bool:
+    """Whether a plugin ships in the box."""
+    return entry.value.startswith("accel_bench.builtin.")
+
+
 def plugin_distributions() -> Iterator[tuple[str, str, list[str]]]:
     """Distribution, package and plugin names of everything in `plugins/`."""
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
@@ -259,6 +264,31 @@ def test_core_holds_no_name_of_a_plugin() -> None:
     assert {path: names for path, names in offenders.items() if names} == {}
 
 
+ORDINARY_WORDS = {
+    "attention": "a key of the effective configuration",
+    "memory": "what a machine has",
+    "null": "the word of YAML",
+    "nvml": "the library of NVIDIA, as the source of a figure",
+    "text": "the kind of a value",
+    "torch": "the package",
+}
+"""Names of plugins in the box that core may hold as a text, and what they mean there."""
+
+
+def test_core_holds_no_name_of_a_plugin_in_the_box() -> None:
+    """Defaults of slots stand in `sample_configurations/defaults.yaml`."""
+    names = {entry.name for entry in metadata.entry_points(group="accel_bench") if is_ours(entry)}
+    assert ORDINARY_WORDS.keys() <= names
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.value}"
+        for path in sorted(CORE.rglob("*.py"))
+        if "builtin" not in path.relative_to(CORE).parts
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and node.value in names - ORDINARY_WORDS.keys()
+    ]
+    assert found == []
+
+
 def test_core_imports_no_plugin_in_the_box_by_name() -> None:
     """They are reached through their entry points, as a stranger's are."""
     for path in sorted(CORE.rglob("*.py")):
@@ -269,8 +299,7 @@ def test_core_imports_no_plugin_in_the_box_by_name() -> None:
 
 def test_every_plugin_in_the_box_is_an_entry_point_of_the_distribution() -> None:
     entries = metadata.entry_points(group="accel_bench")
-    ours = [entry for entry in entries if entry.value.startswith("accel_bench.builtin.")]
-    named = {entry.value.partition(":")[0] for entry in ours}
+    named = {entry.value.partition(":")[0] for entry in entries if is_ours(entry)}
     holding = {
         ".".join(("accel_bench", *path.relative_to(CORE).with_suffix("").parts))
         for path in (CORE / "builtin").rglob("*.py")

@@ -16,9 +16,9 @@ from accel_bench.cli.request import find_drafts
 from accel_bench.documents.presets import SAMPLES_GROUP, find_presets, presets_root, sample_roots
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.planning.resolve import resolve
 from accel_bench.plugins.extras import extras
-from accel_bench.scenario.draft import Draft, normalise_stacks, read_draft, read_stack
-from accel_bench.scenario.expand import check_file
+from accel_bench.scenario.draft import Draft, read_draft, read_stack
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,7 +70,6 @@ def test_a_stack_loads_and_plans_on_the_quickstart(name: str) -> None:
     assert stack.set or stack.use
     quickstart = read_draft(find_presets("scenarios")["quickstart"])
     draft = Draft("test", {**quickstart.data, "stacks": {"baseline": [], "it": name}})
-    normalise_stacks(draft)
     plan = make_plan(draft, read_machine(), PlanRequest())
     baseline, it = (planned.experiment.id for planned in plan.planned)
     assert baseline != it
@@ -82,7 +81,7 @@ def test_a_model_loads_and_can_be_named_by_a_scenario(name: str) -> None:
     assert card.description.endswith(".")
     quickstart = read_draft(find_presets("scenarios")["quickstart"])
     quickstart.set("model.id", name, "test")
-    file = check_file(quickstart)
+    file = resolve(quickstart).scenario
     assert file.model.id == name
 
 
@@ -100,7 +99,11 @@ def test_no_sample_names_a_path_of_some_machine() -> None:
 def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
     found = {path for path in presets_root().rglob("*") if path.is_file()}
     known = {path for kind in KINDS for path in find_presets(kind).values()}
-    assert {path.name for path in found - known} == {"extras.yaml", "libraries.yaml"}
+    assert {path.name for path in found - known} == {
+        "defaults.yaml",
+        "extras.yaml",
+        "libraries.yaml",
+    }
 
 
 def test_every_extra_that_an_error_can_name_is_one_of_the_distribution() -> None:

@@ -65,6 +65,9 @@ class Plugin(Generic[OptionsT]):
     """Whether it only works with an adapter; one is added to the work of every stack when asked
     for."""
 
+    single_node: ClassVar[bool] = False
+    """Whether a launcher starts processes on one machine only."""
+
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Plugins that cannot be in the same stack."""
 

@@ -61,7 +61,7 @@ def test_a_skipped_experiment_stands_there_with_its_reasons() -> None:
     found = plan("--set", "stacks.far={set: {resources.nodes: 2}}")
     row = found["experiments"][2]
     assert (row["stack"], row["status"]) == ("far", "skipped")
-    assert row["reasons"] == ["the launcher starts processes on one node, 2 are asked for"]
+    assert row["reasons"] == ["local: starts processes on one node, 2 are asked for"]
     assert found["runs"] == 2
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from accel_bench.documents import presets as samples
 from accel_bench.errors import ScenarioError
+from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
-from accel_bench.scenario.expand import check_file
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -43,7 +43,7 @@ def test_an_error_names_file_line_and_column(
 ) -> None:
     path = write(tmp_path, some=text)
     with pytest.raises(ScenarioError) as caught:
-        check_file(read_draft(path))
+        resolve(read_draft(path))
     assert str(caught.value).startswith(f"{path}{place}: ")
     assert message in str(caught.value)
 
@@ -51,14 +51,14 @@ def test_an_error_names_file_line_and_column(
 def test_every_problem_of_a_file_gets_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, some="nam: x\nslow: 3\ntrain: {sed: 1}\n")
     with pytest.raises(ScenarioError) as caught:
-        check_file(read_draft(path))
+        resolve(read_draft(path))
     assert len(str(caught.value).splitlines()) == 3
 
 
 def test_an_error_in_a_base_names_the_base(tmp_path: Path) -> None:
     path = write(tmp_path, base="train:\n  sed: 1\n", some="extends: base.yaml\n")
     with pytest.raises(ScenarioError, match=r"base\.yaml:2:3: unknown key 'train\.sed'"):
-        check_file(read_draft(path))
+        resolve(read_draft(path))
 
 
 # extends
@@ -100,9 +100,9 @@ def test_a_chain_is_followed_from_folder_to_folder(tmp_path: Path) -> None:
 
 
 def test_a_shipped_scenario_can_be_extended_by_its_name(tmp_path: Path) -> None:
-    path = write(tmp_path, mine="extends: quickstart\nmeasure: {steps: 3}\n")
-    file = check_file(read_draft(path))
-    assert (file.measure.steps, file.measure.warmup) == (3, 5)
+    path = write(tmp_path, mine="extends: quickstart\nmeasure: {steps: 4}\n")
+    file = resolve(read_draft(path)).scenario
+    assert (file.measure.steps, file.measure.warmup) == (4, 3)
     assert "torch-compile" in file.stacks
 
 
@@ -173,19 +173,21 @@ def test_a_stack_in_any_spelling_is_spelt_out(tmp_path: Path) -> None:
 def test_a_named_stack_is_found_beside_the_file(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir(exist_ok=True)
     write(tmp_path / folder, mine="use: [{use: x, k: 1}]\nset: {train.seed: 3}\n")
-    file = check_file(read_draft(write(tmp_path, some="stacks: {a: mine}\n")))
+    file = resolve(read_draft(write(tmp_path, some="stacks: {a: mine}\n"))).scenario
     assert file.stacks["a"].set == {"train.seed": 3}
     assert file.stacks["a"].use[0].options == {"k": 1}
 
 
 def test_a_named_stack_comes_from_the_samples_else(tmp_path: Path) -> None:
-    file = check_file(read_draft(write(tmp_path, some="stacks: {a: activation-checkpointing}\n")))
+    file = resolve(
+        read_draft(write(tmp_path, some="stacks: {a: activation-checkpointing}\n"))
+    ).scenario
     assert file.stacks["a"].set == {"train.gradient_checkpointing": True}
 
 
 def test_a_stack_beside_the_file_wins_over_a_sample(tmp_path: Path) -> None:
     write(tmp_path, **{"torch-compile": "set: {train.seed: 4}\n"})
-    file = check_file(read_draft(write(tmp_path, some="stacks: {a: torch-compile}\n")))
+    file = resolve(read_draft(write(tmp_path, some="stacks: {a: torch-compile}\n"))).scenario
     assert file.stacks["a"].set == {"train.seed": 4}
 
 

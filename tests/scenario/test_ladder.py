@@ -14,17 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.errors import ScenarioError
+from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft, read_draft
-from accel_bench.scenario.expand import Point, check_file, count_points, expand
 from accel_bench.scenario.experiment import identity_of
-from accel_bench.scenario.ladder import with_ladder
+from accel_bench.scenario.ladder import Ladder, expand_ladder
 from accel_bench.scenario.ladder_items import MAXIMUM_ITEMS
 from accel_bench.scenario.models import STACK_NAME, Stack
+from accel_bench.scenario.sweep import Point, count_points
 
 
-def spelt_out(*items: Any, **data: Any) -> Draft:
+def spelt_out(*items: Any, **data: Any) -> tuple[Draft, Ladder]:
     """The draft of a file with this ladder, its stacks spelt out."""
-    return with_ladder(Draft("some.yaml", {"ladder": list(items), **data}))
+    draft = Draft("some.yaml", {"ladder": list(items), **data})
+    ladder = expand_ladder(draft)
+    assert ladder is not None
+    return draft, ladder
 
 
 def uses(draft: Draft, stack: str) -> list[dict[str, Any]]:
@@ -37,10 +41,9 @@ def points(tmp_path: Path, text: str) -> list[Point]:
     """Every point of a file with this text."""
     path = tmp_path / "some.yaml"
     path.write_text(text, encoding="utf8")
-    draft = read_draft(path)
-    file = check_file(draft)
-    found = list(expand(draft, file, "cpu"))
-    assert count_points(file) == len(found)
+    file = resolve(read_draft(path))
+    found = list(file.points("cpu"))
+    assert count_points(file.scenario) == len(found)
     return found
 
 
@@ -60,34 +63,32 @@ ladders = st.lists(switches | settings, min_size=1, max_size=8, unique_by=json.d
 
 @given(ladders)
 def test_n_items_give_at_most_1_and_n_and_n_stacks_no_two_of_them_alike(items: list[Any]) -> None:
-    found = spelt_out(*items).data["stacks"]
+    found = spelt_out(*items)[0].data["stacks"]
     assert len(found) <= 1 + len(items) + len(items)
     assert len({json.dumps(stack, sort_keys=True) for stack in found.values()}) == len(found)
 
 
 @given(ladders)
 def test_neighbours_differ_by_one_item_and_so_do_leave_one_outs_from_all(items: list[Any]) -> None:
-    draft = spelt_out(*items)
-    assert draft.ladder is not None
-    held = [set(place.holds[0]) for place in draft.ladder.values()]
+    _, ladder = spelt_out(*items)
+    held = [set(subsets[0]) for subsets in ladder.subsets.values()]
     rungs, rest = held[: len(items) + 1], held[len(items) + 1 :]
     assert rungs[0] == set()
     for number, (below, above) in enumerate(pairwise(rungs)):
         assert above - below == {number}
         assert below <= above
     assert all(len(rungs[-1] - less) == 1 and less < rungs[-1] for less in rest)
-    known = {frozenset(one) for place in draft.ladder.values() for one in place.holds}
+    known = {frozenset(one) for subsets in ladder.subsets.values() for one in subsets}
     assert {frozenset(rungs[-1] - {number}) for number in range(len(items))} <= known
 
 
 @given(ladders)
 def test_a_stack_holds_what_its_items_say_and_switches_the_others_off(items: list[Any]) -> None:
-    draft = spelt_out(*items)
-    assert draft.ladder is not None
-    for name, place in draft.ladder.items():
+    draft, ladder = spelt_out(*items)
+    for name, subsets in ladder.subsets.items():
         options = {use["use"]: use for use in uses(draft, name)}
         for number, item in enumerate(items):
-            holds = number in place.holds[0]
+            holds = number in subsets[0]
             if isinstance(item, dict):
                 assert (item["set"].items() <= draft.data["stacks"][name]["set"].items()) == holds
             else:
@@ -97,10 +98,10 @@ def test_a_stack_holds_what_its_items_say_and_switches_the_others_off(items: lis
 
 @given(ladders)
 def test_a_plugin_stands_once_and_always_in_the_same_order(items: list[Any]) -> None:
-    draft = spelt_out(*items)
-    order = [use["use"] for use in uses(draft, list(draft.ladder or {})[len(items)])]
+    draft, ladder = spelt_out(*items)
+    order = [use["use"] for use in uses(draft, list(ladder.subsets)[len(items)])]
     assert len(set(order)) == len(order)
-    for name in draft.ladder or {}:
+    for name in ladder.subsets:
         names = [use["use"] for use in uses(draft, name)]
         assert names == [plugin for plugin in order if plugin in names]
 
@@ -111,14 +112,13 @@ def test_a_ladder_is_spelt_out_the_same_each_time_and_leaves_the_draft_alone(
 ) -> None:
     draft = Draft("some.yaml", {"ladder": items, "stacks": {"other": {"use": ["x"]}}})
     before = copy.deepcopy(draft)
-    first, second = with_ladder(draft), with_ladder(draft)
-    assert first == second == with_ladder(first)
+    assert resolve(draft) == resolve(draft)
     assert draft == before
 
 
 @given(st.lists(st.text("ab.+-_ 9é", min_size=1, max_size=70), min_size=1, max_size=5, unique=True))
 def test_every_name_is_one_that_a_stack_may_have_and_holds_no_dot(keys: list[str]) -> None:
-    draft = spelt_out(*({"set": {key: 1}} for key in keys))
+    draft, _ = spelt_out(*({"set": {key: 1}} for key in keys))
     for name in draft.data["stacks"]:
         assert re.fullmatch(STACK_NAME, name)
         assert "." not in name
@@ -128,7 +128,7 @@ def test_every_name_is_one_that_a_stack_may_have_and_holds_no_dot(keys: list[str
 
 
 def test_the_rungs_come_first_then_everything_without_one_then_the_other_stacks() -> None:
-    draft = spelt_out("a.x", "b", "train.y", stacks={"other": {"use": ["c"]}})
+    draft, _ = spelt_out("a.x", "b", "train.y", stacks={"other": {"use": ["c"]}})
     assert list(draft.data["stacks"]) == [
         "baseline", "1+x", "2+b", "3+y", "all-x", "all-b", "other",
     ]  # fmt: skip
@@ -141,28 +141,27 @@ def test_the_rungs_come_first_then_everything_without_one_then_the_other_stacks(
 def test_leaving_the_last_item_out_is_the_rung_before_and_not_made_again(
     count: int, stacks: int
 ) -> None:
-    assert len(spelt_out(*[f"p{n}" for n in range(count)]).data["stacks"]) == stacks
+    assert len(spelt_out(*[f"p{n}" for n in range(count)])[0].data["stacks"]) == stacks
 
 
 def test_a_plugin_that_comes_again_stays_at_its_first_place() -> None:
-    draft = spelt_out("kernels.a", "compile", "kernels.b")
+    draft, _ = spelt_out("kernels.a", "compile", "kernels.b")
     assert uses(draft, "1+a") == [{"use": "kernels", "a": True, "b": False}]
     assert uses(draft, "3+b") == [{"use": "kernels", "a": True, "b": True}, {"use": "compile"}]
     assert uses(draft, "all-a") == [{"use": "kernels", "a": False, "b": True}, {"use": "compile"}]
 
 
 def test_an_item_that_a_later_one_implies_is_left_out_of_nothing() -> None:
-    draft = spelt_out("compile", {"use": "compile", "mode": "fast"}, "other")
+    draft, ladder = spelt_out("compile", {"use": "compile", "mode": "fast"}, "other")
     assert list(draft.data["stacks"]) == [
         "baseline", "1+compile", "2+mode-fast", "3+other", "all-mode-fast",
     ]  # fmt: skip
-    assert draft.ladder is not None
-    assert draft.ladder["3+other"].holds == ((0, 1, 2), (1, 2))
+    assert ladder.subsets["3+other"] == ((0, 1, 2), (1, 2))
 
 
 def test_an_item_may_use_and_set_and_have_a_name() -> None:
     item = {"name": "half", "set": {"model.dtype": "float16"}, "use": ["a", {"use": "b", "k": 1}]}
-    draft = spelt_out(item)
+    draft, _ = spelt_out(item)
     assert draft.data["stacks"]["1+half"] == {
         "set": {"model.dtype": "float16"},
         "use": [{"use": "a"}, {"use": "b", "k": 1}],
@@ -172,7 +171,7 @@ def test_an_item_may_use_and_set_and_have_a_name() -> None:
 
 def test_the_ladder_stands_on_the_baseline_of_the_file() -> None:
     stack = {"use": ["x", {"use": "kernels", "c": True}], "set": {"train.z": 1}}
-    draft = spelt_out("kernels.a", baseline="mine", stacks={"other": {}, "mine": stack})
+    draft, _ = spelt_out("kernels.a", baseline="mine", stacks={"other": {}, "mine": stack})
     assert list(draft.data["stacks"]) == ["mine", "1+a", "other"]
     assert uses(draft, "mine") == [{"use": "x"}, {"use": "kernels", "c": True, "a": False}]
     assert uses(draft, "1+a") == [{"use": "x"}, {"use": "kernels", "c": True, "a": True}]
@@ -181,13 +180,14 @@ def test_the_ladder_stands_on_the_baseline_of_the_file() -> None:
 
 def test_items_of_one_word_get_longer_labels() -> None:
     items = ("a.lora", "b.lora", {"set": {"train.seed": 1}}, {"set": {"data.seed": 1}})
-    names = list(spelt_out(*items).data["stacks"])
+    names = list(spelt_out(*items)[0].data["stacks"])
     assert names[1:5] == ["1+lora", "2+b-lora", "3+seed-1", "4+data-seed-1"]
 
 
 def test_an_empty_ladder_is_none() -> None:
     draft = Draft("some.yaml", {"ladder": []})
-    assert with_ladder(draft) is draft
+    assert expand_ladder(draft) is None
+    assert "stacks" not in draft.data
 
 
 # Points.
@@ -228,7 +228,7 @@ def test_a_ladder_is_replaced_as_a_whole_by_the_file_that_extends(tmp_path: Path
 def test_the_stacks_of_a_ladder_stand_in_the_checked_file(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("ladder: [x]\nstacks: {a: [b]}\n")
-    file = check_file(read_draft(path))
+    file = resolve(read_draft(path)).scenario
     assert (list(file.stacks), file.baseline) == (["baseline", "1+x", "a"], "baseline")
     assert file.ladder == ("x",)
 

@@ -18,12 +18,12 @@ def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets
+    from accel_bench.planning.resolve import resolve
     from accel_bench.scenario.draft import read_draft
-    from accel_bench.scenario.expand import check_file
 
     rows = []
     for name, path in sorted(find_presets("scenarios").items()):
-        file = check_file(read_draft(path))
+        file = resolve(read_draft(path)).scenario
         rows.append(
             {
                 "name": name,

@@ -1,4 +1,4 @@
-"""What a ladder switches on by name must be there: plugins, and boolean options of theirs."""
+"""Check what a ladder switches on by name: plugins, and boolean options of theirs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from collections.abc import Sequence
 from typing import get_args
 
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.extras import extras, plugin_meant_by
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed
-from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.ladder import with_ladder
-from accel_bench.scenario.ladder_items import Item, read_items
+from accel_bench.scenario.ladder_items import Item
 from accel_bench.scenario.models import Work
 
 SECTIONS = ("train", "resources")
 """Parts of the work that hold settings and no plugin's options."""
 
 
-def check_ladder(draft: Draft, chosen: Sequence[str]) -> None:
-    """Hold the items that a chosen stack has or switches off against the installed plugins.
+def check_ladder(file: ResolvedFile, chosen: Sequence[str]) -> None:
+    """Check the items that a chosen stack has or switches off against the installed plugins.
 
     Raises PluginError with file, line, item and the nearest name.
     """
-    items, places = read_items(draft), with_ladder(draft).ladder or {}
-    held = {number for name in chosen if name in places for number in places[name].holds[0]}
+    if file.ladder is None:
+        return
+    items, subsets = file.ladder.items, file.ladder.subsets
+    held = {number for name in chosen if name in subsets for number in subsets[name][0]}
     named = {use.use for number in held for use in items[number].uses}
+    below = {use.use for use in file.stacks[file.ladder.baseline].use}
     for number, item in enumerate(items):
         if number in held:
             _check_plugins(item)
         if item.switch and item.switch[0] in named:
             _check_switch(item, *item.switch)
-            _check_alone(item, items, with_ladder(draft))
+            _check_alone(item, items, below)
 
 
 def _check_plugins(item: Item) -> None:
@@ -47,7 +49,7 @@ def _check_plugins(item: Item) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Of `head.option`: what it may have meant; None where an extra brings the plugin."""
+    """Return what `head.option` may have meant; None where an extra brings the plugin."""
     if plugin_meant_by(head) is not None:
         return None
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
@@ -55,18 +57,15 @@ def _unknown_head(head: str) -> str | None:
     return f"{head!r} is neither a plugin nor a part of the work{hint}"
 
 
-def _check_alone(item: Item, items: Sequence[Item], draft: Draft) -> None:
+def _check_alone(item: Item, items: Sequence[Item], below: set[str]) -> None:
     """Refuse to switch parts on by name where the plugin is there without a part being named.
 
     An option whose default is neither true nor false depends on which others are named: naming it
-    would change more than this one.
+    would change more than this one. `below` are the plugins of the baseline.
     """
     plugin, option = item.switch or ("", "")
     if load_class(plugin).Options.model_fields[option].default is not None:
         return
-    stacks = draft.data["stacks"]
-    bottom = next(name for name, place in (draft.ladder or {}).items() if place.holds[0] == ())
-    below = [use["use"] for use in stacks[bottom]["use"]]
     others = [other for other in items if plugin in (use.use for use in other.uses)]
     if plugin in below or any(other.switch is None for other in others):
         where = "the baseline" if plugin in below else "another item"

@@ -16,28 +16,22 @@ from accel_bench.planning.defaults import (
     add_stack,
     add_what_plugins_need,
     sweep_seeds,
-    with_metrics_of_device,
+    with_gpu_metrics,
 )
 from accel_bench.planning.ladder_checks import check_ladder
+from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
-from accel_bench.scenario.expand import (
-    Point,
-    check_file,
-    count_points,
-    expand,
-    refuse_idle_exclusions,
-)
 from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
-from accel_bench.scenario.ladder import with_ladder
 from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
+from accel_bench.scenario.sweep import Point, count_points
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the command line asks for beyond the file."""
+    """Changes of the command line to the file."""
 
     plugins: tuple[str, ...] = ()
     """Stacks to add: a plugin's name, or several joined by `+`."""
@@ -75,7 +69,7 @@ class Planned:
     """Its plugins."""
 
     skipped: tuple[str, ...] = ()
-    """Why it is not run; empty when it is."""
+    """Why it is not run; empty when it is run."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +86,14 @@ class Plan:
     """Sweep points outermost, within each the stacks in written order."""
 
     request: PlanRequest
-    """What the command line asked for."""
+    """The changes of the command line."""
 
     notices: tuple[str, ...] = field(default=())
     """What was added to the work because a plugin needs it."""
 
     @property
     def summaries(self) -> list[PlannedSummary]:
-        """What the analysis and reports need to know of it, without secrets."""
+        """Return the plan as the analysis needs it, without secrets."""
         return [
             Redactor.of_this_process(planned.experiment.scenario.environment).redact_model(
                 PlannedSummary(experiment=planned.experiment, skipped=planned.skipped)
@@ -109,17 +103,17 @@ class Plan:
 
     @property
     def runnable(self) -> list[Planned]:
-        """Those that are not skipped."""
+        """Return the experiments that are to run."""
         return [planned for planned in self.planned if not planned.skipped]
 
     @property
     def runs(self) -> int:
-        """Runs that all rounds need."""
+        """Return the number of runs in all rounds."""
         return len(self.runnable) * self.file.measure.rounds
 
     @property
     def nothing(self) -> str:
-        """Why nothing of it can run here; empty when something can."""
+        """Return why nothing can run here; empty when something can."""
         reasons = {reason for planned in self.planned for reason in planned.skipped}
         return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
@@ -130,34 +124,36 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     Raises ScenarioError or PluginError for what the user must mend; a skipped stack that was asked
     for by name is an error too.
     """
+    file = resolve(_requested(draft, request), request.allow_environment)
+    chosen = _choose(file.scenario, request)
+    check_ladder(file, chosen)
+    file, notices = add_what_plugins_need(file, chosen)
+    baseline = file.scenario.baseline_name()
+    if not file.is_set("baseline") and "baseline" not in file.stacks:
+        notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
+    file = file.with_stacks(chosen)
+    _refuse_too_many(file.scenario, request.max_runs)
+    points = list(file.points(machine.device))
+    planned = tuple(_plan_point(file, point, machine, notices) for point in points)
+    plan = Plan(file.scenario, baseline, planned, request, notices)
+    _refuse_skipped(plan)
+    return plan
+
+
+def _requested(draft: Draft, request: PlanRequest) -> Draft:
+    """Return the draft with the stacks, overrides and seeds of the command line."""
     draft = copy.deepcopy(draft)
-    for wish in request.plugins:
-        add_stack(draft, wish)
+    for stack in request.plugins:
+        add_stack(draft, stack)
     for key, value in request.overrides:
         draft.set(key, value, f"--set {key}")
     if request.seeds:
         sweep_seeds(draft, request.seeds)
-    file = check_file(draft, request.allow_environment)
-    chosen = _choose(file, request)
-    draft.places.update(with_ladder(draft).places)
-    check_ladder(draft, chosen)
-    notices = add_what_plugins_need(draft, file, chosen)
-    if draft.get("baseline") is None and "baseline" not in file.stacks:
-        notices += (f"no stack is called baseline: {file.baseline_name()!r} is taken for it",)
-    if notices:
-        file = check_file(draft, request.allow_environment)
-    file = file.model_copy(update={"stacks": {name: file.stacks[name] for name in chosen}})
-    _refuse_too_many(file, request.max_runs)
-    points = list(expand(draft, file, machine.device, request.allow_environment))
-    refuse_idle_exclusions(draft, file, points)
-    planned = tuple(_plan_point(draft, point, machine, notices) for point in points)
-    plan = Plan(file, file.baseline_name(), planned, request, notices)
-    _refuse_skipped_wishes(plan)
-    return plan
+    return draft
 
 
 def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
-    """Stacks to run: those of `--only`, and the baseline unless it is not wanted."""
+    """Return the stacks of `--only`, and the baseline unless `--no-baseline` is given."""
     for name in request.only:
         if name not in file.stacks:
             raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
@@ -171,7 +167,7 @@ def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
 
 
 def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
-    """Count before anything is allocated."""
+    """Count the runs before any point is made."""
     runs = count_points(file) * file.measure.rounds
     if runs > max_runs:
         raise ScenarioError(
@@ -180,47 +176,44 @@ def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
         )
 
 
-def _refuse_skipped_wishes(plan: Plan) -> None:
-    """A stack that was asked for by name must run."""
-    asked = {*plan.request.plugins, *plan.request.only}
+def _refuse_skipped(plan: Plan) -> None:
+    """Refuse a plan that skips a stack which was asked for by name."""
+    named = {*plan.request.plugins, *plan.request.only}
     for planned in plan.planned:
         stack = planned.experiment.stack.name
-        if planned.skipped and stack in asked and not _excluded_by_file(planned):
+        excluded = all(reason.startswith("excluded: ") for reason in planned.skipped)
+        if stack in named and not excluded:
             raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
 
 
-def _excluded_by_file(planned: Planned) -> bool:
-    return all(reason.startswith("excluded: ") for reason in planned.skipped)
-
-
 def _plan_point(
-    written: Draft, point: Point, machine: Machine, notices: tuple[str, ...]
+    file: ResolvedFile, point: Point, machine: Machine, notices: tuple[str, ...]
 ) -> Planned:
     """Activate the plugins, check constraints and work out the id."""
-    scenario = with_metrics_of_device(point.scenario)
-    active = _activate(written, scenario, point.stack)
+    scenario, stack = with_gpu_metrics(point.scenario), point.stack
+    active = _activate(file, scenario, stack)
     draft = Experiment(
-        id="", scenario=scenario, stack=point.stack, sweep=point.sweep, identity={}, notices=notices
+        id="", scenario=scenario, stack=stack, sweep=point.sweep, identity={}, notices=notices
     )
-    identity = identity_of(scenario, point.stack, _environment(draft, active, machine))
+    identity = identity_of(scenario, stack, _environment(draft, active, machine))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
     return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
 
 
-def _activate(draft: Draft, scenario: Scenario, stack: Stack) -> ActivePlugins:
-    """Activate a stack's plugins; of a ladder's stack say which item does not work."""
+def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlugins:
+    """Activate a stack's plugins; for a ladder's stack name the item that does not work."""
     try:
         return activate(scenario, stack)
     except PluginError as error:
         if stack.ladder is None or not any(stack.ladder.holds):
             raise
-        where = draft.where(("stacks", stack.name))
+        where = file.where(("stacks", stack.name))
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
 
 
 def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
-    """Versions, devices, content of files: what can change a result and is in no scenario."""
+    """Return what changes a result and is in no scenario: versions, devices, content of files."""
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
@@ -244,7 +237,7 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
 
 
 def _fingerprint(member: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """What a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
+    """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
     with attribute_errors_to(member, "fingerprint"):
         found = member.instance.fingerprint(experiment)
         canonical_json(found)
@@ -252,7 +245,7 @@ def _fingerprint(member: ActivePlugin, experiment: Experiment) -> JsonValue:
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:
-    """A scenario file that holds this one experiment: running it gives the same id."""
+    """Return a scenario file of this one experiment: running it gives the same id."""
     experiment = planned.experiment
     work = experiment.scenario.model_dump(mode="json", exclude_none=True)
     uses = [use.model_dump(mode="json") for use in experiment.stack.uses]

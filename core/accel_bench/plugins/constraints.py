@@ -1,5 +1,4 @@
-"""What plugins declare that they need, held against an experiment and a machine. No plugin is
-asked."""
+"""Check what plugins declare that they need against an experiment and a machine."""
 
 from __future__ import annotations
 
@@ -13,12 +12,13 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answe
 from accel_bench.plugins.registry import find, unmet_requirement
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.uses import NO_PLUGIN
 
 
 def unmet_constraints(
     experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> tuple[str, ...]:
-    """Reasons why this experiment cannot run here, from declarations and from `check_scenario`."""
+    """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
     reasons = list(_resources(experiment.scenario, machine))
     for member in active.plugins:
         found = _declared(experiment.scenario, member, machine)
@@ -31,9 +31,9 @@ def unmet_constraints(
 
 
 def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
-    """Hold the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
+    """Check the model's real architecture, such as `LlamaForCausalLM`, against all plugins.
 
-    For the worker, once a model's configuration is there: of a hub id the plan does not know it.
+    For the worker, once the model's configuration is read: the plan does not know that of a hub id.
     Raises PluginError with every plugin that does not support it.
     """
     reasons = [
@@ -46,27 +46,25 @@ def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
 
 
 def _wrong_architecture(member: ActivePlugin, architecture: str | None) -> Iterable[str]:
-    """Why a plugin does not work with an architecture; nothing is said of an unknown one."""
+    """Yield why a plugin does not work with an architecture; None is an unknown one."""
     known = member.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
         yield f"does not support {architecture}; it supports {listing(known)}"
 
 
 def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
-    """Devices and nodes that are not here."""
+    """Yield which devices are missing, and what they cannot do."""
     wanted = scenario.resources
     if wanted.device == "cuda" and len(machine.gpus) < wanted.devices:
         yield f"{wanted.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
     if wanted.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
         yield "the installed torch is built for CPUs only"
-    if wanted.nodes > 1 and scenario.launcher.use == "local":
-        yield f"the launcher starts processes on one node, {wanted.nodes} are asked for"
     if wanted.device == "cpu" and scenario.train.precision == "fp16-autocast":
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 
 
 def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Iterable[str]:
-    """What the plugin's class declares."""
+    """Yield which declarations of the plugin's class are not met."""
     plugin = member.instance
     if member.distribution == OWN_DISTRIBUTION:
         # We would not run without our own requirements; classes in the box can have more.
@@ -83,7 +81,9 @@ def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Ite
     ):
         if allowed is not None and value not in allowed:
             yield f"does not work with {what} {value}; it works with {listing(allowed)}"
-    if plugin.needs_adapter and scenario.adapter.use == "none":
+    if plugin.single_node and scenario.resources.nodes > 1:
+        yield f"starts processes on one node, {scenario.resources.nodes} are asked for"
+    if plugin.needs_adapter and scenario.adapter.use == NO_PLUGIN:
         yield "needs an adapter, and the scenario has none"
     oldest = plugin.minimum_compute_capability
     if oldest is not None and scenario.resources.device == "cuda":
@@ -96,12 +96,12 @@ def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Ite
 
 
 def _named(member: ActivePlugin, reason: object) -> str:
-    """A reason that says whose it is. Raises HookError for one that is no text."""
+    """Return a reason that names its plugin. Raises HookError for one that is no text."""
     if not isinstance(reason, str):
         raise wrong_answer(member, "check_scenario", "a list of texts", reason)
     return reason if member.name in reason else f"{member.name}: {reason}"
 
 
 def listing(names: Iterable[str]) -> str:
-    """Names in one line."""
+    """Return names in one line."""
     return ", ".join(sorted(names))

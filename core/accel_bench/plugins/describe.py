@@ -26,6 +26,7 @@ CONSTRAINTS = (
     "modes",
     "minimum_compute_capability",
     "needs_adapter",
+    "single_node",
     "conflicts",
     "after",
     "before",

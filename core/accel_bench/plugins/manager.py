@@ -27,10 +27,7 @@ from accel_bench.plugins.validation import hook_arguments, validation_problems, 
 from accel_bench.result import PluginVersion
 from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
-from accel_bench.scenario.uses import Use
-
-NO_PLUGIN = "none"
-"""The name that leaves a slot empty."""
+from accel_bench.scenario.uses import NO_PLUGIN, Use
 
 
 @dataclass(frozen=True)

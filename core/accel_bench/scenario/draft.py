@@ -13,7 +13,7 @@ from accel_bench.documents.load import Document, Location, load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.models import LadderPlace, StackEntry, Work
+from accel_bench.scenario.models import StackEntry, Work
 
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""
@@ -21,13 +21,17 @@ MAXIMUM_EXTENDS = 16
 
 @dataclass
 class Draft:
-    """Plain data of one scenario, and the place in a file that each value came from."""
+    """Plain data of one scenario, and the place in a file that each value came from.
+
+    Every stack is spelt out as `{set: ..., use: [...]}`; named stacks are looked up. Raises
+    ScenarioError for a stack whose name nobody knows.
+    """
 
     source: str
     """The file it came from."""
 
     data: dict[str, Any]
-    """What was written, merged and normalised."""
+    """Merged and normalised values."""
 
     places: dict[Location, str] = field(default_factory=dict)
     """`file:line:column`, or the override, by path."""
@@ -35,59 +39,109 @@ class Draft:
     folder: Path | None = None
     """Folder of the file: named stacks and `extends` are looked up in it first."""
 
-    ladder: dict[str, LadderPlace] | None = None
-    """Places of the stacks that a ladder has made; None while it is not spelt out."""
+    def __post_init__(self) -> None:
+        self._normalise_stacks()
 
     def where(self, location: Location) -> str:
-        """Place of a value, or of the nearest enclosing one that is known."""
+        """Return the place of a value, or of the nearest enclosing one that is known."""
         for length in range(len(location), 0, -1):
             if place := self.places.get(tuple(location[:length])):
                 return place
         return self.source
 
     def get(self, key: str) -> Any:
-        """Value of a dotted key, or None when it was not written."""
-        value: Any = self.data
-        for part in key.split("."):
-            if not isinstance(value, dict):
-                return None
-            value = value.get(part)
-        return value
+        """Return the value of a dotted key, or None when it was not written."""
+        return look_up(self.data, key)[1]
+
+    def stack(self, name: str) -> StackEntry:
+        """Return a validated stack, an empty one for a name without a stack."""
+        return validate(
+            StackEntry,
+            (self.data.get("stacks") or {}).get(name, {}),
+            lambda inner: self.where(("stacks", name, *inner)),
+            ScenarioError,
+        )
 
     def set(self, key: str, value: Any, place: str) -> None:
         """Change a dotted key.
 
-        `stacks.NAME.PLUGIN.OPTION` reaches a plugin's option; what follows `sweep` or `zip` is one
+        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; what follows `sweep` or `zip` is one
         dotted key.
         """
         check_depth(key)
         parts = key.split(".")
         if parts[0] in ("sweep", "zip") and len(parts) > 1:
             parts = [parts[0], ".".join(parts[1:])]
-        # What stood below has been replaced, so its places say nothing any more.
-        below = [key for key in self.places if key[: len(parts)] == tuple(parts)]
-        for key_below in below:
-            del self.places[key_below]
+        # The values below are replaced, so their places are no longer true.
+        for below in [known for known in self.places if known[: len(parts)] == tuple(parts)]:
+            del self.places[below]
         self.places[tuple(parts)] = place
         for length in range(1, len(parts)):
             self.places.setdefault(tuple(parts[:length]), place)
         if parts[0] == "stacks" and len(parts) >= 4:
-            _set_option(self, parts[1], parts[2], parts[3:], value)
+            self._set_option(parts[1], parts[2], parts[3:], value)
             return
         set_path(self.data, parts, value)
         if parts[0] == "stacks":
-            normalise_stacks(self)
+            self._normalise_stacks()
+
+    def _normalise_stacks(self) -> None:
+        stacks = self.data.get("stacks")
+        if not isinstance(stacks, dict):
+            return
+        for name, entry in stacks.items():
+            if isinstance(entry, str):
+                stacks[name] = self._named_stack(name, entry)
+            elif entry is None:
+                stacks[name] = {"use": []}
+            elif isinstance(entry, list):
+                stacks[name] = {"use": entry}
+                self._move_places_under_use(("stacks", name))
+
+    def _move_places_under_use(self, stack: Location) -> None:
+        for location in [key for key in self.places if key[:2] == stack and len(key) > 2]:
+            self.places[(*stack, "use", *location[2:])] = self.places[location]
+
+    def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
+        """Read a named stack: beside the file, else from the samples."""
+        known = find_presets("stacks")
+        if self.folder is not None:
+            beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]
+            known = {**known, **{path.stem: path for path in beside}}
+        if preset not in known:
+            where = self.where(("stacks", name))
+            raise ScenarioError(
+                f"{where}: no stack is called {preset!r}{did_you_mean(preset, known)}"
+            )
+        return read_stack(known[preset]).model_dump(mode="json")
+
+    def _set_option(self, stack: str, plugin: str, option: Sequence[str], value: Any) -> None:
+        """Set an option of one plugin in one stack."""
+        stacks = self.data.get("stacks", {})
+        if stack not in stacks:
+            hint = did_you_mean(stack, stacks)
+            if self.get("ladder"):
+                hint += "; what a ladder makes is changed in its items: --set 'ladder=[...]'"
+            raise ScenarioError(f"no stack is called {stack!r}{hint}")
+        uses = stacks[stack].get("use", [])
+        names = [use if isinstance(use, str) else use.get("use") for use in uses]
+        if plugin not in names:
+            known = did_you_mean(plugin, filter(None, names))
+            raise ScenarioError(f"stack {stack!r} does not use the plugin {plugin!r}{known}")
+        index = names.index(plugin)
+        use = {"use": plugin} if isinstance(uses[index], str) else dict(uses[index])
+        set_path(use, option, value)
+        uses[index] = use
 
 
 def read_draft(path: Path) -> Draft:
-    """Read a file and what it extends, and spell out its stacks. Raises ScenarioError."""
-    draft = _read_merged(path, ())
-    if not draft.data:
+    """Read a file and the files that it extends. Raises ScenarioError."""
+    data, places = _read_merged(path, ())
+    if not data:
         raise ScenarioError(
             f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
         )
-    normalise_stacks(draft)
-    return draft
+    return Draft(str(path), data, places, path.parent)
 
 
 def read_stack(path: Path) -> StackEntry:
@@ -101,6 +155,15 @@ def check_depth(key: str) -> None:
     parts = key.count(".") + 1
     if parts > MAXIMUM_DEPTH:
         raise ScenarioError(f"{key[:40]}... has {parts} parts; at most {MAXIMUM_DEPTH} may be")
+
+
+def look_up(data: Any, key: str) -> tuple[bool, Any]:
+    """Return whether nested mappings hold a dotted key, and its value."""
+    for part in key.split("."):
+        if not (isinstance(data, dict) and part in data):
+            return False, None
+        data = data[part]
+    return True, data
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
@@ -120,62 +183,8 @@ def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     here[last] = value
 
 
-def normalise_stacks(draft: Draft) -> None:
-    """Spell every stack out as `{set: ..., use: [...]}`; names of named stacks are looked up."""
-    stacks = draft.data.get("stacks")
-    if not isinstance(stacks, dict):
-        return
-    for name, entry in stacks.items():
-        if isinstance(entry, str):
-            stacks[name] = _named_stack(draft, name, entry)
-        elif entry is None:
-            stacks[name] = {"use": []}
-        elif isinstance(entry, list):
-            stacks[name] = {"use": entry}
-            _move_places(draft, name)
-
-
-def _move_places(draft: Draft, stack: str) -> None:
-    """A bare list of uses has moved under `use`: so have the places of its items."""
-    prefix = ("stacks", stack)
-    for location in [key for key in draft.places if key[:2] == prefix and len(key) > 2]:
-        draft.places[(*prefix, "use", *location[2:])] = draft.places[location]
-
-
-def _named_stack(draft: Draft, name: str, wanted: str) -> dict[str, Any]:
-    """Read a named stack: beside the file, then from the samples."""
-    known = find_presets("stacks")
-    if draft.folder is not None:
-        beside = [*draft.folder.glob("*.yaml"), *(draft.folder / "stacks").glob("*.yaml")]
-        known = {**known, **{path.stem: path for path in beside}}
-    if wanted not in known:
-        where = draft.where(("stacks", name))
-        hint = did_you_mean(wanted, known)
-        raise ScenarioError(f"{where}: no stack is called {wanted!r}{hint}")
-    return read_stack(known[wanted]).model_dump(mode="json")
-
-
-def _set_option(draft: Draft, stack: str, plugin: str, option: Sequence[str], value: Any) -> None:
-    """Set an option of one plugin in one stack."""
-    stacks = draft.data.get("stacks", {})
-    if stack not in stacks:
-        hint = did_you_mean(stack, stacks)
-        if draft.get("ladder"):
-            hint += "; what a ladder makes is changed in its items: --set 'ladder=[...]'"
-        raise ScenarioError(f"no stack is called {stack!r}{hint}")
-    uses = stacks[stack].get("use", [])
-    names = [use if isinstance(use, str) else use.get("use") for use in uses]
-    if plugin not in names:
-        known = did_you_mean(plugin, filter(None, names))
-        raise ScenarioError(f"stack {stack!r} does not use the plugin {plugin!r}{known}")
-    index = names.index(plugin)
-    use = {"use": plugin} if isinstance(uses[index], str) else dict(uses[index])
-    set_path(use, option, value)
-    uses[index] = use
-
-
-def _read_merged(path: Path, chain: tuple[Path, ...]) -> Draft:
-    """Read a file over the files that it extends, which are read first."""
+def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Location, str]]:
+    """Read a file over the files that it extends; return values and their places."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -189,17 +198,20 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> Draft:
         raise ScenarioError(
             f"{document.where(('extends',))}: `extends` is a file, or a list of them"
         )
-    merged = Draft(str(path), {}, {}, path.parent)
+    data: dict[str, Any] = {}
+    places: dict[Location, str] = {}
     for base in bases:
-        below = _read_merged(_base_path(document, path.parent, base), (*chain, resolved))
-        _merge(merged, below.data, below.places)
-    places = {location: document.where(location) for location in document.marks}
-    _merge(merged, document.data, places)
-    return merged
+        below, places_below = _read_merged(
+            _base_path(document, path.parent, base), (*chain, resolved)
+        )
+        data = _merged(data, below)
+        places.update(places_below)
+    places.update({location: document.where(location) for location in document.marks})
+    return _merged(data, document.data), places
 
 
 def _base_path(document: Document, folder: Path, base: str) -> Path:
-    """A file beside the one that names it, or a shipped scenario."""
+    """Return a file beside the one that names it, or a shipped scenario."""
     beside = folder / base
     if beside.is_file():
         return beside
@@ -210,16 +222,11 @@ def _base_path(document: Document, folder: Path, base: str) -> Path:
     raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
 
 
-def _merge(draft: Draft, data: dict[str, Any], places: dict[Location, str]) -> None:
-    """Merge mappings key by key; anything else, lists included, is replaced."""
-    draft.data = _merged(draft.data, data)
-    draft.places.update(places)
-
-
 def _merged(below: Any, above: Any) -> Any:
+    """Merge mappings key by key; anything else, lists included, is replaced."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)
     for key, value in above.items():
-        result[key] = _merged(below[key], value) if key in below else copy.deepcopy(value)
+        result[key] = _merged(below.get(key), value)
     return result

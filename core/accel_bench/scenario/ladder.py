@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from accel_bench.documents.validate import validate
+from accel_bench.documents.load import Location
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import canonical_json
@@ -17,62 +17,89 @@ from accel_bench.scenario.uses import Use
 BASELINE = "baseline"
 """The stack on which a ladder stands, where the file names no other one."""
 
+Subset = tuple[int, ...]
+"""Numbers of some items of a ladder, from 0."""
+
 
 @dataclass(frozen=True)
-class _Stack:
-    """What the holding of some items comes to."""
+class Ladder:
+    """Items on a baseline, and the stacks that are made of them."""
 
-    uses: tuple[Use, ...]
-    settings: dict[str, Any]
+    baseline: str
+    """The stack that every other one extends."""
 
-    @property
-    def content(self) -> str:
-        """Equal for stacks that are the same."""
-        return canonical_json([[use.model_dump() for use in self.uses], self.settings])
+    items: tuple[Item, ...]
+    """In their order."""
 
-    def entry(self, description: str) -> dict[str, Any]:
-        """As a file spells it out."""
-        uses = [use.model_dump(mode="json") for use in self.uses]
-        return {"set": self.settings, "use": uses, "description": description}
+    subsets: dict[str, tuple[Subset, ...]]
+    """The items of each stack, the baseline first; several sets where they make the same stack."""
+
+    def place(self, stack: str) -> LadderPlace | None:
+        """Return where a stack stands; None for one that is not on the ladder."""
+        if stack not in self.subsets:
+            return None
+        labels = tuple(item.label for item in self.items)
+        return LadderPlace(items=labels, holds=self.subsets[stack])
+
+    def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
+        """Return the stacks for a baseline, itself included, by name."""
+        return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
+
+    def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
+        """Refuse an item that repeats the work or the baseline. Raises ScenarioError.
+
+        `get` returns the work's value of a dotted key.
+        """
+        options = {use.use: use.options for use in baseline.use}
+        for item in self.items:
+            plugin, option = item.switch or ("", "")
+            if options.get(plugin, {}).get(option) is True:
+                raise _adds_nothing(item, "the baseline switches it on already")
+            same = all(
+                canonical_json(baseline.set.get(key, get(key))) == canonical_json(value)
+                for key, value in item.settings
+            )
+            if same and not item.uses and not self._set_by_another(item):
+                raise _adds_nothing(item, "the scenario sets that already")
+
+    def _set_by_another(self, item: Item) -> bool:
+        keys = {key for key, _ in item.settings}
+        others = {key for other in self.items if other is not item for key, _ in other.settings}
+        return not keys.isdisjoint(others)
 
 
-def with_ladder(draft: Draft) -> Draft:
-    """The draft with the stacks of its ladder spelt out; itself where there is nothing to do.
+def expand_ladder(draft: Draft) -> Ladder | None:
+    """Write the stacks of a draft's ladder into the draft; return None where it has no ladder.
 
-    The written baseline comes first, then its rungs (`1+A`, `2+B`, ...), then everything without
-    one item (`all-A`, ...), then the other stacks of the file. What comes to the same is made once.
-    Raises ScenarioError that names file, line and item.
+    The baseline comes first, then its rungs (`1+A`, `2+B`, ...), then everything without one item
+    (`all-A`, ...), then the other stacks of the file. Equal stacks are made once. Raises
+    ScenarioError that names file, line and item.
     """
     written = draft.data.get("stacks") or {}
     items = read_items(draft)
-    if draft.ladder is not None or not items or not isinstance(written, dict):
-        return draft
-    bottom = _bottom(draft, written)
-    entry = validate(
-        StackEntry,
-        written.get(bottom, {}),
-        lambda rest: draft.where(("stacks", bottom, *rest)),
-        ScenarioError,
-    )
-    _refuse_what_is_there(draft, entry, items)
-    made = _make(bottom, entry, items)
-    places = {**draft.places, **_places(draft, items, made)}
-    stacks: dict[str, Any] = {}
-    for name, (stack, _) in made.items():
-        if name in written and name != bottom:
+    if not items or not isinstance(written, dict):
+        return None
+    name = _baseline(draft, written)
+    baseline = draft.stack(name)
+    ladder = Ladder(name, items, {})
+    ladder.refuse_idle_items(baseline, draft.get)
+    ladder.subsets.update(_subsets(name, baseline, items))
+    for made in ladder.subsets:
+        if made in written and made != name:
             raise ScenarioError(
-                f"{draft.where(('stacks', name))}: the ladder makes a stack {name!r} of its own; "
+                f"{draft.where(('stacks', made))}: the ladder makes a stack {made!r} of its own; "
                 "give this one another name"
             )
-        stacks[name] = stack.entry(entry.description if name == bottom else "")
-    stacks |= {name: stack for name, stack in written.items() if name != bottom}
-    labels = tuple(item.label for item in items)
-    ladder = {name: LadderPlace(items=labels, holds=held) for name, (_, held) in made.items()}
-    return replace(draft, data={**draft.data, "stacks": stacks}, places=places, ladder=ladder)
+    stacks = ladder.stacks(baseline)
+    others = {other: stack for other, stack in written.items() if other != name}
+    spelt_out = {made: stack.model_dump(mode="json") for made, stack in stacks.items()}
+    draft.data["stacks"] = {**spelt_out, **others}
+    draft.places.update(_places(ladder, stacks))
+    return ladder
 
 
-def _bottom(draft: Draft, written: dict[str, Any]) -> str:
-    """The stack that the ladder stands on: the named baseline, else the one called `baseline`."""
+def _baseline(draft: Draft, written: dict[str, Any]) -> str:
+    """Return the stack under the ladder: the named baseline, else the one called `baseline`."""
     named = draft.data.get("baseline")
     if isinstance(named, str) and named not in written and named != BASELINE:
         raise ScenarioError(
@@ -82,65 +109,46 @@ def _bottom(draft: Draft, written: dict[str, Any]) -> str:
     return named if isinstance(named, str) else BASELINE
 
 
-def _refuse_what_is_there(draft: Draft, entry: StackEntry, items: Sequence[Item]) -> None:
-    """Refuse an item that the work or the baseline has already: its rung would add nothing."""
-    options = {use.use: use.options for use in entry.use}
-    for item in items:
-        plugin, option = item.switch or ("", "")
-        if options.get(plugin, {}).get(option) is True:
-            raise _adds_nothing(item, "the baseline switches it on already")
-        same = all(
-            canonical_json(entry.set.get(key, draft.get(key))) == canonical_json(value)
-            for key, value in item.settings
-        )
-        if same and not item.uses and not _set_by_another(item, items):
-            raise _adds_nothing(item, "the scenario sets that already")
-
-
-def _set_by_another(item: Item, items: Sequence[Item]) -> bool:
-    """Whether another item changes what this one sets."""
-    keys = {key for key, _ in item.settings}
-    others = {key for other in items if other is not item for key, _ in other.settings}
-    return not keys.isdisjoint(others)
-
-
-def _make(
-    bottom: str, entry: StackEntry, items: Sequence[Item]
-) -> dict[str, tuple[_Stack, tuple[tuple[int, ...], ...]]]:
-    """Stacks by name, each with the sets of items that it stands for; the baseline first."""
+def _subsets(
+    name: str, baseline: StackEntry, items: Sequence[Item]
+) -> dict[str, tuple[Subset, ...]]:
+    """Name the stacks, each with the sets of items that make it; the baseline first."""
     everything = tuple(range(len(items)))
-    found: dict[str, tuple[_Stack, tuple[tuple[int, ...], ...]]] = {}
-    names: dict[str, str] = {}
-    for count in range(len(items) + 1):
-        stack = _stack(entry, items, everything[:count])
-        item = items[count - 1]
-        if count and stack.content in names:
-            raise _adds_nothing(item, f"{names[stack.content]!r} is the same stack")
-        name = f"{count}+{item.label}" if count else bottom
-        if count and name == bottom:
-            raise _taken(item, bottom)
-        names[stack.content] = name
-        found[name] = stack, (everything[:count],)
+    found: dict[str, tuple[Subset, ...]] = {name: ((),)}
+    names = {content_of(_stack(baseline, items, ())): name}
+    for number, item in enumerate(items):
+        held = everything[: number + 1]
+        content, rung = content_of(_stack(baseline, items, held)), f"{number + 1}+{item.label}"
+        if content in names:
+            raise _adds_nothing(item, f"{names[content]!r} is the same stack")
+        if rung == name:
+            raise _taken(item, name)
+        names[content] = rung
+        found[rung] = (held,)
     for number, item in enumerate(items):
         held = (*everything[:number], *everything[number + 1 :])
-        stack = _stack(entry, items, held)
-        name = names.setdefault(stack.content, f"all-{item.label}")
-        if name == bottom and stack.content != found[bottom][0].content:
-            raise _taken(item, bottom)
-        known = found[name][1] if name in found else ()
-        found[name] = stack, known if held in known else (*known, held)
+        content, rest = content_of(_stack(baseline, items, held)), f"all-{item.label}"
+        if content not in names and rest == name:
+            raise _taken(item, name)
+        stack = names.setdefault(content, rest)
+        found[stack] = tuple(dict.fromkeys((*found.get(stack, ()), held)))
     return found
 
 
-def _stack(entry: StackEntry, items: Sequence[Item], held: Sequence[int]) -> _Stack:
-    """What the baseline and some of the items come to.
+def content_of(stack: StackEntry) -> str:
+    """Return equal texts for stacks that do the same."""
+    return canonical_json(stack.model_dump(mode="json", exclude={"description"}))
+
+
+def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
+    """Return the baseline with some of the items.
 
     A plugin stands where it comes first in the whole ladder, so that leaving an item out moves
-    nothing; what comes later adds options to it. Later settings replace earlier ones.
+    nothing; a later use adds options to it. Later settings replace earlier ones.
     """
-    order = dict.fromkeys(use.use for use in [*entry.use, *(u for i in items for u in i.uses)])
-    options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in entry.use}
-    settings = dict(entry.set)
+    order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
+    options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
+    settings = dict(baseline.set)
     for number in held:
         settings.update(items[number].settings)
         for use in items[number].uses:
@@ -149,26 +157,25 @@ def _stack(entry: StackEntry, items: Sequence[Item], held: Sequence[int]) -> _St
         if plugin in options:
             options[plugin].setdefault(option, False)
     uses = tuple(Use(use=name, options=options[name]) for name in order if name in options)
-    return _Stack(uses, settings)
+    return StackEntry(set=settings, use=uses, description="" if held else baseline.description)
 
 
-def _places(
-    draft: Draft, items: Sequence[Item], made: dict[str, tuple[_Stack, tuple[tuple[int, ...], ...]]]
-) -> dict[tuple[str | int, ...], str]:
-    """Where each stack of the ladder, its plugins and its settings come from."""
-    places: dict[tuple[str | int, ...], str] = {}
-    for number, (name, (stack, held)) in enumerate(made.items()):
-        if not number:
+def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str]:
+    """Return where each stack of the ladder, its plugins and its settings come from."""
+    items, places = ladder.items, dict[Location, str]()
+    for number, (name, (held, *_)) in enumerate(ladder.subsets.items()):
+        if number == 0:
             continue
-        missing = [item for n, item in enumerate(items) if n not in held[0]]
         rung = number <= len(items)
-        places["stacks", name] = items[number - 1].place if rung else missing[0].place
-        for index, use in enumerate(stack.uses):
-            by = [i.place for i in items if use.use in (u.use for u in i.uses)]
-            places["stacks", name, "use", index] = by[0] if by else places["stacks", name]
-        for key in stack.settings:
-            setters = [items[n].place for n in held[0] if key in dict(items[n].settings)]
-            places["stacks", name, "set", key] = setters[-1] if setters else places["stacks", name]
+        missing = next((n for n in range(len(items)) if n not in held), 0)
+        own = items[number - 1 if rung else missing].place
+        places["stacks", name] = own
+        for index, use in enumerate(stacks[name].use):
+            by = (item.place for item in items if use.use in (u.use for u in item.uses))
+            places["stacks", name, "use", index] = next(by, own)
+        for key in stacks[name].set:
+            setters = [items[n].place for n in held if key in dict(items[n].settings)]
+            places["stacks", name, "set", key] = setters[-1] if setters else own
     return places
 
 

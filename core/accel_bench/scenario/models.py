@@ -3,7 +3,7 @@ documented."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,10 +18,13 @@ from accel_bench.scenario.uses import (
     OptimizerUse,
     ParallelUse,
     Use,
+    slot_defaults,
 )
 
 STACK_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 """Names become folder names, so they are short and hold no separator."""
+
+StackName: TypeAlias = Annotated[str, Field(pattern=STACK_NAME)]
 
 
 class LadderPlace(Frozen):
@@ -38,7 +41,7 @@ class Stack(Frozen):
     """An ordered, named list of plugin uses; what it sets is already part of the scenario beside
     it."""
 
-    name: str = Field(pattern=STACK_NAME)
+    name: StackName
     """Name in tables and folders."""
 
     uses: tuple[Use, ...] = ()
@@ -52,10 +55,14 @@ class Stack(Frozen):
     """
 
 
+def _default_metrics() -> tuple[Use, ...]:
+    return tuple(Use(use=name) for name in slot_defaults().metrics)
+
+
 class Work(Frozen):
     """What is trained, on what, with which settings: everything that all stacks share."""
 
-    name: str = Field("unnamed", pattern=STACK_NAME)
+    name: StackName = "unnamed"
     """Short name of the scenario."""
 
     description: str = ""
@@ -67,28 +74,28 @@ class Work(Frozen):
     mode: Literal["train"] = "train"
     """What is measured."""
 
-    model: ModelUse = ModelUse()
+    model: ModelUse = Field(default_factory=ModelUse)
     """Which model."""
 
-    adapter: AdapterUse = AdapterUse()
+    adapter: AdapterUse = Field(default_factory=AdapterUse)
     """What is trained on top of it."""
 
-    data: DataUse = DataUse()
+    data: DataUse = Field(default_factory=DataUse)
     """What it is trained on."""
 
-    optimizer: OptimizerUse = OptimizerUse()
+    optimizer: OptimizerUse = Field(default_factory=OptimizerUse)
     """What updates its parameters."""
 
-    engine: EngineUse = EngineUse()
+    engine: EngineUse = Field(default_factory=EngineUse)
     """What drives the steps."""
 
-    parallel: ParallelUse = ParallelUse()
+    parallel: ParallelUse = Field(default_factory=ParallelUse)
     """How devices share the work."""
 
-    launcher: LauncherUse = LauncherUse()
+    launcher: LauncherUse = Field(default_factory=LauncherUse)
     """What starts the processes."""
 
-    metrics: Annotated[tuple[Use, ...], Field(strict=False)] = (Use(use="memory"),)
+    metrics: tuple[Use, ...] = Field(default_factory=_default_metrics, strict=False)
     """What is measured beside time, tokens and loss."""
 
     train: Train = Train()
@@ -151,7 +158,7 @@ class Scenario(Work):
         world_size = sizes[0] * sizes[1]
         done = {**raw, "train": complete_batch(raw.get("train") or {}, world_size)}
         if world_size > 1 and "parallel" not in raw:
-            done["parallel"] = "ddp"
+            done["parallel"] = slot_defaults().several_devices
         return done
 
 
@@ -185,7 +192,7 @@ class ScenarioFile(Work):
     slow: bool = False
     """A slow scenario runs only when it is named, never as part of a folder."""
 
-    stacks: dict[str, StackEntry] = Field(default_factory=lambda: {"baseline": StackEntry()})
+    stacks: dict[StackName, StackEntry] = Field(default_factory=lambda: {"baseline": StackEntry()})
     """Stacks by name: a list of uses, `{set: ..., use: [...]}`, or the name of a named stack."""
 
     ladder: tuple[JsonValue, ...] = ()
@@ -233,10 +240,11 @@ def file_schema() -> dict[str, Any]:
         "anyOf": [file, {"type": "array", "items": file}],
     }
     use = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["use"]}]}
-    spelt_out = properties["stacks"]["additionalProperties"]
-    properties["stacks"]["additionalProperties"] = {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]
+    ((pattern, spelt_out),) = properties["stacks"]["patternProperties"].items()
+    properties["stacks"]["patternProperties"] = {
+        pattern: {"anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]}
     }
+    properties["stacks"]["additionalProperties"] = False
     properties["ladder"]["items"] = _ladder_item_schema(use)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

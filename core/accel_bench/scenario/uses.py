@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
 
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
+from accel_bench.documents.load import load_file
+from accel_bench.documents.presets import presets_root
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError
 
 DType = Literal["float32", "bfloat16", "float16"]
+
+NO_PLUGIN = "none"
+"""The name that leaves a slot empty."""
+
+
+class SlotDefaults(Frozen):
+    """What `sample_configurations/defaults.yaml` holds: plugins where a scenario names none."""
+
+    slots: dict[str, str]
+    """The plugin of each slot."""
+
+    metrics: tuple[str, ...]
+    """What is measured beside time, tokens and loss."""
+
+    gpu_metrics: tuple[str, ...]
+    """What is measured beside `metrics` on a GPU."""
+
+    several_devices: str
+    """Fills `parallel` when there is more than one device."""
+
+    needed_adapter: str
+    """Fills `adapter` when a plugin needs one."""
+
+
+@cache
+def slot_defaults() -> SlotDefaults:
+    """Read the shipped file. Raises ScenarioError for a file that cannot be used."""
+    document = load_file(presets_root() / "defaults.yaml")
+    return validate(SlotDefaults, document.data, document.where, ScenarioError)
+
+
+def _default_of(slot: str) -> Any:
+    """Return a field that defaults to the slot's plugin, in the JSON schema too."""
+    return Field(
+        default_factory=lambda: slot_defaults().slots[slot],
+        json_schema_extra=lambda schema: schema.update(default=slot_defaults().slots[slot]),
+    )
 
 
 class Use(Frozen):
@@ -72,7 +114,7 @@ class Use(Frozen):
 class ModelUse(Use):
     """Which model, how its base weights come to be and how they are stored."""
 
-    use: str = "huggingface"
+    use: str = _default_of("model")
     """Plugin that loads the model."""
 
     id: str = "tiny-llama-cpu"
@@ -98,14 +140,14 @@ class ModelUse(Use):
 class AdapterUse(Use):
     """What is trained instead of the base weights; `none` trains all of them."""
 
-    use: str = "none"
+    use: str = _default_of("adapter")
     """Plugin that adds the adapter, such as `lora`."""
 
 
 class DataUse(Use):
     """What the model is trained on."""
 
-    use: str = "synthetic"
+    use: str = _default_of("data")
     """Plugin that brings the data, such as `synthetic` or `text`."""
 
     sequence_length: PositiveInt = 512
@@ -118,27 +160,26 @@ class DataUse(Use):
 class OptimizerUse(Use):
     """What updates the parameters; its learning rate is `train.learning_rate`."""
 
-    use: str = "adamw"
+    use: str = _default_of("optimizer")
     """Plugin that builds the optimizer: `adamw`, `adam`, `sgd`, `adafactor`, ..."""
 
 
 class EngineUse(Use):
     """What drives the steps."""
 
-    use: str = "torch"
+    use: str = _default_of("engine")
     """Plugin that builds the engine: `torch`, or `null` to measure the harness."""
 
 
 class ParallelUse(Use):
     """How several devices share the work."""
 
-    use: str = "none"
-    """Plugin that parallelizes: `none`, or `ddp` (the default when there is more than one device).
-    """
+    use: str = _default_of("parallel")
+    """Plugin that parallelizes, such as `ddp`, which is the default for more than one device."""
 
 
 class LauncherUse(Use):
     """What starts the ranks."""
 
-    use: str = "local"
+    use: str = _default_of("launcher")
     """Plugin that starts processes; `local` starts them on this machine."""

@@ -12,13 +12,13 @@ from accel_bench.catalog.models import list_cards
 from accel_bench.errors import ScenarioError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.defaults import ADAPTER_WHEN_NEEDED
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import implemented
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find
-from accel_bench.scenario.draft import Draft, normalise_stacks
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import slot_defaults
 
 MODEL = "tiny-llama-cpu"
 """The model of the catalog that is taken where nobody asks for another."""
@@ -96,9 +96,8 @@ def plan_trial(
     slots = slots_of(kind)
     work = tiny_work(kind, slots, scenario or {}, device)
     entry = {"set": _settings(name, slots, options, work)} if slots else _uses(name, options)
-    draft = Draft("the tiny scenario of accel_bench.testing", work)
-    draft.data["stacks"] = {"baseline": {"use": []}, name: entry}
-    normalise_stacks(draft)
+    stacks: dict[str, Any] = {"baseline": {"use": []}, name: entry}
+    draft = Draft("the tiny scenario of accel_bench.testing", {**work, "stacks": stacks})
     return Trial(make_plan(draft, this_machine(), PlanRequest()), slots)
 
 
@@ -133,7 +132,7 @@ def tiny_work(
         "measure": {"warmup": 1, "steps": 5, "rounds": 1, "phase_steps": 1},
     }
     if kind.needs_adapter and "adapter" not in slots:
-        work["adapter"] = {"use": ADAPTER_WHEN_NEEDED}
+        work["adapter"] = {"use": slot_defaults().needed_adapter}
     chosen = changes.get("model")
     identity = chosen.get("id", MODEL) if isinstance(chosen, Mapping) else MODEL
     model["overrides"] = shrunk(identity)
@@ -187,7 +186,7 @@ def _settings(
 ) -> dict[str, Any]:
     """Settings of a stack that puts the plugin into its slots."""
     if slots == ("metrics",):
-        others = [use for use in work.get("metrics", ["memory"]) if use != name]
+        others = [use for use in work.get("metrics", slot_defaults().metrics) if use != name]
         return {"metrics": [*others, {"use": name, **options}]}
     return {
         f"{slot}.{key}": value for slot in slots for key, value in {"use": name, **options}.items()

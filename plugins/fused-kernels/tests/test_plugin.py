@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from accel_bench import Experiment, Scenario, Status
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
+from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import read_draft
-from accel_bench.scenario.expand import check_file
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import check_plugin, run_plugin
 
@@ -53,7 +53,7 @@ def test_what_contradicts_itself_is_refused() -> None:
 
 
 def test_the_work_of_the_headline_is_that_of_the_published_figure() -> None:
-    asked = check_file(read_draft(find_presets("scenarios")["single-gpu-full"]))
+    asked = resolve(read_draft(find_presets("scenarios")["single-gpu-full"])).scenario
     assert (asked.model.id, asked.model.dtype) == ("llama-2-7b", "bfloat16")
     assert (asked.train.micro_batch_size, asked.train.gradient_accumulation) == (1, 1)
     assert (asked.adapter.use, asked.train.precision) == ("none", "as-is")

@@ -83,6 +83,8 @@ class LocalProcess:
 class Local(Plugin[Options]):
     """Starts one process for each rank on this machine."""
 
+    single_node = True
+
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
         """Start the ranks; none is left behind when one cannot be started."""

@@ -15,10 +15,10 @@ from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import CONTRACT
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.extras import extras
-from accel_bench.plugins.manager import NO_PLUGIN
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.template.python_source import import_lines, joined, sections
 from accel_bench.plugins.validation import hook_arguments
+from accel_bench.scenario.uses import NO_PLUGIN
 
 FILES = Path(__file__).parent / "plugin"
 """Where the templates lie."""

@@ -1,4 +1,4 @@
-"""Expansion: sweeps, zips, exclusions and stacks folded into resolved scenarios."""
+"""A resolved file: sweeps, zips, exclusions and stacks folded into scenarios, all read once."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import write_nulls
 
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft, read_draft
-from accel_bench.scenario.expand import (
-    Point,
-    check_file,
-    count_points,
-    expand,
-    refuse_idle_exclusions,
-)
+from accel_bench.scenario.ladder import Ladder, expand_ladder
+from accel_bench.scenario.sweep import Point, count_points
 
 
 def points(tmp_path: Path, text: str, **settings: Any) -> list[Point]:
     """Every point of a file with this text."""
     path = tmp_path / "some.yaml"
     path.write_text(text, encoding="utf8")
-    draft = read_draft(path)
-    file = check_file(draft)
-    found = list(expand(draft, file, "cpu", **settings))
-    assert count_points(file) == len(found)
+    file = resolve(read_draft(path), **settings)
+    found = list(file.points("cpu"))
+    assert count_points(file.scenario) == len(found)
     return found
 
 
@@ -100,8 +98,8 @@ def test_a_whole_slot_can_be_swept(tmp_path: Path) -> None:
         ("stacks: {a: {set: {measure.steps: 3}}}\n", r"1:10: a stack cannot set 'measure\.steps'"),
         ("stacks: {a: {set: {train.sed: 3}}}\n", r"1:20: unknown key .*did you mean 'seed'"),
         ("stacks: {a: {set: {train.seed: x}}}\n", r"1:20: train\.seed: .*\(stack 'a'\)"),
-        ("stacks: {'a/b': []}\n", r"1:10: name"),
-        ("stacks: {'..': []}\n", r"1:10: name"),
+        ("stacks: {'a/b': []}\n", r"1:10: stacks\.a/b: .*pattern"),
+        ("stacks: {'..': []}\n", r"1:10: stacks\.+: .*pattern"),
     ],
 )
 def test_a_wrong_axis_or_stack_is_refused_with_its_place(
@@ -188,28 +186,83 @@ def test_a_stack_may_set_any_variable_when_that_is_allowed(tmp_path: Path) -> No
     assert point.scenario.environment == {"MINE": "x"}
 
 
+# Once.
+
+
+def test_a_ladder_is_expanded_once_for_all_its_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def counted(draft: Draft) -> Ladder | None:
+        calls.append(draft)
+        return expand_ladder(draft)
+
+    monkeypatch.setattr("accel_bench.planning.resolve.expand_ladder", counted)
+    path = write_nulls(
+        tmp_path,
+        ladder="[train.gradient_checkpointing, {set: {data.seed: 1}}]",
+        stacks="{}",
+        sweep="{train.seed: [1, 2, 3]}",
+    )
+    plan = make_plan(read_draft(path), read_machine(), PlanRequest())
+    assert len(plan.planned) == 4 * 3
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "ladder: [{use: x, bits: 4}]\nstacks: {baseline: [{use: x}]}\n"
+            "sweep: {stacks.baseline.x.bits: [8, 4]}\n",
+            r"1:1: two stacks of the ladder are the same at stacks\.baseline\.x\.bits=4",
+        ),
+        (
+            "ladder: [{set: {train.seed: 2}}]\nsweep: {train.seed: [1, 2]}\n",
+            r"1:10: ladder item 'train\.seed' adds nothing: the scenario sets that already",
+        ),
+    ],
+)
+def test_an_item_that_adds_nothing_at_a_point_of_the_sweep_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        points(tmp_path, text)
+
+
+def test_a_setting_that_is_added_reaches_every_point_of_a_ladder(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("ladder: [x]\nsweep: {train.seed: [1, 2]}\n")
+    file = resolve(read_draft(path)).with_setting("adapter.use", "lora", "added for x")
+    assert {point.scenario.adapter.use for point in file.points("cpu")} == {"lora"}
+    assert file.where(("adapter", "use")) == "added for x"
+    assert not resolve(read_draft(path)).is_set("adapter")
+
+
 # Counting and leaving alone.
 
 
 def test_a_million_points_are_counted_without_being_made(tmp_path: Path) -> None:
     values = list(range(1000))
     draft = Draft("some.yaml", {"sweep": {"train.seed": values, "data.seed": values}})
-    assert count_points(check_file(draft)) == 1_000_000
-    assert next(expand(draft, check_file(draft), "cpu")).scenario.data.seed == 0
+    file = resolve(draft)
+    assert count_points(file.scenario) == 1_000_000
+    assert next(file.points("cpu")).scenario.data.seed == 0
 
 
-def test_expansion_leaves_the_draft_as_it_is(tmp_path: Path) -> None:
+def test_resolving_leaves_the_draft_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("model: x\nsweep: {model.id: [a, b]}\nstacks: {s: {set: {train.seed: 1}}}\n")
     draft = read_draft(path)
-    list(expand(draft, check_file(draft), "cpu"))
+    list(resolve(draft).points("cpu"))
     assert draft.data == read_draft(path).data
 
 
 def test_the_baseline_is_written_down_while_all_stacks_are_there(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("stacks: {b: [], a: []}\n")
-    assert check_file(read_draft(path)).baseline == "b"
+    assert resolve(read_draft(path)).scenario.baseline == "b"
 
 
 @pytest.mark.parametrize("kind", ["sweep", "zip"])
@@ -226,10 +279,9 @@ def test_an_exclusion_sees_the_device_that_auto_means(tmp_path: Path) -> None:
 def test_an_exclusion_by_a_key_that_no_experiment_has_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text("exclude: [{when: {model.dtyp: float16}, because: x}]\n")
-    draft = read_draft(path)
-    file = check_file(draft)
+    file = resolve(read_draft(path))
     with pytest.raises(ScenarioError, match=r"some.yaml:1:\d+: no experiment .* 'model.dtyp'"):
-        refuse_idle_exclusions(draft, file, list(expand(draft, file, "cpu")))
+        list(file.points("cpu"))
 
 
 def test_numbers_in_the_environment_are_texts(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Sweep points of a scenario file, and the exclusions that leave some of them out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.scenario.draft import look_up
+from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
+
+
+class Point(Frozen):
+    """One stack at one point of the sweep, before plugins are activated."""
+
+    scenario: Scenario
+    """The resolved work."""
+
+    stack: Stack
+    """The stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    excluded: tuple[str, ...] = ()
+    """Reasons of the exclusions that apply."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an exclusion can name: every key of the scenario, and the stack's name."""
+        return {**self.scenario.model_dump(mode="json"), "stack": self.stack.name}
+
+
+def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the axes in written order; the keys of `zip` are one axis."""
+    axes = [[{key: value} for value in values] for key, values in file.sweep.items()]
+    if file.zip:
+        rows = zip(*file.zip.values(), strict=True)
+        axes.append([dict(zip(file.zip, row, strict=True)) for row in rows])
+    for parts in itertools.product(*axes):
+        yield {key: value for part in parts for key, value in part.items()}
+
+
+def count_points(file: ScenarioFile) -> int:
+    """Return the number of sweep points times stacks, without making them."""
+    axes = [len(values) for values in file.sweep.values()]
+    axes += [len(next(iter(file.zip.values())))] if file.zip else []
+    return math.prod(axes) * len(file.stacks)
+
+
+def at(sweep: dict[str, Any]) -> str:
+    """Return ` at key=value, ...` for a message, or nothing without a sweep."""
+    return " at " + ", ".join(f"{key}={value}" for key, value in sweep.items()) if sweep else ""
+
+
+def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
+    """Return whether every key has the value, or one of the values, of the rule."""
+    return all(
+        look_up(facts, key)[1] in (value if isinstance(value, list) else [value])
+        for key, value in rule.when.items()
+    )
