@@ -14,8 +14,9 @@
 
 The plugin must be installed, editable or not: it is found by its entry point, as users find it.
 
-`run_plugin` carries the plugin out in the process of the test, on a model of two small layers, with
-the product's own code from planning to the result. `check_plugin` does that several times, beside
+`run_plugin` runs the plugin in the process of the test, on a model of two small layers, with the
+product's own code from planning to the result; `run_scenario` does that with each stack of a
+scenario, and `run_program` starts the program itself. `check_plugin` does that several times, beside
 the same work without the plugin, and raises one AssertionError that lists every clause of the
 contract that is violated. What it returns, and prints for `pytest -rP`, says too what could not be
 proven here, such as everything about a plugin that needs a GPU.
@@ -35,8 +36,9 @@ from accel_bench.testing.factory import (
     make_machine,
     make_run,
 )
+from accel_bench.testing.program import run_program
 from accel_bench.testing.report import Clause, Report
-from accel_bench.testing.running import run_plugin
+from accel_bench.testing.running import run_plugin, run_scenario
 
 __all__ = [
     "Clause",
@@ -48,4 +50,6 @@ __all__ = [
     "make_machine",
     "make_run",
     "run_plugin",
+    "run_program",
+    "run_scenario",
 ]

@@ -1,19 +1,21 @@
-"""Run one plugin on a tiny model, in process."""
+"""Run one plugin on a tiny model, or a scenario, in process."""
 
 from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from accel_bench.errors import PluginError
-from accel_bench.planning.plan import Planned
+from accel_bench.documents.presets import sample_path
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
+from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process
-from accel_bench.testing.tiny import plan_trial
+from accel_bench.testing.tiny import plan_trial, this_machine
 from accel_bench.testing.traces import preserved
 
 STARTS_PROCESSES = ("launcher", "parallel")
@@ -45,6 +47,39 @@ def run_plugin(
     refuse_processes(name, trial.slots)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         return run_or_skip(trial.plugin, Path(folder)).result
+
+
+def run_scenario(
+    scenario: str | Path,
+    *,
+    plugins: Sequence[str] = (),
+    only: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Result]:
+    """Run each stack of a scenario once, in this process; return the results by stack.
+
+    `scenario` is a file or the name of a shipped scenario. `plugins`, `only` and `settings`, dotted
+    keys with their values, are `--plugin`, `--only` and `--set` of `accel-bench run`. What is
+    returned is what the program would store, without a process for each run: use it for what a
+    plugin does to training, and `run_program` once for what the program prints.
+
+    Raises PluginError and ScenarioError for what `accel-bench run` refuses, and ScenarioError for a
+    scenario with several sweep points or ranks.
+    """
+    importlib.import_module("torch")
+    path = scenario if isinstance(scenario, Path) else sample_path("scenarios", scenario)
+    overrides = tuple((settings or {}).items())
+    request = PlanRequest(plugins=tuple(plugins), only=tuple(only), overrides=overrides)
+    with preserved():
+        planned = make_plan(read_draft(path), this_machine(), request).planned
+    if any(one.experiment.scenario.resources.devices > 1 for one in planned):
+        raise ScenarioError(f"{path}: the kit starts no ranks; use `run_program`")
+    if len({one.experiment.stack.name for one in planned}) < len(planned):
+        raise ScenarioError(f"{path}: `settings` must choose one point of its sweep")
+    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+        return {
+            one.experiment.stack.name: run_or_skip(one, Path(folder)).result for one in planned
+        }
 
 
 def run_or_skip(planned: Planned, root: Path) -> Execution:
