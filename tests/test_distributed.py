@@ -5,8 +5,6 @@ With SGD, since an Adam takes the same steps whatever the scale of the gradients
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from accel_bench import Result, Status
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.store.database import open_store
+from accel_bench.testing import run_program
 
 SCENARIO = """
 name: shards
@@ -38,9 +37,8 @@ def run(folder: Path, name: str, devices: int, accumulation: int = 1, **changes:
     scenario = folder / f"{name}.yaml"
     scenario.write_text(text_of(folder, accumulation, **changes))
     results = folder / name
-    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
-    command += ["--set", f"resources.devices={devices}", "--results", str(results)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    settings = ("--set", f"resources.devices={devices}", "--results", str(results))
+    done = run_program("run", str(scenario), "--quiet", *settings)
     assert done.returncode == 0, done.stdout + done.stderr
     with open_store(results, write=False) as store:
         (result,) = store.results()
@@ -113,9 +111,8 @@ def test_padded_batches_and_accumulation_give_the_same_losses_too(folder: Path) 
 def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
     scenario = folder / "apart.yaml"
     scenario.write_text(text_of(folder) + "parallel: none\n")
-    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
-    command += ["--set", "resources.devices=2", "--results", str(folder / "apart")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    settings = ("--set", "resources.devices=2", "--results", str(folder / "apart"))
+    done = run_program("run", str(scenario), "--quiet", *settings)
     assert done.returncode == 1
     assert "nothing joins the gradients of 2 processes" in done.stdout
 
@@ -125,8 +122,7 @@ def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(folder: Path
     """The preparation of torch-compile takes steps, in one process, where the runs have two."""
     scenario = folder / "compiled.yaml"
     scenario.write_text(text_of(folder))
-    command = [sys.executable, "-m", "accel_bench", "run", str(scenario), "--quiet"]
-    command += ["--plugin", "torch-compile", "--only", "torch-compile", "--no-baseline"]
-    command += ["--set", "resources.devices=2", "--results", str(folder / "compiled")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    stacks = ("--plugin", "torch-compile", "--only", "torch-compile", "--no-baseline")
+    settings = ("--set", "resources.devices=2", "--results", str(folder / "compiled"))
+    done = run_program("run", str(scenario), "--quiet", *stacks, *settings)
     assert done.returncode == 0, done.stdout + done.stderr

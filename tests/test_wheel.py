@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from accel_bench.plugins.extras import extras
+from accel_bench.testing import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml")))
@@ -51,11 +52,7 @@ def pip(*arguments: str) -> None:
 def call(site: Path, folder: Path, *arguments: str) -> str:
     """Run the installed program in a folder; dependencies come from this environment."""
     # The editable install's path comes after PYTHONPATH, so the wheels win.
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "accel_bench", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
-    )
+    done = run_program(*arguments, folder=folder, environment={"PYTHONPATH": str(site)})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from accel_bench.cli.main import main
+from accel_bench.testing import run_program
 
 NULLS = """\
 name: nulls
@@ -60,13 +59,8 @@ def call(*arguments: str) -> Done:
 
 
 def start(*arguments: str, folder: Path | None = None, **environment: str) -> Done:
-    """Run `python -m accel_bench` in a process of its own."""
-    command = [sys.executable, "-m", "accel_bench", *arguments]
-    # Edits to the checkout while tests run would change the ids: git does not find it.
-    variables = {**os.environ, "GIT_DIR": os.devnull, **environment}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=variables, check=False
-    )
+    """Run the program in a process of its own."""
+    done = run_program(*arguments, folder=folder, environment=environment)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

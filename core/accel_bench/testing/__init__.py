@@ -16,8 +16,8 @@ The plugin must be installed, editable or not: it is found by its entry point, a
 
 `run_plugin` runs the plugin in the process of the test, on a model of two small layers, with the
 product's own code from planning to the result; `run_scenario` does that with each stack of a
-scenario, and `run_program` starts the program itself. `check_plugin` does that several times, beside
-the same work without the plugin, and raises one AssertionError that lists every clause of the
+scenario, and `run_program` starts the program itself. `check_plugin` runs the plugin several times,
+beside the same work without it, and raises one AssertionError that lists every clause of the
 contract that is violated. What it returns, and prints for `pytest -rP`, says too what could not be
 proven here, such as everything about a plugin that needs a GPU.
 

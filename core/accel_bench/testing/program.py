@@ -18,14 +18,14 @@ def run_program(
     """Run `accel-bench` with these arguments in a folder; return its exit code and output.
 
     It is run by this interpreter, with the variables of `environment` beside those of this process,
-    and for at most `seconds`. Tables are 200 columns wide, and git is not asked for a commit: to
-    save a file while the program runs would change the ids of its experiments.
+    and for at most `seconds`. Git does not find the checkout: to save a file while the program runs
+    would change the ids of its experiments.
 
     Raises subprocess.TimeoutExpired.
     """
     return subprocess.run(
         [sys.executable, "-m", "accel_bench", *arguments],
-        env={**os.environ, "COLUMNS": "200", "GIT_DIR": os.devnull, **(environment or {})},
+        env={**os.environ, "GIT_DIR": os.devnull, **(environment or {})},
         cwd=folder,
         timeout=seconds,
         capture_output=True,

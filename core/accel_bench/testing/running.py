@@ -77,9 +77,7 @@ def run_scenario(
     if len({one.experiment.stack.name for one in planned}) < len(planned):
         raise ScenarioError(f"{path}: `settings` must choose one point of its sweep")
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        return {
-            one.experiment.stack.name: run_or_skip(one, Path(folder)).result for one in planned
-        }
+        return {one.experiment.stack.name: run_or_skip(one, Path(folder)).result for one in planned}
 
 
 def run_or_skip(planned: Planned, root: Path) -> Execution:

@@ -1,14 +1,13 @@
 """The real program: `run --plugin autogptq` without a GPU, ending in a table."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
+from accel_bench.testing import run_program
 
 SCENARIO = {
     "name": "gptq",
@@ -25,15 +24,11 @@ def done(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict[str, Resul
     """One session of a scenario that says nothing of adapters, dtypes or stacks."""
     folder = tmp_path_factory.mktemp("gptq")
     (folder / "scenario.yaml").write_text(json.dumps(SCENARIO))
-    command = [sys.executable, "-m", "accel_bench", "run", "scenario.yaml", "--plugin", "autogptq"]
-    results = str(folder / "results")
-    ended = subprocess.run(
-        [*command, "--set", "stacks.autogptq.autogptq.group_size=32"],
-        env={**os.environ, "ACCEL_BENCH_RESULTS": results, "GIT_DIR": os.devnull},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+    options = ("--plugin", "autogptq", "--set", "stacks.autogptq.autogptq.group_size=32")
+    ended = run_program(
+        *("run", "scenario.yaml", *options),
+        folder=folder,
+        environment={"ACCEL_BENCH_RESULTS": str(folder / "results")},
     )
     with open_store(folder / "results", write=False) as store:
         return ended, {found.experiment.stack.name: found for found in store.results()}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.documents.presets import find_presets
 from accel_bench.plugins.registry import installed
 from accel_bench.result import Result, Status
-from accel_bench.store.database import open_store
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, run_plugin, run_program, run_scenario
 
 # What torch, peft and transformers say of themselves while they are imported is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,46 +78,50 @@ def test_named_stacks_are_found(name: str) -> None:
     assert "accel_bench_moe" in str(find_presets("stacks")[name])
 
 
+STACKS = ("moe-eager", "moe-batched", "moe-grouped", "default")
+"""Stacks of the sample for a CPU."""
+
+
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Result]]:
-    """The sample for a CPU, shortened: what it prints, and its results by stack."""
-    folder = tmp_path_factory.mktemp("moe")
-    arguments = ["moe-cpu", "--results", "r", "--set", "measure.steps=2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "accel_bench", "run", *arguments],
-        env={**os.environ, "COLUMNS": "200", "GIT_DIR": os.devnull},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    with open_store(folder / "r", write=False) as store:
-        return done.stdout, {found.experiment.stack.name: found for found in store.results()}
+def sample() -> dict[str, Result]:
+    """Results of the sample for a CPU, shortened, by stack."""
+    return run_scenario("moe-cpu", settings={"measure.steps": 4})
 
 
-def test_the_sample_ends_in_a_table_of_all_stacks_with_one_loss(
-    session: tuple[str, dict[str, Result]],
+@pytest.mark.parametrize("stack", STACKS)
+def test_each_stack_of_the_sample_ends_with_the_loss_of_the_first(
+    stack: str, sample: dict[str, Result]
 ) -> None:
-    text, found = session
-    rows = [line.split() for line in text.splitlines()]
-    for stack in ("moe-eager", "moe-batched", "moe-grouped", "default"):
-        (row,) = [row for row in rows if row[:1] == [stack] and row[-1] == "ok"]
-        assert stack == "moe-eager" or "equivalent" in row
-        assert found[stack].status is Status.OK
+    assert sample[stack].status.completed, sample[stack].reasons
+    compared = compare_losses({("", 0): sample["moe-eager"]}, {("", 0): sample[stack]})
+    assert compared.verdict == "equivalent"
 
 
 def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
-    session: tuple[str, dict[str, Result]],
+    sample: dict[str, Result],
 ) -> None:
-    _, found = session
-    effective = {stack: result.ranks[0].effective["experts"] for stack, result in found.items()}
+    effective = {stack: result.ranks[0].effective["experts"] for stack, result in sample.items()}
     assert effective == {
         "moe-eager": "eager",
         "moe-batched": "batched_mm",
         "moe-grouped": "grouped_mm",
         "default": "grouped_mm",
     }
+
+
+def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
+    few = ("--only", "moe-grouped", "--set", "measure.steps=2")
+    done = run_program(
+        *("run", "moe-cpu", "--results", "r", *few),
+        folder=tmp_path,
+        environment={"COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    for stack in ("moe-eager", "moe-grouped"):
+        # A busy machine degrades a run, for reasons of its own.
+        (row,) = [row for row in rows if row[:1] == [stack] and row[-1] in ("ok", "degraded")]
+        assert stack == "moe-eager" or "equivalent" in row
 
 
 def test_it_does_not_stand_beside_what_packs_experts_one_by_one(tmp_path: Path) -> None:
@@ -133,13 +134,8 @@ def test_it_does_not_stand_beside_what_packs_experts_one_by_one(tmp_path: Path) 
         "resources": {"device": "cpu"},
     }
     (tmp_path / "s.yaml").write_text(json.dumps(scenario))
-    done = subprocess.run(
-        [sys.executable, "-m", "accel_bench", "run", "s.yaml", "--dry-run"],
-        env={**os.environ, "COLUMNS": "200", "GIT_DIR": os.devnull},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_program(
+        "run", "s.yaml", "--dry-run", folder=tmp_path, environment={"COLUMNS": "200"}
     )
     assert done.returncode == 2
     assert "'moe' conflicts with 'autogptq'" in done.stderr

@@ -1,30 +1,42 @@
-"""The sample for a CPU, carried out by the real program."""
+"""The sample for a CPU: in this process for what it learns, and by the program itself."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.result import Result, Sample
+from accel_bench.testing import run_program, run_scenario
 
 
-@pytest.mark.long
-def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding(tmp_path: Path) -> None:
-    words = ("run", "padding-free-cpu", "--rounds", "1", "--format", "json", "--results", "r")
-    done = subprocess.run(
-        [sys.executable, "-m", "accel_bench", *words],
-        env={**os.environ, "GIT_DIR": os.devnull},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def steps(result: Result) -> dict[int, Sample]:
+    """Return every step by its number; a disturbed window is measured again, with later steps."""
+    window = result.ranks[0].window
+    assert window is not None, result.reasons
+    every = (*window.warmup, *window.discarded, *window.samples)
+    return {sample.step: sample for sample in every}
+
+
+def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding() -> None:
+    found = run_scenario("padding-free-cpu")
+    padded, flat = (steps(found[stack]) for stack in ("padded", "padding-free"))
+    for number in range(12):
+        same, other = flat[number], padded[number]
+        assert same.processed_tokens == same.real_tokens == other.real_tokens
+        assert other.real_tokens < other.processed_tokens
+    compared = compare_losses({("", 0): found["padded"]}, {("", 0): found["padding-free"]})
+    assert compared.verdict == "equivalent"
+
+
+def test_the_program_runs_it_beside_the_padded_stack(tmp_path: Path) -> None:
+    few = ("--rounds", "1", "--set", "measure.steps=2", "--set", "measure.warmup=1")
+    words = ("run", "padding-free-cpu", *few, "--format", "json", "--results", "r")
+    done = run_program(*words, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["stack"]: row for row in json.loads(done.stdout)["experiments"]}
-    assert {row["status"] for row in rows.values()} == {"ok"}
+    # A busy machine degrades a run, for reasons of its own.
+    assert {row["status"] for row in rows.values()} <= {"ok", "degraded"}
     padded, flat = (rows[name]["tokens"]["total_global"] for name in ("padded", "padding-free"))
-    assert flat["processed"] == flat["real"] == padded["real"] < padded["processed"]
-    assert rows["padding-free"]["loss_verdict"] == "equivalent"
+    assert flat["processed"] == flat["real"]
+    assert padded["real"] < padded["processed"]

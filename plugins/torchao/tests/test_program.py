@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from accel_bench import Status
 from accel_bench.documents.presets import find_presets
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, run_plugin, run_program
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -64,11 +63,8 @@ SCENARIO = {
 
 def accel_bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program as a person does."""
-    command = [sys.executable, "-m", "accel_bench", *arguments]
-    environment = {**os.environ, "HOME": str(folder), "COLUMNS": "200"}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
+    environment = {"HOME": str(folder), "COLUMNS": "200"}
+    return run_program(*arguments, folder=folder, environment=environment)
 
 
 def test_the_program_runs_it_beside_plain_lora_and_ends_in_a_table(

