@@ -13,10 +13,18 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from accel_bench.catalog import models as catalog
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.cli.models import app
 from accel_bench.documents import presets as samples
 from accel_bench.errors import ScenarioError
+from accel_bench.worker.flops.__main__ import count_model
+
+
+@pytest.fixture
+def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count in this process, which has torch already: a process each takes seconds."""
+    monkeypatch.setattr(catalog, "count_model", count_model)
 
 
 def test_the_list_has_a_row_for_every_model() -> None:
@@ -42,6 +50,7 @@ def shown(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(show(*arguments, "--format", "json").output))
 
 
+@pytest.mark.usefixtures("counted_here")
 def test_showing_a_model_as_json_gives_its_whole_card_and_what_follows_from_it() -> None:
     assert shown("opt-125m") == {
         "name": "opt-125m",
@@ -62,6 +71,7 @@ def test_a_sequence_length_adds_the_flops_of_a_token_under_both_conventions() ->
     assert round(teraflops, 2) == 492.65
 
 
+@pytest.mark.usefixtures("counted_here")
 def test_a_mixture_of_experts_shows_what_a_token_uses_of_it() -> None:
     figures = shown("mixtral-8x7b", "--sequence-length", "4096")
     assert figures["matmul_parameters"] - figures["active_matmul_parameters"] == (
@@ -79,6 +89,7 @@ def test_the_table_holds_the_same_figures_in_groups_of_digits() -> None:
         assert re.search(rf"^{row}$", re.sub(r" +$", "", printed, flags=re.MULTILINE), re.MULTILINE)
 
 
+@pytest.mark.usefixtures("counted_here")
 def test_more_tokens_than_learned_positions_are_refused() -> None:
     error = show("gpt2", "--sequence-length", "1025").exception
     assert isinstance(error, ScenarioError)
@@ -91,19 +102,25 @@ def test_a_length_that_is_none_is_a_usage_error(length: str) -> None:
     assert show("gpt2", "--sequence-length", length).exit_code == 2
 
 
-def test_a_model_that_is_not_understood_shows_null(
+@pytest.mark.usefixtures("counted_here")
+def test_a_model_that_is_not_understood_shows_null_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "models").mkdir()
     text = "description: d\narchitecture: A\nmodel_type: m\nsource: s\nparameters: 7\n"
     (tmp_path / "models" / "other.yaml").write_text(text + "config: {a: 1}\n")
     monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
-    figures = shown("other", "--sequence-length", "8")
+    result = show("other", "--sequence-length", "8", "--format", "json")
+    assert "note: FLOPs and matmuls are not known: transformers has no model type 'm'" in (
+        result.stderr
+    )
+    figures = json.loads(result.stdout)
     assert figures["parameters"] == 7
     assert figures["matmul_parameters"] is None
     assert figures["flops_per_token"] is None
 
 
+@pytest.mark.usefixtures("counted_here")
 def test_showing_a_model_as_a_table_names_each_figure_of_its_configuration() -> None:
     printed = CliRunner().invoke(app, ["show", "opt-125m"]).output
     assert all(f"config.{key}" in printed for key in read_card("opt-125m").config)

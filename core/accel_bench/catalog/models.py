@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 from pydantic import Field
@@ -11,8 +14,12 @@ from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets, sample_path
 from accel_bench.documents.validate import validate
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.flops.workload import Workload
 from accel_bench.scenario.uses import ModelUse
+
+COUNT_SECONDS = 300
+"""A model that is not counted after this long is given up; a busy machine may need a minute."""
 
 CONFIG_FILE = "config.json"
 """The file of a model directory that says its architecture, in transformers' layout."""
@@ -38,6 +45,19 @@ class ModelCard(Frozen):
 
     config: dict[str, JsonValue] = Field(min_length=1)
     """Keyword arguments of the configuration class: the published architecture."""
+
+
+class ModelCount(Frozen):
+    """What the worker's FLOP counter finds in a card's model when all of it trains."""
+
+    workload: Workload | None = None
+    """Its matmuls and attention; null where they are not known."""
+
+    positions: int | None = None
+    """Longest sequence that learned positions allow; null where they are rotary."""
+
+    problem: str = ""
+    """Why there is no workload."""
 
 
 def read_card(name: str) -> ModelCard:
@@ -68,6 +88,31 @@ def already_quantized(model: ModelUse, plugin: str) -> list[str]:
         f"model.id {model.id!r} is quantized already, and {plugin} quantizes models in full "
         "precision; name the model that it was made from"
     ]
+
+
+def count_model(card: ModelCard) -> ModelCount:
+    """Count a card's model in a process of its own, since building it needs torch.
+
+    Takes seconds; a second call for the same card returns the same count. Raises AccelBenchError
+    when that process fails.
+    """
+    return _count(card.model_dump_json())
+
+
+@cache
+def _count(card: str) -> ModelCount:
+    command = [sys.executable, "-m", "accel_bench.worker.flops"]
+    try:
+        done = subprocess.run(
+            command, input=card, capture_output=True, text=True, timeout=COUNT_SECONDS, check=True
+        )
+        return ModelCount.model_validate_json(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        reason = f"it has not ended after {COUNT_SECONDS} s"
+        raise AccelBenchError(f"the model cannot be counted: {reason}") from error
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+        raise AccelBenchError(f"the model cannot be counted: {last}") from error
 
 
 def model_directory(model: ModelUse) -> Path | None:

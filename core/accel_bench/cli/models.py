@@ -38,33 +38,36 @@ def show_model(
     ] = None,
     output: Format = "table",
 ) -> None:
-    """Show all published figures of one model, and what follows from them when all of it trains."""
+    """Show all published figures of one model, and what is counted when all of it trains."""
     from accel_bench.catalog.models import read_card
 
     card = read_card(name)
-    shown = {"name": name, **card.model_dump(mode="json"), **_worked_out(card, sequence_length)}
+    shown = {"name": name, **card.model_dump(mode="json"), **_counted(card, sequence_length)}
     if output == "json":
         print_json(shown)
     else:
         print_table(("key", "value"), [(key, _text(value)) for key, value in _flat(shown)])
 
 
-def _worked_out(card: ModelCard, length: int | None) -> dict[str, Any]:
-    """Return figures that follow from a card; null where its architecture is not known here."""
-    from accel_bench.catalog.architecture import read_architecture
+def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
+    """Return the figures that the FLOP counter gives; null, with a note, where it knows none."""
+    from accel_bench.catalog.models import count_model
     from accel_bench.errors import ScenarioError
     from accel_bench.flops.formulas import model_flops
 
-    found = read_architecture(card)
-    if found and found.positions and length and length > found.positions:
+    count = count_model(card)
+    if count.problem:
+        typer.echo(f"note: FLOPs and matmuls are not known: {count.problem}", err=True)
+    if count.positions and length and length > count.positions:
         raise ScenarioError(
-            f"--sequence-length {length}: the model has {found.positions} learned positions; "
+            f"--sequence-length {length}: the model has {count.positions} learned positions; "
             "ask for no more"
         )
-    flops = model_flops(found.workload, length).model_dump() if found and length else {}
+    workload = count.workload
+    flops = model_flops(workload, length).model_dump() if workload and length else {}
     return {
-        "matmul_parameters": found.workload.matmul_parameters if found else None,
-        "active_matmul_parameters": found.workload.active_matmul_parameters if found else None,
+        "matmul_parameters": workload.matmul_parameters if workload else None,
+        "active_matmul_parameters": workload.active_matmul_parameters if workload else None,
         "sequence_length": length,
         "flops_per_token": {key: round(value) for key, value in flops.items()} or None,
     }

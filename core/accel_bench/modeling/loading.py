@@ -201,12 +201,20 @@ def check_fit(config: Any, run: Run) -> None:
             f"the data has a vocabulary of {run.dataset.vocab_size} tokens, but the model {name!r} "
             f"only one of {text.vocab_size}; set model.overrides.vocab_size, or choose other data"
         )
-    # Rotary positions go on beyond the published length; learned ones are a table that ends there.
-    rotary = getattr(text, "rope_parameters", None) is not None
-    positions = getattr(text, "max_position_embeddings", None)
-    length = run.scenario.data.sequence_length
-    if not rotary and positions is not None and positions < length:
+    positions, length = learned_positions(config), run.scenario.data.sequence_length
+    if positions is not None and positions < length:
         raise ScenarioError(
             f"data.sequence_length is {length}, but the model {name!r} has {positions} learned "
             "positions; set model.overrides.max_position_embeddings, or a shorter length"
         )
+
+
+def learned_positions(config: Any) -> int | None:
+    """Return the longest sequence that a model's learned positions allow; None for rotary ones.
+
+    Rotary positions go on beyond the published length; learned ones are a table that ends there.
+    """
+    text = config.get_text_config()
+    if getattr(text, "rope_parameters", None) is not None:
+        return None
+    return getattr(text, "max_position_embeddings", None)

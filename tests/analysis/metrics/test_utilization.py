@@ -9,10 +9,10 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench.analysis.metrics.utilization import Utilization, utilization
-from accel_bench.catalog.architecture import read_architecture
 from accel_bench.catalog.models import read_card
 from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.result import Metric, RankResult, Result, Sample, Window
+from accel_bench.worker.flops.__main__ import count_model
 
 MATRIX = Matmul(name="m", rows=10, columns=10)
 HEAD = Attention(heads=1, query_size=5, value_size=5)
@@ -62,10 +62,9 @@ def used(result: Result, peak: float | None = None) -> Utilization:
 
 
 def test_llama_2_7b_at_10690_tokens_a_second_is_492_65_teraflops() -> None:
-    architecture = read_architecture(read_card("llama-2-7b"))
-    assert architecture is not None
+    workload = count_model(read_card("llama-2-7b")).workload
     whole = sample(samples=1, processed=4096, real=4096)
-    result = one(whole, workload=architecture.workload, seconds=4096 / 10_690.01)
+    result = one(whole, workload=workload, seconds=4096 / 10_690.01)
     found = used(result, peak=989e12)
     assert found.flops_per_token.non_causal == pytest.approx(46_084_915_200, rel=1e-12)
     assert round(found.model_flops_per_second.non_causal / 1e12, 2) == 492.65

@@ -1,0 +1,64 @@
+"""Count a catalog card's model: `python -m accel_bench.worker.flops < CARD.json > COUNT.json`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from accel_bench.catalog.models import ModelCard, ModelCount
+from accel_bench.modeling.loading import count_parameters, learned_positions
+from accel_bench.run import Device, Run
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.worker.flops.trace import read_workload
+
+
+def count_model(card: ModelCard) -> ModelCount:
+    """Build a card's model on the meta device and count it, all of it training.
+
+    The workload is left out, with the reason in `problem`, for a model type that transformers does
+    not have, a module that the FLOP counter does not know, and a model that has another number of
+    parameters than its card: its FLOPs would be another model's.
+    """
+    if card.model_type not in CONFIG_MAPPING:
+        return ModelCount(problem=f"transformers has no model type {card.model_type!r}")
+    config = CONFIG_MAPPING[card.model_type](**card.config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config).train()
+    parameters = count_parameters(model)
+    if parameters != card.parameters:
+        problem = f"the model has {parameters:,} parameters, its card says {card.parameters:,}"
+        return ModelCount(problem=problem)
+    log = io.StringIO()
+    workload = read_workload(_run_of(model, log))
+    return ModelCount(
+        workload=workload, positions=learned_positions(config), problem=log.getvalue().strip()
+    )
+
+
+def _run_of(model: Any, log: io.StringIO) -> Run:
+    """Return a run that trains the whole model in one dtype, and logs to a text."""
+    experiment = Experiment(id="", scenario=Scenario(), stack=Stack(name="baseline"), identity={})
+    logger = logging.Logger("flops")
+    logger.addHandler(logging.StreamHandler(log))
+    run = Run(experiment, Device("meta"), Path(), Path(), logger=logger)
+    run.model = run.unwrapped_model = model
+    return run
+
+
+def main() -> None:
+    """Count the model of standard input; an error is one line on standard error."""
+    try:
+        print(count_model(ModelCard.model_validate_json(sys.stdin.read())).model_dump_json())
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Catalog cards counted on the meta device: published parameters, windows, figures by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.catalog.models import ModelCount, list_cards, read_card
+from accel_bench.flops.formulas import model_flops
+from accel_bench.flops.workload import Workload
+from accel_bench.worker.flops.__main__ import count_model
+
+
+def workload_of(count: ModelCount) -> Workload:
+    assert count.problem == ""
+    assert count.workload is not None
+    return count.workload
+
+
+@pytest.mark.parametrize("name", list_cards())
+def test_every_card_has_its_published_parameters_and_a_workload(name: str) -> None:
+    assert workload_of(count_model(read_card(name))).matmul_parameters > 0
+
+
+def test_a_window_from_a_certain_layer_on_is_counted_as_the_modules_have_it() -> None:
+    changes = {
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 64,
+        "max_window_layers": 3,
+    }
+    card = read_card("qwen2.5-7b")
+    layers = card.config["num_hidden_layers"]
+    # 28 equal layers beside embeddings, output and the last norm.
+    outside = 2 * card.config["vocab_size"] * card.config["hidden_size"]
+    outside += card.config["hidden_size"]
+    parameters = outside + (card.parameters - outside) // layers * 4
+    config = {**card.config, **changes}
+    count = count_model(card.model_copy(update={"config": config, "parameters": parameters}))
+    windows = [(one.window, one.count) for one in workload_of(count).attentions]
+    assert windows == [(None, 3), (64, 1)]
+
+
+def test_llama_2_7b_costs_46_084_915_200_flops_for_a_token_at_4096_by_hand() -> None:
+    workload = workload_of(count_model(read_card("llama-2-7b")))
+    matrices = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096
+    assert workload.matmul_parameters == matrices
+    flops = model_flops(workload, 4096)
+    assert flops.non_causal == 6 * matrices + 12 * 32 * 32 * 128 * 4096 == 46_084_915_200
+    assert flops.causal == 6 * matrices + 6 * 32 * 32 * 128 * 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"), [("gpt2", 1024), ("opt-125m", 2048), ("llama-2-7b", None)]
+)
+def test_only_learned_positions_bound_the_length(name: str, positions: int | None) -> None:
+    assert count_model(read_card(name)).positions == positions
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"model_type": "unheard-of"}, "transformers has no model type 'unheard-of'"),
+        ({"parameters": 1}, "the model has 6,738,415,616 parameters, its card says 1"),
+    ],
+)
+def test_a_card_that_is_not_understood_has_no_workload(
+    changed: dict[str, object], problem: str
+) -> None:
+    count = count_model(read_card("llama-2-7b").model_copy(update=changed))
+    assert (count.workload, count.problem) == (None, problem)
+
+
+def test_a_module_that_the_counter_does_not_know_is_the_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch import nn
+    from transformers import AutoModelForCausalLM
+
+    model = nn.Sequential(nn.Conv1d(2, 2, 2))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", lambda config: model)
+    card = read_card("gpt2").model_copy(update={"parameters": 2 * 2 * 2 + 2})
+    count = count_model(card)
+    assert count.workload is None
+    assert count.problem.startswith("FLOPs are not known: ")
