@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.summary import PlannedSummary, Summary, summarize
+from accel_bench.documents.canonical import digest
 from accel_bench.result import (
     Metric,
     PluginVersion,
@@ -15,7 +16,7 @@ from accel_bench.result import (
     Status,
     Window,
 )
-from accel_bench.scenario.experiment import Experiment, digest
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
 

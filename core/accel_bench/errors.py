@@ -41,6 +41,12 @@ class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 
 
+class StoreUnavailableError(StoreError):
+    """The disk or another process is in the way: nothing in the user's input is wrong."""
+
+    exit_code = 1
+
+
 class WorkerError(AccelBenchError):
     """Something inside the measured process went wrong in a way that has a name."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import digest
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.process_memory import (
     device_bytes,
@@ -23,7 +24,7 @@ from accel_bench.machine.process_memory import (
     resident_bytes,
 )
 from accel_bench.result import Stage
-from accel_bench.scenario.experiment import Experiment, digest
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 
 

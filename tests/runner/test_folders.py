@@ -1,17 +1,14 @@
-"""Folders of attempts lie inside the root under safe names; files are whole or not there."""
+"""Folders of attempts lie inside the root under safe names."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from accel_bench.errors import StoreError
-from accel_bench.runner.folders import run_folder, slug, write_atomically
+from accel_bench.runner.folders import run_folder, slug
 
 HOSTILE = [
     "../../etc/passwd",
@@ -75,50 +72,3 @@ def test_a_link_that_leads_out_of_the_root_is_refused(tmp_path: Path, link: str)
     with pytest.raises(StoreError, match="leads out of"):
         run_folder(root, "monday", "lora")
     assert list(outside.iterdir()) == []
-
-
-def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    write_atomically(path, "first\r\nsecond ü\n")
-    assert path.read_bytes() == "first\r\nsecond ü\n".encode()
-    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_a_file_that_replaces_a_link_does_not_follow_it(tmp_path: Path) -> None:
-    outside = tmp_path / "outside.txt"
-    outside.write_text("theirs")
-    (tmp_path / "report.txt").symlink_to(outside)
-    write_atomically(tmp_path / "report.txt", "ours")
-    assert outside.read_text() == "theirs"
-    assert (tmp_path / "report.txt").read_text() == "ours"
-
-
-@contextlib.contextmanager
-def small_files() -> Iterator[None]:
-    """The system lets this process write files of at most 20,000 bytes.
-
-    No fixture: the test runner's own output may go to a file that is longer by now.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "export.json"
-    path.write_text("old")
-    problem = r"export\.json: File too large"
-    with pytest.raises(StoreError, match=problem) as caught, small_files():
-        write_atomically(path, "x" * 100_000)
-    assert caught.value.exit_code == 1
-    assert path.read_text() == "old"
-    assert [found.name for found in tmp_path.iterdir()] == ["export.json"]
-
-
-def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="No such file or directory"):
-        write_atomically(tmp_path / "nowhere" / "export.json", "{}")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from accel_bench.documents.canonical import digest
 from accel_bench.result import Metric, PluginVersion, RankResult, Result, Sample, Status, Window
-from accel_bench.scenario.experiment import Experiment, digest, identity_of
+from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
 from accel_bench.store.database import SessionRecord

@@ -16,9 +16,8 @@ import pytest
 from sqlalchemy import Engine, event
 from store.store_factory import make_result, make_session
 
-from accel_bench.errors import StoreError
+from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.store.database import open_store
-from accel_bench.store.sqlite import StoreUnavailableError
 
 CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 NOBODY = 65534

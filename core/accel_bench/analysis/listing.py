@@ -7,8 +7,8 @@ from typing import Any
 
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
-from accel_bench.scenario.experiment import canonical_json
 from accel_bench.store.database import Row, Store
 
 Cells = dict[str, Any]

@@ -18,11 +18,11 @@ from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.request import find_drafts, plan_request, print_failures, session_maker
+from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.report.views.gate import render_gate
-from accel_bench.runner.folders import write_atomically
 from accel_bench.runner.session import Session
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store, open_store

@@ -132,8 +132,8 @@ def _write(path: Path, prices: list[Price], file: Path) -> Path:
         table_text,
         user_prices,
     )
+    from accel_bench.documents.files import write_atomically
     from accel_bench.errors import PriceError
-    from accel_bench.runner.folders import write_atomically
 
     if not prices:
         raise PriceError(f"{file} holds no price of a machine with accelerators that was asked for")

@@ -85,9 +85,9 @@ def export_results(
 ) -> None:
     """Write all runs to a file or to the terminal."""
     from accel_bench.analysis.listing import flat_run
+    from accel_bench.documents.files import write_atomically
     from accel_bench.report.formats import render_report
     from accel_bench.report.table import Report, keyed
-    from accel_bench.runner.folders import write_atomically
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:

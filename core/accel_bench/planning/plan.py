@@ -9,6 +9,7 @@ from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine
@@ -24,7 +25,7 @@ from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
-from accel_bench.scenario.experiment import Experiment, canonical_json, digest, identity_of
+from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
 from accel_bench.scenario.sweep import Point, count_points
 

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from accel_bench.documents.files import write_atomically
 from accel_bench.documents.redaction import Redactor
 from accel_bench.job import Job
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
-from accel_bench.runner.folders import write_atomically
 
 KEPT_BYTES = 4 * 1024 * 1024
 """How much is kept of the beginning of a log, and of its end."""

@@ -1,18 +1,13 @@
-"""Files of a results folder: safe names, nothing outside the root, nothing half written."""
+"""Folders of a results folder: safe names, and nothing outside the root."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import secrets
 from pathlib import Path
 
+from accel_bench.documents.files import MAXIMUM_NAME, naming_the_file
 from accel_bench.errors import StoreError
-from accel_bench.store.sqlite import named_faults
-
-MAXIMUM_NAME = 100
-"""Characters of a slug, so that it fits every file system."""
 
 RUNS_FOLDER = "runs"
 """Where the attempts' folders lie in a results folder."""
@@ -40,7 +35,7 @@ def run_folder(root: Path, session: str, name: str) -> Path:
     inside = root.resolve()
     parent = inside / RUNS_FOLDER / slug(session)
     target = parent / slug(name)
-    with named_faults(target):
+    with naming_the_file(target):
         for folder in (parent.parent, parent):
             _make_inside(inside, folder)
         try:
@@ -52,36 +47,8 @@ def run_folder(root: Path, session: str, name: str) -> Path:
     return target
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file aside, force it to the disk and rename it: readers see the old or the new one.
-
-    Raises StoreError with the reason, such as a full disk; the old file is then still there.
-    """
-    aside = path.with_name(f".{path.name[:MAXIMUM_NAME]}.{secrets.token_hex(8)}")
-    with named_faults(path):
-        try:
-            with aside.open("x", encoding="utf8", newline="") as handle:
-                handle.write(text)
-                handle.flush()
-                os.fsync(handle.fileno())
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        _force_to_disk(path.parent)
-
-
 def _make_inside(root: Path, folder: Path) -> None:
     """Make a folder that may be there already, but is no way out of the root."""
     folder.mkdir(parents=True, exist_ok=True)
     if not folder.resolve().is_relative_to(root):
         raise StoreError(f"{folder} is a link that leads out of {root}; remove it")
-
-
-def _force_to_disk(folder: Path) -> None:
-    """A rename is on the disk when the folder's own entry is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

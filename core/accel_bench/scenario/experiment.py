@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.scenario.models import Scenario, Stack
 
 SCHEMA_VERSION = 2
@@ -40,18 +39,6 @@ class Experiment(Frozen):
     def point(self) -> str:
         """The sweep point as a canonical string: equal for the stacks that are compared."""
         return canonical_json(self.sweep)
-
-
-def canonical_json(value: Any) -> str:
-    """Sorted keys, no spaces, no NaN: equal values give equal text."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    )
-
-
-def digest(value: Any, length: int = 12) -> str:
-    """First `length` hex digits of the SHA-256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
 
 
 def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:

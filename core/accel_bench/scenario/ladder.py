@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.experiment import canonical_json
 from accel_bench.scenario.ladder_items import Item, read_items
 from accel_bench.scenario.models import LadderPlace, StackEntry
 from accel_bench.scenario.uses import Use

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.document import kind
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.experiment import canonical_json
 from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import Use
 

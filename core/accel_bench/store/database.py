@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_
 from typing_extensions import Self
 
 from accel_bench._version import __version__
-from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
 from accel_bench.store.records import (
@@ -217,7 +217,7 @@ def _make_folder(root: Path) -> None:
             "choose another folder with --results"
         ) from error
     except OSError as error:
-        raise sqlite.StoreUnavailableError(
+        raise StoreUnavailableError(
             f"{root} cannot be made: {error.strerror}; choose another folder with --results"
         ) from error
 

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
-from accel_bench.scenario.experiment import canonical_json
 
 Columns = dict[str, Any]
 """A row of a table by column name."""

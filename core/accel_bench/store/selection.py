@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
-from accel_bench.scenario.experiment import canonical_json
 from accel_bench.store.database import Row, Store
 
 Runs = list[Result]

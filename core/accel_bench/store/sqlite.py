@@ -15,7 +15,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from accel_bench.errors import StoreError
+from accel_bench.documents.files import naming_the_file
+from accel_bench.errors import StoreError, StoreUnavailableError
 
 FILE_NAME = "results.sqlite"
 """Name of the database in a results folder."""
@@ -30,12 +31,6 @@ _BROKEN = (
     "no such column",
 )
 _LOCKED = ("locked", "busy")
-
-
-class StoreUnavailableError(StoreError):
-    """The disk or another process is in the way: nothing in the user's input is wrong."""
-
-    exit_code = 1
 
 
 class BrokenDatabaseError(StoreError):
@@ -94,12 +89,11 @@ def enable_wal(engine: Engine, timeout_seconds: float) -> None:
 def named_faults(path: Path) -> Iterator[None]:
     """Turn what the database or the disk raises into a StoreError with the file and the reason."""
     try:
-        yield
+        with naming_the_file(path):
+            yield
     except (DBAPIError, sqlite3.Error) as error:
         reason = error.orig if isinstance(error, DBAPIError) else error
         raise _named(path, reason or error) from error
-    except OSError as error:
-        raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error
 
 
 def check_file(path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accel_bench.documents.files import write_atomically
 from accel_bench.errors import WorkerError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
@@ -25,7 +26,6 @@ from accel_bench.runner.attempt import Attempt, run_attempt
 from accel_bench.testing.tiny import this_machine
 from accel_bench.testing.traces import ProcessState, changes, preserved, read_process_state
 from accel_bench.worker import settings
-from accel_bench.worker.__main__ import write
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
 
@@ -60,7 +60,7 @@ class InProcess(Plugin[Options]):
         sent = Job.model_validate_json(job.path().read_bytes())
         with _logging_to(job.log_path(0)):
             result = self._work(sent)
-        write(job.result_path(0), result)
+        write_atomically(job.result_path(0), result.model_dump_json())
         self.stopped = result.status is Status.INTERRUPTED
         return [EndedRank()]
 

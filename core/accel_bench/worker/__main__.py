@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, WorkerError
 from accel_bench.job import Job
 from accel_bench.plugins.manager import activate
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
         result = _not_activated(rank, error)
     else:
         result = measure(job, rank, local_rank, active, heartbeat)
-    write(job.result_path(rank), result)
+    write_atomically(job.result_path(rank), result.model_dump_json())
     return 0
 
 
@@ -52,16 +53,6 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:
         raise WorkerError("the process that started this worker has gone")
-
-
-def write(path: Path, result: RankResult) -> None:
-    """Write aside, then rename: a reader sees the whole result or none."""
-    aside = path.with_suffix(".json.part")
-    with aside.open("w", encoding="utf8") as handle:
-        handle.write(result.model_dump_json())
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.rename(path)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -8,9 +8,10 @@ import pytest
 from analysis_factory import make_rank, make_result
 
 from accel_bench.analysis.checks.comparability import comparability
+from accel_bench.documents.canonical import digest
 from accel_bench.machine.state import CPUState, GPUState, MachineState
 from accel_bench.result import Result
-from accel_bench.scenario.experiment import Experiment, digest, identity_of
+from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.state import used_by
 from accel_bench.result import Result
-from accel_bench.scenario.experiment import canonical_json
 
 Facts = dict[str, Any]
 """What matters, by dotted key."""

@@ -16,8 +16,8 @@ from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, loss_tolera
 from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
 from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Status
-from accel_bench.scenario.experiment import canonical_json
 
 SEED_KEYS = ("train.seed", "data.seed")
 """Swept keys that make repetitions of the same experiment, not others."""
