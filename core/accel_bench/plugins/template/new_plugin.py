@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from string import Template
+from typing import Any
 
 import yaml
 
@@ -16,12 +18,14 @@ from accel_bench.plugin import CONTRACT
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.extras import extras
 from accel_bench.plugins.registry import installed
-from accel_bench.plugins.template.python_source import import_lines, joined, sections
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.uses import NO_PLUGIN
 
 FILES = Path(__file__).parent / "plugin"
-"""Where the templates lie."""
+"""Folder of the Jinja2 templates."""
+
+FUTURE = "from __future__ import annotations"
+"""The line of a template that its imports follow."""
 
 NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,28}[a-z0-9])?")
 """A name of PEP 508 in small letters, short enough for folders and tables, without the dot that
@@ -53,8 +57,32 @@ CHANGING = frozenset({"load_data", "add_adapter", "build_optimizer"})
 IN_THE_STACK = frozenset({"accelerate_model", "compile_model"})
 """Hooks of a plugin that is compared with the same work without it."""
 
+WITHOUT_EVIDENCE = NOT_ACTING | {"start_metrics", "finish_metrics", "observe_ranks"}
+"""Hooks that leave nothing in a plugin's evidence as they are written."""
+
 WITH_PROCESSES = frozenset({"launch_ranks", "parallelize_model"})
 """Hooks that mean nothing in one process, where the kit runs a plugin."""
+
+MODULES = frozenset("contextlib inspect itertools os signal subprocess sys time torch".split())
+"""Modules that the templates use by their name."""
+
+FROM = {
+    "accel_bench": frozenset(accel_bench.__all__),
+    "accel_bench.errors": frozenset({"PluginError", "did_you_mean"}),
+    "accel_bench.testing": frozenset({"check_plugin", "run_plugin"}),
+    "collections.abc": frozenset("Callable Iterable Iterator Mapping Sequence".split()),
+    "itertools": frozenset({"islice"}),
+    "pathlib": frozenset({"Path"}),
+    "peft": frozenset({"LoraConfig", "get_peft_model"}),
+    "pydantic": frozenset({"Field"}),
+    "torch": frozenset({"nn"}),
+    "torch.nn.parallel": frozenset({"DistributedDataParallel"}),
+    "typing": frozenset({"Any"}),
+}
+"""Names that the templates use, by the module that they are imported from."""
+
+REQUIREMENTS = {"peft": "peft>=0.21", "torch": "torch>=2.11"}
+"""What the distribution depends on where its work imports a module."""
 
 
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
@@ -77,33 +105,29 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
-    """The files of the distribution by their path in it; `hooks` are in call order."""
+    """Return the files of the distribution by their path in it; `hooks` are in call order."""
     package = f"accel_bench_{name.replace('-', '_')}"
-    parts = [sections((FILES / "hooks" / f"{hook}.template").read_text("utf8")) for hook in hooks]
-    words = {
+    words: dict[str, Any] = {
         "name": name,
         "distribution": f"accel-bench-{_normal(name)}",
         "package": package,
         "class_name": _class_name(name),
-        "dependencies": _dependencies(parts),
-        "does": " ".join(joined(parts, "does", "\n").split("\n")),
+        "hooks": hooks,
+        "other_work": CHANGING.intersection(hooks) and IN_THE_STACK.intersection(hooks),
+        "runs_in_process": not WITH_PROCESSES.intersection(hooks),
+        "shows_evidence": not WITHOUT_EVIDENCE.issuperset(hooks),
     }
-    files = {
-        "pyproject.toml": _filled("pyproject.toml", words),
-        "README.md": _filled("README.md", words),
-        f"{package}/__init__.py": _light(parts, words),
-        f"tests/test_{package}.py": _test(hooks, words),
+    modules = {part: _module(f"{part}.py", words) for part in ("__init__", "impl", "parent")}
+    needed = [f"{OWN_DISTRIBUTION}{CONTRACT}"]
+    for module, requirement in REQUIREMENTS.items():
+        if re.search(rf"^(import|from) {module}\b", modules["impl"], re.MULTILINE):
+            needed.append(requirement)
+    return {
+        "pyproject.toml": _rendered("pyproject.toml", {**words, "dependencies": needed}),
+        "README.md": _rendered("README.md", words),
+        f"tests/test_{package}.py": _module("test.py", words),
+        **{f"{package}/{part}.py": text for part, text in modules.items() if text},
     }
-    for section, idea in (
-        ("impl", f"The work of the plugin `{name}`. Imports torch, so hooks import it."),
-        ("parent", f"What the plugin `{name}` does in the parent, without torch."),
-    ):
-        body = joined(parts, section, "\n\n\n")
-        if body:
-            words_here = {**words, "idea": idea}
-            imports = joined(parts, "heavy imports" if section == "impl" else "parent imports")
-            files[f"{package}/{section}.py"] = _module("module.py", body, imports, words_here)
-    return files
 
 
 def _check_name(name: str) -> None:
@@ -137,86 +161,56 @@ def _chosen(hooks: Sequence[str]) -> list[str]:
     return [hook for hook in known if hook in wanted]
 
 
-def _light(parts: Sequence[Mapping[str, str]], words: Mapping[str, str]) -> str:
-    """The module with options, declarations and hooks."""
-    options, declarations = joined(parts, "options", "\n\n"), joined(parts, "declarations")
-    state = joined(parts, "state")
-    words = {
-        **words,
-        "options": f"\n{options}\n" if options else "",
-        "declarations": f"{declarations}\n" if declarations else "",
-        "state": f"{state}\n" if state else "",
-    }
-    imports = ["from collections.abc import Callable", "from typing import Any"]
-    imports += ["from pydantic import Field"] if "Field(" in options else []
-    imports += joined(parts, "light imports").splitlines()
-    return _module("light.py", joined(parts, "method", "\n\n"), "\n".join(imports), words)
+def _rendered(template: str, words: Mapping[str, Any]) -> str:
+    """Return a template of the folder `plugin` with its words filled in."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(FILES),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    return templates.get_template(f"{template}.jinja").render(words)
 
 
-def _test(hooks: Sequence[str], words: Mapping[str, str]) -> str:
-    """Tests that pass as they stand, and fail when the plugin breaks the contract."""
-    check = '    check_plugin("$name")'
-    if CHANGING.intersection(hooks) and IN_THE_STACK.intersection(hooks):
-        check = (
-            "    # It trains something else than the baseline, so its loss may differ.\n"
-            '    check_plugin("$name", other_work=True)'
-        )
-    more = "" if WITH_PROCESSES.intersection(hooks) else _test_of_a_run(hooks)
-    names = "check_plugin, run_plugin" if more else "check_plugin"
-    imports = f"from accel_bench.testing import {names}"
-    more = Template(more).substitute(words)
-    check = Template(check).substitute(words)
-    return _filled("test.py", {**words, "imports": imports, "check": check, "more": more})
+def _module(template: str, words: Mapping[str, Any]) -> str:
+    """Return a module with the imports of what it uses; empty where no hook has a part in it."""
+    text = _rendered(template, words)
+    tree = ast.parse(text)
+    if not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body):
+        return ""
+    return text.replace(FUTURE, f"{FUTURE}\n\n{_imports(tree)}", 1)
 
 
-def _test_of_a_run(hooks: Sequence[str]) -> str:
-    """A test that looks at what one run shows."""
-    lines = ["", "", "def test_it_shows_what_it_did() -> None:", '    result = run_plugin("$name")']
-    lines += ["    assert result.status.completed, result.reasons"]
-    rank, metrics = "result.ranks[0]", {"finish_metrics", "start_metrics", "observe_ranks"}
-    if "finish_metrics" in hooks:
-        lines.append(f'    assert "processor_seconds" in [m.name for m in {rank}.metrics]')
-    if "observe_ranks" in hooks:
-        lines.append('    assert "watched_seconds" in [m.name for m in result.metrics]')
-    if not NOT_ACTING | metrics >= {*hooks}:
-        lines.append(f'    assert all({rank}.evidence["$name"].values())')
-    return "\n".join([*lines, ""])
+def _imports(tree: ast.Module) -> str:
+    """Return the imports of the names that a module uses and does not import itself.
+
+    Standard library first, `import x` before `from x import y`, as ruff sorts them.
+    """
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    inside = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    used -= {alias.name for node in inside for alias in node.names}
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for module in sorted(MODULES & used):
+        groups[_is_standard(module)].append(f"import {module}")
+    for module, names in sorted(FROM.items()):
+        if names & used:
+            groups[_is_standard(module)].append(_from(module, names & used))
+    return "\n\n".join("\n".join(group) for group in groups.values() if group)
 
 
-def _module(template: str, body: str, imports: str, words: Mapping[str, str]) -> str:
-    """A module: its template with the body, and the imports that the text needs."""
-    filled = Template(body).substitute(words)
-    whole = _filled(template, {**words, "imports": "", "methods": filled, "body": filled})
-    public = [
-        name
-        for name in accel_bench.__all__
-        if _is_used(name, whole) and f"from accel_bench import {name}" not in whole
-    ]
-    errors = [name for name in ("PluginError", "did_you_mean") if _is_used(name, whole)]
-    lines = [*imports.splitlines(), *(f"from accel_bench import {name}" for name in public)]
-    lines += [f"from accel_bench.errors import {name}" for name in errors]
-    lines += ["from typing import Any"] if _is_used("Any", whole) else []
-    text = import_lines(lines)
-    return _filled(template, {**words, "imports": text, "methods": filled, "body": filled})
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _is_used(name: str, text: str) -> bool:
-    return re.search(rf"\b{name}\b", text) is not None
-
-
-def _filled(template: str, words: Mapping[str, str]) -> str:
-    """A template with its words; one blank line is left where something stays empty."""
-    text = (FILES / f"{template}.template").read_text("utf8")
-    return Template(text).substitute(words).rstrip("\n") + "\n"
-
-
-def _dependencies(parts: Iterable[Mapping[str, str]]) -> str:
-    """What the distribution depends on, as TOML writes it."""
-    needed = [f"{OWN_DISTRIBUTION}{CONTRACT}"]
-    for part in parts:
-        needed += part.get("dependencies", "").splitlines()
-        needed += ["torch>=2.11"] if "torch" in part.get("heavy imports", "") else []
-    return ", ".join(f'"{requirement}"' for requirement in dict.fromkeys(needed))
+def _from(module: str, names: Iterable[str]) -> str:
+    """Return one import; names in the order of ruff: constants, classes, then functions."""
+    ordered = sorted(names, key=lambda name: (not name[0].isupper(), name))
+    line = f"from {module} import {', '.join(ordered)}"
+    if len(line) <= 88:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in ordered), ")"])
 
 
 def _normal(name: str) -> str:
