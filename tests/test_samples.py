@@ -13,7 +13,7 @@ import yaml
 
 from accel_bench.catalog.models import read_card
 from accel_bench.cli.request import find_drafts
-from accel_bench.documents.presets import SAMPLES_GROUP, find_presets, presets_root, sample_roots
+from accel_bench.documents.presets import PRESETS_GROUP, find_presets, preset_roots, presets_root
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
@@ -42,8 +42,8 @@ def test_the_shipped_samples_and_those_of_installed_plugins_are_found() -> None:
 
 
 def test_every_samples_entry_point_leads_to_a_folder() -> None:
-    entries = metadata.entry_points(group=SAMPLES_GROUP)
-    assert len(sample_roots()) == 1 + len(entries)
+    entries = metadata.entry_points(group=PRESETS_GROUP)
+    assert len(preset_roots()) == 1 + len(entries)
 
 
 @scenarios

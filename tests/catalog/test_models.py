@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accel_bench.catalog import models as catalog
-from accel_bench.documents import presets as samples
+from accel_bench.documents import presets
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.scenario.uses import ModelUse
 
@@ -53,7 +53,7 @@ def test_a_wrong_card_is_refused_with_file_line_and_key(
     (tmp_path / "models").mkdir()
     text = "description: d\narchitecture: A\nmodel_type: m\nsource: s\nparameters: many\n"
     (tmp_path / "models" / "wrong.yaml").write_text(text + "config: {a: 1}\n")
-    monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
+    monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:5:1: parameters"):
         catalog.read_card("wrong")
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from accel_bench.catalog import models as catalog
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.cli.models import app
-from accel_bench.documents import presets as samples
+from accel_bench.documents import presets
 from accel_bench.errors import ScenarioError
 from accel_bench.worker.flops.__main__ import count_model
 
@@ -109,7 +109,7 @@ def test_a_model_that_is_not_understood_shows_null_and_says_why(
     (tmp_path / "models").mkdir()
     text = "description: d\narchitecture: A\nmodel_type: m\nsource: s\nparameters: 7\n"
     (tmp_path / "models" / "other.yaml").write_text(text + "config: {a: 1}\n")
-    monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
+    monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     result = show("other", "--sequence-length", "8", "--format", "json")
     assert "note: FLOPs and matmuls are not known: transformers has no model type 'm'" in (
         result.stderr

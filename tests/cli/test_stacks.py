@@ -9,7 +9,7 @@ import pytest
 import yaml
 from cli.program import call
 
-from accel_bench.documents import presets as samples
+from accel_bench.documents import presets
 from accel_bench.plugins import registry
 
 
@@ -24,7 +24,7 @@ def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:
 def test_stacks_of_extras_that_are_not_installed_are_listed_with_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(samples, "sample_roots", lambda: [samples.presets_root()])
+    monkeypatch.setattr(presets, "preset_roots", lambda: [presets.presets_root()])
     rows = {row["name"]: row for row in json.loads(call("stacks", "list", "--format", "json").out)}
     assert (rows["nf4"]["extra"], rows["nf4"]["plugins"]) == ("bnb", ["bitsandbytes"])
     assert not rows["nf4"]["installed"]
@@ -38,7 +38,7 @@ def test_a_stack_whose_plugin_is_not_installed_says_how_to_install_it(
 ) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "mine.yaml").write_text("description: Mine.\nuse: [autogptq]\n")
-    monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
+    monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     monkeypatch.setattr(registry, "installed", lambda: ())
     (line,) = [line for line in call("stacks", "list").out.splitlines() if line.startswith("mine ")]
     assert "autogptq; pip install 'accel-bench[gptq]'" in line
@@ -59,7 +59,7 @@ def test_a_shown_stack_is_its_file() -> None:
 def test_a_broken_stack_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "broken.yaml").write_text("uses: []\n")
-    monkeypatch.setattr(samples, "sample_roots", lambda: [tmp_path])
+    monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     done = call("stacks", "list")
     assert done.code == 2
     assert "broken.yaml:1:1: unknown key 'uses'; did you mean 'use'?" in done.err

@@ -9,7 +9,7 @@ import pytest
 from accel_bench.analysis.schema import ExperimentSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.doctor.noise_floor import AGAIN, SCENARIO, noise_of
-from accel_bench.documents.presets import sample_path
+from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.result import Status
@@ -96,6 +96,6 @@ def test_where_a_run_failed_the_reason_stands_there() -> None:
 
 def test_both_stacks_of_its_scenario_are_the_same_experiment() -> None:
     plan_request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
-    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), read_machine(), plan_request)
+    plan = make_plan(read_draft(preset_path("scenarios", SCENARIO)), read_machine(), plan_request)
     assert [one.experiment.stack.name for one in plan.runnable] == ["baseline", AGAIN]
     assert len({one.experiment.id for one in plan.runnable}) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accel_bench.documents import presets as samples
+from accel_bench.documents import presets
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
@@ -209,8 +209,8 @@ def test_a_plugin_s_samples_are_found_without_importing_it(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: with-samples\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[accel_bench.samples]\nany = with_samples\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "brought" in samples.find_presets("stacks")
-    assert read_stack(samples.sample_path("stacks", "brought")).set == {"train.seed": 8}
+    assert "brought" in presets.find_presets("stacks")
+    assert read_stack(presets.preset_path("stacks", "brought")).set == {"train.seed": 8}
 
 
 # Setting dotted keys.

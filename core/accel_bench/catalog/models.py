@@ -12,7 +12,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import find_presets, sample_path
+from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.flops.workload import Workload
@@ -66,7 +66,7 @@ def read_card(name: str) -> ModelCard:
     Raises ScenarioError when there is none of that name (with the nearest one), or when its file
     cannot be used (with file, line and key).
     """
-    return _read(sample_path("models", name))
+    return _read(preset_path("models", name))
 
 
 def list_cards() -> dict[str, ModelCard]:

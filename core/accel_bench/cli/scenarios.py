@@ -38,9 +38,9 @@ def list_scenarios(output: Format = "table") -> None:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` prints.")]) -> None:
     """Print the file of a shipped scenario, ready to be copied and changed."""
-    from accel_bench.documents.presets import sample_path
+    from accel_bench.documents.presets import preset_path
 
-    typer.echo(sample_path("scenarios", name).read_text(encoding="utf8").rstrip())
+    typer.echo(preset_path("scenarios", name).read_text(encoding="utf8").rstrip())
 
 
 @app.command("validate")

@@ -71,6 +71,6 @@ def _uses(row: dict[str, Any]) -> list[str]:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `stacks list` prints.")]) -> None:
     """Print the file of a named stack."""
-    from accel_bench.documents.presets import sample_path
+    from accel_bench.documents.presets import preset_path
 
-    typer.echo(sample_path("stacks", name).read_text(encoding="utf8").rstrip())
+    typer.echo(preset_path("stacks", name).read_text(encoding="utf8").rstrip())

@@ -10,7 +10,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
-from accel_bench.documents.presets import sample_path
+from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.runner.session import Reporter, Session
@@ -61,7 +61,7 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
     Takes `DURATION`. Raises ScenarioError or PluginError where not even that can be planned.
     """
     request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
-    plan = make_plan(read_draft(sample_path("scenarios", SCENARIO)), machine, request)
+    plan = make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
     with (
         tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
         open_store(Path(folder), write=True) as store,

@@ -1,4 +1,4 @@
-"""Find sample configurations: the shipped ones, and those that plugins bring."""
+"""Find presets: the sample configurations that ship with us, and those that plugins bring."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from pathlib import Path
 
 from accel_bench.errors import ScenarioError, did_you_mean
 
-SAMPLES_GROUP = "accel_bench.samples"
+PRESETS_GROUP = "accel_bench.samples"
 """Entry points whose value names a package with a folder `sample_configurations`; read, never
 imported."""
 
 
 def presets_root() -> Path:
-    """The shipped samples: a wheel's package data, or the checkout's folder beside `core`."""
+    """Return the folder of the shipped presets: package data, or beside `core` in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "sample_configurations"
     return inside if inside.is_dir() else package.parent.parent / "sample_configurations"
 
 
-def sample_roots() -> list[Path]:
-    """All folders of samples: the shipped one, then those of installed distributions by name."""
-    entries = sorted(metadata.entry_points(group=SAMPLES_GROUP), key=lambda entry: entry.name)
+def preset_roots() -> list[Path]:
+    """Return all folders of presets: the shipped one, then those of distributions by name."""
+    entries = sorted(metadata.entry_points(group=PRESETS_GROUP), key=lambda entry: entry.name)
     return [presets_root(), *(root for entry in entries if (root := _root_of(entry)))]
 
 
 def find_presets(kind: str) -> dict[str, Path]:
-    """Samples of a kind (`scenarios`, `stacks`, `models`) by short name; the shipped ones win."""
+    """Return the presets of a kind (`scenarios`, `stacks`, `models`) by short name.
+
+    A shipped one wins over one of the same name that a plugin brings.
+    """
     found: dict[str, Path] = {}
-    for root in sample_roots():
+    for root in preset_roots():
         for path in sorted((root / kind).glob("*.yaml")):
             found.setdefault(path.stem, path)
     return found
 
 
-def sample_path(kind: str, name: str) -> Path:
-    """The file of a named sample; raises ScenarioError with the nearest name when there is none."""
+def preset_path(kind: str, name: str) -> Path:
+    """Return the file of a preset. Raises ScenarioError with the nearest name."""
     found = find_presets(kind)
     if name not in found:
-        raise ScenarioError(
-            f"no sample {kind.rstrip('s')} is called {name!r}{did_you_mean(name, found)}"
-        )
+        raise ScenarioError(f"no {kind.rstrip('s')} is called {name!r}{did_you_mean(name, found)}")
     return found[name]
 
 
 def _root_of(entry: metadata.EntryPoint) -> Path | None:
-    """Where a distribution's package keeps its samples, found without importing it."""
+    """Return where a distribution's package keeps its presets, without importing it."""
     package = entry.value.partition(":")[0]
     if entry.dist is None:
         return None
@@ -56,7 +57,7 @@ def _root_of(entry: metadata.EntryPoint) -> Path | None:
 
 
 def _editable_paths(distribution: metadata.Distribution) -> list[str]:
-    """Folders that an editable install adds to the path through its .pth file."""
+    """Return the folders that an editable install adds to the path by its .pth file."""
     lines = []
     for file in distribution.files or ():
         if file.suffix == ".pth":

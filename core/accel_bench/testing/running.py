@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.presets import sample_path
+from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
@@ -67,7 +67,7 @@ def run_scenario(
     scenario with several sweep points or ranks.
     """
     importlib.import_module("torch")
-    path = scenario if isinstance(scenario, Path) else sample_path("scenarios", scenario)
+    path = scenario if isinstance(scenario, Path) else preset_path("scenarios", scenario)
     overrides = tuple((settings or {}).items())
     request = PlanRequest(plugins=tuple(plugins), only=tuple(only), overrides=overrides)
     with preserved():
