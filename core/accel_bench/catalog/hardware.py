@@ -1,4 +1,4 @@
-"""Peaks of accelerators: which device a name means, and what it computes and moves at most."""
+"""Find a device by its name, and its peak FLOP/s and bandwidth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import HardwareError, did_you_mean
 
 PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
-"""Names of the columns of the table of peaks."""
+"""Columns of the table of peaks."""
 
 DTYPES: dict[str, PeakDtype] = {
     "bfloat16": "bf16",
@@ -96,7 +96,7 @@ class Hardware(Frozen):
     @field_validator("names")
     @classmethod
     def _expressions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Refuse what is no regular expression."""
+        """Refuse an invalid regular expression."""
         for name in names:
             try:
                 re.compile(name)
@@ -105,12 +105,12 @@ class Hardware(Frozen):
         return names
 
     def fits(self, device_name: str) -> bool:
-        """Whether the device can show itself under this name."""
+        """Return whether torch can show the device under this name."""
         name = " ".join(device_name.split())
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
-        """Peak for operands of a dtype; see `peak_flops`."""
+        """Return the peak for operands of a dtype; see `peak_flops`."""
         column = DTYPES.get(dtype.removeprefix("torch."))
         if column is None:
             return None
@@ -146,10 +146,10 @@ def list_hardware() -> dict[str, Hardware]:
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """The device that shows itself under this name, as torch or NVML give it.
+    """Return the device that torch or NVML show under this name.
 
     None for a name that no device fits, or more than one: parts of a device (MIG), relatives with
-    other clocks and names that stand for two products have no row, and get no other's.
+    other clocks and names of two products have no row, and get no other's.
     """
     fitting = [
         NamedHardware(name, hardware)
@@ -160,7 +160,7 @@ def find_hardware(device_name: str) -> NamedHardware | None:
 
 
 def named_hardware(name: str) -> NamedHardware:
-    """The device of a short name, or that shows itself under this name. Raises HardwareError."""
+    """Return the device of a short name or of torch's name. Raises HardwareError."""
     table = list_hardware()
     if name in table:
         return NamedHardware(name, table[name])
@@ -180,13 +180,13 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def _relatives(name: str, table: Iterable[str]) -> list[str]:
-    """Short names that share a word with a digit, such as `h100`; all where none does."""
+    """Return the short names that share a word with a digit, such as `h100`; else all."""
     words = [word for word in name.lower().split() if any(char.isdigit() for char in word)]
     return [short for short in table if any(word in short for word in words)] or list(table)
 
 
 def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") -> float | None:
-    """Dense FLOP/s that a device computes at most with operands of a dtype.
+    """Return the dense peak of a device in FLOP/s for operands of a dtype.
 
     `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Float32 operands are rounded to
     tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning

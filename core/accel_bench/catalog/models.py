@@ -1,4 +1,4 @@
-"""The catalog: models whose published figures ship with us, and what a model's id means."""
+"""Read the catalog of models and their published figures, and resolve a model's id."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _count(card: str) -> ModelCount:
 
 
 def model_directory(model: ModelUse) -> Path | None:
-    """The local directory that the model's id names; None for a catalog name and for a hub id.
+    """Return the local directory that the model's id names; None for a catalog name or hub id.
 
     The catalog comes first: a directory of the same name is reached as `./name`.
     """
@@ -127,7 +127,7 @@ def model_directory(model: ModelUse) -> Path | None:
 
 
 def architecture_of(model: ModelUse) -> str | None:
-    """The model's architecture, such as `LlamaForCausalLM`, found without importing torch.
+    """Return the model's architecture, such as `LlamaForCausalLM`, without importing torch.
 
     From the catalog, or from `config.json` of a local directory; None when that does not say, and
     for a hub id, since nothing is downloaded to find out. Raises ScenarioError for a broken file.
@@ -156,6 +156,5 @@ def read_config(directory: Path) -> dict[str, JsonValue]:
 
 
 def _read(path: Path) -> ModelCard:
-    """Load and validate one file; every problem is named with its place."""
     document = load_file(path)
     return validate(ModelCard, document.data, document.where, ScenarioError)

@@ -13,20 +13,20 @@ from accel_bench.catalog.prices import Price
 from accel_bench.errors import PriceError
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
-"""Size of a catalog; the largest public one has about 3 MB."""
+"""Largest file that is read; the largest public catalog has about 3 MB."""
 
 MAXIMUM_CHARACTERS = 100
 """Length of a name in a catalog."""
 
 MAXIMUM_USD = 1e6
-"""Dollars for an hour that no machine costs."""
+"""Highest price of an hour that is believed."""
 
 NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-"""Columns without which a file is no catalog; `SpotPrice` is read too, others are not."""
+"""Columns that a catalog must have; of others only `SpotPrice` is read."""
 
 
 class Origin(NamedTuple):
-    """What a catalog does not say of itself."""
+    """What a catalog's file does not contain."""
 
     provider: str
     """Whose prices it holds."""
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 class Catalog(NamedTuple):
-    """What was read."""
+    """Prices of a catalog, and the rows that are none."""
 
     prices: list[Price]
     """A price for each instance and region."""
@@ -57,7 +57,7 @@ def read_catalog(
     """Read the rows of a catalog, or of some of its regions and instances only.
 
     Zones of a region become one row with the dearest price, so that no cost comes out too low.
-    Raises PriceError with file and line for anything that is not as it should be.
+    Raises PriceError with file and line for an invalid row.
     """
     found: dict[tuple[str, str, str], Price] = {}
     left_out: dict[str, int] = {}
@@ -76,7 +76,7 @@ def read_catalog(
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each row with the number of its line."""
+    """Yield each row with the number of its line."""
     reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -95,7 +95,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _read_text(path: Path) -> str:
-    """The whole file, when it is one of a catalog's size."""
+    """Return the text of a file of at most `MAXIMUM_BYTES`."""
     try:
         with path.open("rb") as handle:
             raw = handle.read(MAXIMUM_BYTES + 1)
@@ -110,7 +110,7 @@ def _read_text(path: Path) -> str:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Refuse a file with other columns."""
+    """Refuse a file without the needed columns, or with one of them twice."""
     missing = [column for column in NEEDED if column not in header]
     twice = sorted({column for column in header if header.count(column) > 1})
     if missing or twice:
@@ -123,7 +123,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
-    """The price of one row, or why the row is none."""
+    """Return the price of one row, or why the row has none."""
     if not cells["InstanceType"]:
         return "no instance"
     if not cells["AcceleratorName"]:
@@ -154,7 +154,7 @@ _NAMES = ("InstanceType", "AcceleratorName", "Region")
 
 
 def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
-    """A positive number; None for an empty cell, or a column that is not there."""
+    """Return a positive number; None for an empty cell or a missing column."""
     text = cells.get(column, "")
     if not text:
         return None
@@ -169,7 +169,7 @@ def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
 
 
 def _name(cells: Mapping[str, str], column: str, place: str) -> str:
-    """A name that can be printed as it stands."""
+    """Return a name that can be printed; refuse any other."""
     text = cells[column]
     if len(text) > MAXIMUM_CHARACTERS or not text.isprintable():
         raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, which is no name")
@@ -177,7 +177,7 @@ def _name(cells: Mapping[str, str], column: str, place: str) -> str:
 
 
 def _dearest(known: Price, other: Price, place: str) -> Price:
-    """Two zones of one region as one row."""
+    """Merge two zones of a region: the dearer price counts."""
     if (known.device, known.devices) != (other.device, other.devices):
         raise PriceError(
             f"{place}: {other.instance} has {other.devices} x {other.device} here and "

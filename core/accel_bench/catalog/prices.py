@@ -1,4 +1,4 @@
-"""Prices of machines by the hour: the shipped table and the user's own, whose rows win."""
+"""Read hourly prices of machines: the shipped table and the user's own, whose rows win."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Price(Frozen):
     @field_validator("date")
     @classmethod
     def _day(cls, date: str) -> str:
-        """Refuse what is no day; a price of the future would never be stale."""
+        """Refuse an invalid date; a price of the future would never be stale."""
         try:
             day = Date.fromisoformat(date)
         except ValueError:
@@ -73,15 +73,15 @@ class Price(Frozen):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from other rows of its table."""
+        """Provider, instance and region: unique in a table."""
         return self.provider, self.instance, self.region
 
     def age_days(self, today: Date) -> int:
-        """Days since it was the price."""
+        """Return the days since it was the price."""
         return (today - Date.fromisoformat(self.date)).days
 
     def is_stale(self, today: Date) -> bool:
-        """Whether it is too old to be relied on."""
+        """Return whether it is older than `STALE_DAYS`."""
         return self.age_days(today) > STALE_DAYS
 
 
@@ -114,7 +114,7 @@ class PriceEntry(NamedTuple):
 
 
 def user_table_path() -> Path:
-    """Where the user's table is: ACCEL_BENCH_PRICES, else in the configuration folder."""
+    """Return the path of the user's table: ACCEL_BENCH_PRICES, else in the configuration folder."""
     if named := os.environ.get(TABLE_VARIABLE):
         return Path(os.path.expanduser(named))
     configured = os.environ.get("XDG_CONFIG_HOME", "")
@@ -124,7 +124,7 @@ def user_table_path() -> Path:
 
 
 def read_prices() -> list[PriceEntry]:
-    """Both tables together, sorted; a row of the user's replaces the shipped one of the same key.
+    """Return both tables, sorted; a row of the user's replaces the shipped one of the same key.
 
     Raises PriceError (or ScenarioError, for what is no YAML) with file, line and key.
     """
@@ -140,7 +140,7 @@ def read_prices() -> list[PriceEntry]:
 
 
 def shipped_prices() -> list[Price]:
-    """Rows that ship with us or with plugins."""
+    """Return the rows that ship with us or with plugins."""
     rows: list[Price] = []
     for path in find_presets("prices").values():
         document = load_file(path)
@@ -149,7 +149,7 @@ def shipped_prices() -> list[Price]:
 
 
 def user_prices(path: Path) -> list[Price]:
-    """Rows of the user's table; none where there is no file."""
+    """Return the rows of the user's table; none without a file."""
     text = read_table_text(path)
     if not text.strip():
         return []
@@ -158,7 +158,7 @@ def user_prices(path: Path) -> list[Price]:
 
 
 def read_table_text(path: Path) -> str:
-    """The user's table as text; empty where there is no file. Raises PriceError."""
+    """Return the user's table as text; empty without a file. Raises PriceError."""
     try:
         with path.open("rb") as handle:
             raw = handle.read(MAXIMUM_BYTES + 1)
@@ -177,9 +177,9 @@ def find_price(
     provider: str | None = None,
     region: str | None = None,
 ) -> PriceEntry:
-    """The only price of an instance, in one region where it has several. Raises PriceError.
+    """Return the only price of an instance, in one region where it has several. Raises PriceError.
 
-    Where the user's table has the instance, the shipped one is not asked.
+    Where the user's table has the instance, the shipped one is ignored.
     """
     named = [listed for listed in prices if listed.price.instance == instance]
     if not named:
@@ -203,13 +203,13 @@ def find_price(
 
 
 def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
-    """Rows of both, sorted; new ones replace old ones of the same key."""
+    """Return the rows of both, sorted; new ones replace old ones of the same key."""
     rows = {price.key: price for price in (*old, *new)}
     return [rows[key] for key in sorted(rows)]
 
 
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """A table as its file holds it, a row on a line; raises PriceError when it grows too large."""
+    """Return a table as YAML, one row a line. Raises PriceError when it grows too large."""
     rows = (json.dumps(price.model_dump(), ensure_ascii=False) for price in prices)
     text = header + "prices:\n" + "".join(f"  - {row}\n" for row in rows)
     if len(text.encode()) > MAXIMUM_BYTES:
@@ -221,7 +221,7 @@ def table_text(prices: Iterable[Price], header: str = "") -> str:
 
 
 def leading_comments(text: str) -> str:
-    """The comment at the head of a table's file, which a new version keeps."""
+    """Return the comment at the head of a table's file, which a new version keeps."""
     lines = []
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):

@@ -1,5 +1,4 @@
-"""What a machine is and what is installed on it, as far as it can be told without running
-anything heavy."""
+"""Examine the machine and what is installed on it, without importing anything heavy."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class TorchBuild(Frozen):
 
 
 class Compiler(Frozen):
-    """A compiler that would be found."""
+    """A compiler on the path."""
 
     path: str
     """Where it is."""
@@ -51,7 +50,7 @@ class Compiler(Frozen):
 
 
 class Disk(Frozen):
-    """Room for something that grows."""
+    """The free space of one folder."""
 
     path: str
     """The folder, or the nearest one above it that there is."""
@@ -77,7 +76,7 @@ class PluginReport(Frozen):
 
 
 class DeviceReport(Frozen):
-    """One GPU, and what it is doing."""
+    """One GPU and its state."""
 
     gpu: GPU
     """What it is."""
@@ -87,7 +86,7 @@ class DeviceReport(Frozen):
 
 
 class Examination(Frozen):
-    """What `accel-bench doctor` has found."""
+    """The result of `accel-bench doctor`."""
 
     schema_version: int = SCHEMA_VERSION
     """Version of this document's form."""
@@ -146,20 +145,20 @@ def examine(machine: Machine, results: Path) -> Examination:
 
 
 def torch_build() -> TorchBuild | None:
-    """What the installed torch is built for, from its `version.py`, which is read and not run."""
+    """Return what the installed torch is built for, from its `version.py`, which is not run."""
     try:
         found = metadata.distribution("torch")
         text = Path(str(found.locate_file("torch/version.py"))).read_text(encoding="utf8")
-        told = _constants(text)
+        constants = _constants(text)
     except metadata.PackageNotFoundError:
         return None
     except (OSError, ValueError, SyntaxError):
-        told = {}
-    return TorchBuild(version=found.version, cuda=told.get("cuda"), rocm=told.get("hip"))
+        constants = {}
+    return TorchBuild(version=found.version, cuda=constants.get("cuda"), rocm=constants.get("hip"))
 
 
 def _constants(source: str) -> dict[str, str]:
-    """Texts that a module's top level gives to names."""
+    """Return the texts that a module's top level assigns to names."""
     found = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
@@ -170,7 +169,7 @@ def _constants(source: str) -> dict[str, str]:
 
 
 def find_compilers() -> dict[str, Compiler]:
-    """Compilers that would be found; without those that are not there."""
+    """Return the compilers on the path."""
     paths = {
         language: _first_of(os.environ.get(variable), *names)
         for language, (variable, *names) in COMPILERS.items()
@@ -189,7 +188,7 @@ def _first_of(*names: str | None) -> str | None:
 
 
 def _version_of(program: str) -> str:
-    """The line in which a compiler says its version; nvcc's first line is its name alone."""
+    """Return the line of a compiler's output that has its version; nvcc's first is its name."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -206,7 +205,7 @@ def _version_of(program: str) -> str:
 
 
 def _plugins() -> tuple[PluginReport, ...]:
-    """From metadata alone: a broken module is found by `plugins check`."""
+    """List plugins from metadata alone; `plugins check` imports them."""
     doubled = duplicates()
     return tuple(
         PluginReport(
@@ -229,7 +228,7 @@ def _devices(machine: Machine, state: MachineState) -> tuple[DeviceReport, ...]:
 
 
 def _disks(results: Path) -> dict[str, Disk]:
-    """Results and caches, temporary files, and downloaded models, in transformers' own words."""
+    """Return the space for results and caches, temporary files, and downloaded models."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     models = os.environ.get("HF_HOME") or str(Path(cache) / "huggingface")
     folders = {"results": results, "temporary": Path(tempfile.gettempdir()), "models": Path(models)}
@@ -237,7 +236,7 @@ def _disks(results: Path) -> dict[str, Disk]:
 
 
 def _disk(path: Path) -> Disk:
-    """Room where a folder is, or would be made."""
+    """Return the free space where a folder is, or would be made."""
     there = path.absolute()
     try:
         while not there.exists() and there != there.parent:

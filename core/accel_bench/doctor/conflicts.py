@@ -1,4 +1,4 @@
-"""What of the software that is installed here does not go together, from metadata alone."""
+"""Find installed software that does not work together, from metadata alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench.plugins.registry import unmet_requirement
 
 
 class Conflict(Frozen):
-    """Something that is so here."""
+    """A rule that holds here."""
 
     found: dict[str, str]
     """Versions of what it is about, by name; empty for what is not installed."""
@@ -26,7 +26,7 @@ class Conflict(Frozen):
 
 
 def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:
-    """What does not go together: known pairs, versions that a library rules out, torch's build.
+    """Return the conflicts: known pairs, versions that a library rules out, torch's build.
 
     `torch_cuda` is the CUDA version that torch is built for; None for a build without CUDA.
     """
@@ -38,12 +38,12 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
-    """What is no fault, but changes plain stacks too, since it is installed."""
+    """Return what changes every stack as soon as it is installed, without being a fault."""
     return tuple(_findings(read_libraries().changes_every_stack))
 
 
 def _findings(rules: Iterable[Rule]) -> Iterator[Conflict]:
-    """Those of the rules that hold here."""
+    """Yield a conflict for each rule that holds here."""
     for rule in rules:
         if _holds(rule):
             yield Conflict(found=_versions(rule), because=rule.because, do=rule.do)
@@ -63,7 +63,7 @@ def _versions(rule: Rule) -> dict[str, str]:
 
 
 def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
-    """Requirements of installed libraries that are not met: `pip check` for those that matter."""
+    """Yield unmet requirements of the known libraries, like `pip check`."""
     for name in names:
         try:
             requires = metadata.requires(name) or ()
@@ -80,7 +80,7 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
 
 
 def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]:
-    """A torch that cannot use the GPUs that are here."""
+    """Yield a conflict for a torch that cannot use the GPUs of this machine."""
     if not machine.gpus:
         return
     torch = machine.versions.get("torch", "")
@@ -100,6 +100,6 @@ def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]
 
 
 def _major(version: str) -> int:
-    """A driver runs what is built for any minor version of its CUDA."""
+    """Return the major version: a driver runs every minor version of its CUDA."""
     first = version.partition(".")[0]
     return int(first) if first.isdigit() else 0

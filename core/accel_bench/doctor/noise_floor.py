@@ -1,4 +1,4 @@
-"""The noise floor of this machine: one stack measured against itself, as any two stacks are."""
+"""Measure the noise floor of this machine: one stack compared with itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOO_NOISY = 0.5
 
 
 class NoiseFloor(Frozen):
-    """How far apart identical code came out. Null where it could not be measured."""
+    """The measured difference of identical code; null where it could not be measured."""
 
     pairs: int
     """Rounds in which both completed."""
@@ -56,7 +56,7 @@ class NoiseFloor(Frozen):
 
 
 def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
-    """Measure it through the ordinary machinery, in a results folder that is thrown away.
+    """Measure the noise floor by an ordinary run, in a results folder that is removed.
 
     Takes `DURATION`. Raises ScenarioError or PluginError where not even that can be planned.
     """
@@ -81,7 +81,7 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
 
 
 def not_measured(reason: str) -> NoiseFloor:
-    """What stands there where it could not be measured."""
+    """Return the noise floor that could not be measured, with the reason."""
     return NoiseFloor(
         pairs=0,
         ratio=None,
@@ -95,7 +95,7 @@ def not_measured(reason: str) -> NoiseFloor:
 def noise_of(
     first: ExperimentSummary, again: ExperimentSummary, load: tuple[str, ...]
 ) -> NoiseFloor:
-    """What two rows say that ought to be equal."""
+    """Return the noise floor from two rows that ought to be equal."""
     reasons = [f"{row.stack}: {reason}" for row in (first, again) for reason in row.reasons]
     spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
     found = [spread for spread in spreads if spread is not None]
@@ -111,7 +111,7 @@ def noise_of(
 
 
 def _words(again: ExperimentSummary) -> str:
-    """What the comparison of a stack with itself means to whoever compares others here."""
+    """Return what the comparison of a stack with itself means for other comparisons."""
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
     said = (
@@ -129,7 +129,7 @@ def _words(again: ExperimentSummary) -> str:
 
 
 def _visible(pairs: int, effect: float) -> str:
-    """What can be told apart here."""
+    """Return the smallest difference that can be seen here."""
     if effect > TOO_NOISY:
         return (
             "It is too noisy here just now to compare anything: with so many pairs a stack would "
@@ -142,7 +142,7 @@ def _visible(pairs: int, effect: float) -> str:
 
 
 def _load_before(machine: Machine) -> tuple[str, ...]:
-    """A word on what else ran when it began."""
+    """Return a note on the load when it began."""
     if machine.load_average is None or machine.load_average < machine.cores / 2:
         return ()
     load = f"load average {machine.load_average:.1f} on {machine.cores} cores"

@@ -1,4 +1,4 @@
-"""What every model of ours has in common: frozen, strict, documented, nothing extra."""
+"""Base of all our pydantic models: frozen, strict, documented, no extra keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PositiveInt: TypeAlias = Annotated[int, Field(gt=0)]
 
 
 class Frozen(BaseModel):
-    """A value: it cannot be changed, and a key that it does not know is an error."""
+    """Base of a model that cannot be changed and refuses unknown keys."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Former names of fields, for a hint where one is still used."""

@@ -1,4 +1,4 @@
-"""A parsed file: plain values, and the place where each of them stands."""
+"""The result of parsing a file: plain values, and the line and column of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Location = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file, with the place of every value."""
+    """A parsed file, with the line and column of every value."""
 
     source: str
     """The file's name, or what else the text came from."""
@@ -29,7 +29,7 @@ class Document:
     """Line and column, from 1, of each key or list item."""
 
     def where(self, location: Location) -> str:
-        """`file:line:column` of a value, or of the nearest enclosing one that is known."""
+        """Return `file:line:column` of a value, or of the nearest enclosing one that is known."""
         for length in range(len(location), 0, -1):
             if mark := self.marks.get(tuple(location[:length])):
                 return f"{self.source}:{mark[0]}:{mark[1]}"
@@ -37,12 +37,12 @@ class Document:
 
 
 def place(text: str, position: int) -> tuple[int, int]:
-    """Line and column, from 1, of a position in a text."""
+    """Return the line and column, from 1, of a position in a text."""
     return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words for a message."""
+    """Return the type of a value in words for a message."""
     return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
         type(value).__name__, f"a {type(value).__name__}"
     )

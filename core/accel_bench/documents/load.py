@@ -91,7 +91,7 @@ def _read_text(path: Path) -> str:
 
 
 class _Builder:
-    """Build plain values from YAML's events; nothing is entered before it was checked."""
+    """Build plain values from YAML's events, each checked before its children are read."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -175,7 +175,7 @@ class _Builder:
         return self._characters(event)
 
     def _characters(self, event: Any) -> str:
-        """A scalar as it is written; an escape can still put a NUL into it."""
+        # An escape can still put a NUL into it.
         if "\0" in event.value:
             self._fail(event.start_mark, "holds a NUL character")
         return str(event.value)

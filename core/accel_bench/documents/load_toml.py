@@ -1,4 +1,4 @@
-"""Read TOML with the same limits as YAML, and find out where its keys stand."""
+"""Read TOML with the same limits as YAML, and find the line and column of its keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_toml(text: str, source: str) -> Document:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Find where each `[table]`, `[[table]]` and `key =` stands; inline tables are not looked into.
+    """Find the place of each `[table]`, `[[table]]` and `key =`; inline tables are skipped.
 
     A line of a list can look like a header, so a header has to be in the data too.
     """
@@ -73,12 +73,12 @@ def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
 
 
 def _path(text: str) -> Location:
-    """The parts of a dotted key; a quoted part may hold dots."""
+    """Split a dotted key into its parts; a quoted part may hold dots."""
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
 
 
 def _check_plain(document: Document, value: Any, location: Location) -> None:
-    """Refuse what TOML can say and a scenario cannot."""
+    """Refuse values that TOML has and a scenario does not."""
     if problem := _not_plain(value, location):
         raise ScenarioError(f"{document.where(location)}: {problem}")
     if isinstance(value, dict):
@@ -91,7 +91,7 @@ def _check_plain(document: Document, value: Any, location: Location) -> None:
 
 
 def _not_plain(value: Any, location: Location) -> str | None:
-    """What is wrong with a value: dates, infinities, endless numbers, endless nesting."""
+    """Return what is wrong with a value: a date, infinity, too many digits or levels."""
     if len(location) > MAXIMUM_DEPTH:
         return f"nested deeper than {MAXIMUM_DEPTH} levels"
     if not isinstance(value, dict | list | str | int | float):

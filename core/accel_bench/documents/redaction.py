@@ -1,4 +1,4 @@
-"""Take secrets out of everything that is written down, and nothing else."""
+"""Redact secrets in everything that is written, and nothing else."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _PRIVATE_KEY = re.compile(
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable, key or flag of that name holds a secret.
+    """Return whether a variable, key or flag of that name holds a secret.
 
     `HF_TOKEN`, `--api-key` and `accessToken` do; `pad_token`, `tokens_per_second` and `TOKEN_FILE`
     do not.
@@ -86,14 +86,14 @@ def looks_secret(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replaces secrets by `[redacted]`: known values, and what is known by its shape."""
+    """Replace secrets by `[redacted]`: known values, and texts of a known shape."""
 
     secrets: tuple[str, ...] = ()
     """Every spelling of the known values, the longest first."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
-        """Know the values of the variables whose names look secret."""
+        """Make a redactor of the values of all variables whose names look secret."""
         values = (value for name, value in environ.items() if looks_secret(name))
         return cls(_spellings(value.strip() for value in values))
 
@@ -152,25 +152,25 @@ class Redactor:
         return self.redact(argument)
 
     def _entry(self, key: str, value: Any) -> Any:
-        """Redact a mapping's value, for its key's sake or its own."""
+        """Redact a value of a mapping, by its key or by its shape."""
         if isinstance(value, str) and _is_secret(key, value):
             return REDACTED
         return self.redact_value(value)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
-    """Whether a named text is a secret; `<pad>` and `[PAD]` are a tokenizer's in any case."""
+    """Return whether a named text is a secret; `<pad>` and `[PAD]` are a tokenizer's."""
     return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """Keep a flag or variable as it stands, less its value when that is a secret."""
+    """Redact the value of a flag or variable when it is a secret."""
     name, between, value = found.groups()
     return f"{name}{between}{REDACTED}" if _is_secret(name, value) else found[0]
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """The values as they are, and as URLs, JSON and Python spell them; also long lines of them."""
+    """Return values and their long lines as they are, and as URLs, JSON and Python write them."""
     found: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:

@@ -1,4 +1,4 @@
-"""Validate plain data with our models, and say what is wrong where it stands."""
+"""Validate plain data with our models; an error names file, line and key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validate(
 def _line(
     model: type[BaseModel], problem: Any, where: Callable[[Location], str], context: str
 ) -> str:
-    """One problem in one line: place, key, what is wrong, what was given."""
+    """Format one problem in one line: place, key, what is wrong, what was given."""
     location = tuple(part for part in problem["loc"] if not _is_internal(part))
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
@@ -65,7 +65,7 @@ def _is_internal(part: str | int) -> bool:
 
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Names of the fields of the model at a path, or of the nearest enclosing model."""
+    """Return the names of the fields of the model at a path, or of the nearest enclosing one."""
     return _fields(_model_at(model, location))
 
 
@@ -74,7 +74,7 @@ def _fields(model: Any) -> list[str]:
 
 
 def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> Any:
-    """The model at a path, or the nearest enclosing one."""
+    """Return the model at a path, or the nearest enclosing one."""
     here: Any = model
     for part in location:
         fields = getattr(here, "model_fields", {})

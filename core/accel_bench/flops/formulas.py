@@ -1,4 +1,4 @@
-"""FLOPs for one token, from a workload: pure formulas, a multiplication and an addition being two.
+"""Compute the FLOPs of one token from a workload; a multiplication and an addition are two.
 
 A matrix costs 2 x rows x columns forward, as much again for the gradient of its input where
 something before it trains, and as much again for its own gradient where it trains itself: 6, 4 or 2
@@ -23,18 +23,18 @@ class ByConvention(Frozen):
     """All scores are counted, as in older tables and in torch's own counter."""
 
     def times(self, factor: float) -> ByConvention:
-        """Both figures multiplied by a factor."""
+        """Return both figures multiplied by a factor."""
         return ByConvention(causal=self.causal * factor, non_causal=self.non_causal * factor)
 
     def plus(self, other: ByConvention) -> ByConvention:
-        """Both figures added to another's."""
+        """Return the sum of both figures with another's."""
         return ByConvention(
             causal=self.causal + other.causal, non_causal=self.non_causal + other.non_causal
         )
 
 
 def model_flops(workload: Workload, length: float) -> ByConvention:
-    """FLOPs for one token of a sequence of `length` tokens: forward and backward, once each.
+    """Return the FLOPs of one token of a sequence of `length` tokens: forward and backward once.
 
     Where all trains, 12 x layers x heads x head size x length of them are attention's, non-causal,
     and half of that causal.
@@ -46,9 +46,9 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
 
 
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
-    """FLOPs that activation checkpointing adds for one token: the products computed again.
+    """Return the FLOPs that activation checkpointing adds for one token.
 
-    None where it is not known of all products whether they are.
+    None where it is not known whether some product is recomputed.
     """
     again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
     if None in again:
@@ -61,33 +61,33 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
 
 
 def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
-    """Model FLOPs and recomputation together: what HFU counts for one token.
+    """Return model FLOPs plus recomputation for one token, as HFU counts them.
 
-    What a fused attention kernel computes again inside of itself is not in it. None where it is not
-    known what is computed again.
+    Recomputation inside a fused attention kernel is not counted. None where it is not known what is
+    recomputed.
     """
     again = recomputed_flops(workload, length)
     return None if again is None else model_flops(workload, length).plus(again)
 
 
 def forward_flops(matmul: Matmul) -> float:
-    """FLOPs of the forward products of one kind of matrix, for one token."""
+    """Return the forward FLOPs of one kind of matrix for one token."""
     return 2 * matmul.rows * matmul.columns * matmul.count * matmul.share
 
 
 def matmul_flops(matmul: Matmul) -> float:
-    """FLOPs of one kind of matrix, forward and backward, for one token."""
+    """Return the forward and backward FLOPs of one kind of matrix for one token."""
     return forward_flops(matmul) * (1 + matmul.input_needs_gradient + matmul.trains)
 
 
 def attention_forward_flops(attention: Attention, seen: float) -> float:
-    """FLOPs of the scores and of the weighted values, for one token that sees `seen` others."""
+    """Return the forward FLOPs of attention for one token that sees `seen` others."""
     sizes = attention.query_size + attention.value_size
     return 2 * attention.heads * attention.count * seen * sizes
 
 
 def attention_flops(attention: Attention, seen: float) -> float:
-    """FLOPs of attention, forward and backward, for one token that sees `seen` others.
+    """Return the forward and backward FLOPs of attention for one token that sees `seen` others.
 
     Backward, the gradient of the weights is a product with the values, needed where queries or keys
     need a gradient; queries, keys and values are one product each.
@@ -101,9 +101,10 @@ def attention_flops(attention: Attention, seen: float) -> float:
 
 
 def visible(attention: Attention, length: float) -> float:
-    """Tokens that a token sees on average without the causal mask: twice what it sees with it.
+    """Return the mean number of tokens that a token sees without the causal mask.
 
-    A window of w tokens is a band of w on both sides of the diagonal, so 2 w - w x w / length.
+    Twice what it sees with the mask. A window of w tokens is a band of w on both sides of the
+    diagonal, so 2 w - w x w / length.
     """
     window = attention.window
     if window is None or window >= length:
@@ -112,5 +113,4 @@ def visible(attention: Attention, length: float) -> float:
 
 
 def _with_attention(products: float, attention: float) -> ByConvention:
-    """Add attention to the rest, whole and halved."""
     return ByConvention(causal=products + attention / 2, non_causal=products + attention)

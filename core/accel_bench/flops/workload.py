@@ -1,4 +1,4 @@
-"""What a model computes for a token: its matmuls and its attention, and what trains of them."""
+"""The workload of a model for one token: its matmuls and attention, and which of them train."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Workload(Frozen):
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights that are multiplied with tokens: no embedding, no norm, no bias."""
+        """Number of weights in matmuls: no embedding, no norm, no bias."""
         return sum(m.rows * m.columns * m.count for m in self.matmuls)
 
     @property
     def active_matmul_parameters(self) -> int:
-        """Those of them that one token is multiplied with: fewer where there are experts."""
+        """Number of those that one token is multiplied with: fewer with experts."""
         return round(sum(m.rows * m.columns * m.count * m.share for m in self.matmuls))

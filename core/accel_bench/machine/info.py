@@ -1,4 +1,4 @@
-"""The machine and what is installed on it, read without torch. Read, never set."""
+"""Describe the machine and what is installed on it, without torch; nothing is changed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GPU(Frozen):
 
 
 class Machine(Frozen):
-    """What a result needs to be read later, on another machine."""
+    """The description of a machine that is stored with every result."""
 
     host: str
     """Host name."""
@@ -134,20 +134,20 @@ def read_machine() -> Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on; in a container they can be fewer than there are."""
+    """Return the number of cores that this process may run on; a container can have fewer."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of those distributions that are installed; of a checkout with its commit."""
+    """Return the versions of installed distributions by name; of a checkout with its commit."""
     found = {name: distribution_version(name) for name in names}
     return {name: version for name, version in found.items() if version}
 
 
 def _processor() -> str:
-    """The CPU's model name where the system says it."""
+    """Return the CPU's model name where the system gives one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -157,13 +157,13 @@ def _processor() -> str:
 
 
 def _c_compiler() -> str | None:
-    """The compiler that the environment names, else the first usual one on the path."""
+    """Return the compiler that the environment names, else the first usual one on the path."""
     names = [os.environ.get("CC"), "cc", "gcc", "clang"]
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
-    """Ask NVML for driver, CUDA version and devices; nothing where there is no driver.
+    """Read driver, CUDA version and devices from NVML; nothing without a driver.
 
     A device that is lost or denied is left out, as CUDA leaves it out.
     """
@@ -179,7 +179,7 @@ def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPU | None:
-    """Describe one device; None for one that does not answer."""
+    """Describe one device; None for one that does not respond."""
     try:
         name = device.ask("GetName")
         memory = device.ask("GetMemoryInfo")

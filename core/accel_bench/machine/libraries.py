@@ -1,4 +1,4 @@
-"""Libraries that change how a model runs: a shipped list, and what is known of pairs of them."""
+"""Read the shipped list of libraries that change how a model runs, and their conflicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Library(Frozen):
 
 
 class Rule(Frozen):
-    """What is known of distributions that are installed together."""
+    """A known effect of distributions that are installed together."""
 
     when: tuple[str, ...] = Field(min_length=1)
     """Requirements (PEP 508) that are all met where the rule holds."""
@@ -33,14 +33,14 @@ class Rule(Frozen):
     """Requirements of which at least one is not met where it holds; empty asks for none."""
 
     because: str = Field(min_length=1)
-    """What is so then, in a sentence."""
+    """The effect, in a sentence."""
 
     do: str = Field(min_length=1)
     """What helps."""
 
 
 class Libraries(Frozen):
-    """What `sample_configurations/libraries.yaml` holds."""
+    """The content of `sample_configurations/libraries.yaml`."""
 
     libraries: tuple[Library, ...]
     """Libraries to look for."""
@@ -60,10 +60,10 @@ def read_libraries() -> Libraries:
 
 
 def accelerator_modules() -> tuple[str, ...]:
-    """Modules whose import alone can change how a model runs, sorted."""
+    """Return the modules whose import alone can change how a model runs, sorted."""
     return tuple(sorted({name for one in read_libraries().libraries for name in one.modules}))
 
 
 def known_distributions() -> tuple[str, ...]:
-    """Names by which the libraries are installed, sorted."""
+    """Return the names by which the libraries are installed, sorted."""
     return tuple(sorted(one.distribution for one in read_libraries().libraries))

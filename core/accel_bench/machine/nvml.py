@@ -1,5 +1,4 @@
-"""NVIDIA's management library: its devices, found by uuid, and one question to one device at a
-time.
+"""Query NVIDIA's management library (NVML): devices by uuid, one value at a time.
 
 Plugins import it as `accel_bench.nvml`; it may change before 1.0.
 """
@@ -37,7 +36,7 @@ UUID_PREFIX = "GPU-"
 
 
 class NoReadingError(AccelBenchError):
-    """NVML, or a device, that should answer does not: missing, denied or lost."""
+    """NVML or a device does not respond: missing, denied or lost."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,18 @@ class NVMLDevice:
     """NVML's handle."""
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """What `nvmlDevice<question>` answers; None where device or driver know no answer.
+        """Return `nvmlDevice<question>`; None where device or driver do not support it.
 
-        Raises NoReadingError when the answer is refused or the device does not respond.
+        Raises NoReadingError when it is denied or the device does not respond.
         """
         return _call(getattr(library(), f"nvmlDevice{question}"), self.handle, *arguments)
 
 
 class Devices(NamedTuple):
-    """What NVML lists."""
+    """The devices that NVML lists."""
 
     found: tuple[NVMLDevice, ...] = ()
-    """Devices that answer, by NVML's index."""
+    """Devices that respond, by NVML's index."""
 
     problems: tuple[str, ...] = ()
     """Why others do not."""
@@ -76,7 +75,7 @@ class Devices(NamedTuple):
 
 @cache
 def library() -> Any:
-    """The bindings, initialised; they stay so until the program ends.
+    """Return the bindings, initialised until the program ends.
 
     Opening them takes seconds where the driver keeps no state between clients, and then the first
     reading of every run would come too late. Raises NoReadingError.
@@ -88,7 +87,7 @@ def library() -> Any:
 
 
 def devices() -> Devices:
-    """All devices of this machine. Raises NoReadingError when NVML itself does not answer."""
+    """Return all devices. Raises NoReadingError when NVML itself does not respond."""
     nvml = library()
     found, problems = [], []
     for index in range(_call(nvml.nvmlDeviceGetCount) or 0):
@@ -100,21 +99,21 @@ def devices() -> Devices:
 
 
 def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
-    """The device of that uuid, as NVML or as torch writes it; None when it is not there."""
+    """Return the device of a uuid, as NVML or torch write it; None when it is not there."""
     wanted = uuid.removeprefix(UUID_PREFIX).lower()
     same = [one for one in among if one.uuid.removeprefix(UUID_PREFIX).lower() == wanted]
     return same[0] if wanted and same else None
 
 
 def clock_limit_mask(device: NVMLDevice) -> int | None:
-    """What holds a device's clocks down, as bits; older drivers know the older name alone."""
+    """Return what limits a device's clocks, as bits; older drivers have the older name."""
     mask = device.ask("GetCurrentClocksEventReasons")
     mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
     return None if mask is None else int(mask)
 
 
 def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
-    """Processes that compute on a device; None where it does not tell."""
+    """Return the processes that compute on a device; None where it does not support that."""
     found = device.ask("GetComputeRunningProcesses")
     if found is None:
         return None
@@ -127,7 +126,7 @@ def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
 def visible_devices(
     listed: Devices, environment: Mapping[str, str]
 ) -> tuple[NVMLDevice, ...] | None:
-    """Devices that CUDA shows to a process with that environment, in CUDA's order.
+    """Return the devices that CUDA shows to a process with that environment, in CUDA's order.
 
     None where NVML cannot tell: CUDA's own order puts the fastest first, a lost device shifts
     numbers, and an instance of a partitioned device (MIG) is no device of its own here.
@@ -135,11 +134,11 @@ def visible_devices(
     by_bus = sorted(listed.found, key=lambda device: device.bus)
     ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(by_bus) == 1
     countable = ordered and not listed.problems
-    asked = environment.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
+    entries = environment.get("CUDA_VISIBLE_DEVICES")
+    if entries is None:
         return tuple(by_bus) if countable else None
     shown = []
-    for entry in (entry.strip() for entry in asked.split(",")):
+    for entry in (entry.strip() for entry in entries.split(",")):
         if entry.startswith("MIG-") or (entry.isdigit() and not countable):
             return None
         device = _entry(by_bus, entry)
@@ -151,7 +150,7 @@ def visible_devices(
 
 
 def read(function: Callable[[], Any]) -> Any:
-    """What NVML answers to a question about the system; None where it does not."""
+    """Return a value of the system from NVML; None where it does not respond."""
     try:
         return _call(function)
     except NoReadingError:
@@ -159,12 +158,12 @@ def read(function: Callable[[], Any]) -> Any:
 
 
 def text(value: bytes | str) -> str:
-    """Older bindings give bytes."""
+    """Return text; older bindings give bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _program(pid: int) -> str:
-    """Name of a program, without its arguments, which can hold secrets."""
+    """Return a program's name, without its arguments, which can hold secrets."""
     import psutil
 
     try:
@@ -174,7 +173,7 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """The device of one entry of CUDA_VISIBLE_DEVICES: a number, or the start of a uuid."""
+    """Return the device of an entry of CUDA_VISIBLE_DEVICES: a number or the start of a uuid."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
     same = [one for one in by_bus if entry and one.uuid.startswith(entry)]
@@ -193,7 +192,7 @@ def _device(nvml: Any, index: int) -> NVMLDevice:
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML: None where it knows no answer. Raises NoReadingError for any other refusal."""
+    """Call NVML; None where it is not supported. Raises NoReadingError for any other error."""
     import pynvml
 
     unknown = (
@@ -212,7 +211,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _reason(pynvml: Any, code: int, said: str) -> str:
-    """What is wrong, in a word of ours before NVML's own."""
+    """Return what is wrong: our words before NVML's own."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",

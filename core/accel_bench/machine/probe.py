@@ -1,5 +1,4 @@
-"""Read the machine's state in the parent, before and after every attempt, without torch; never set
-it."""
+"""Read the state of the machine before and after every attempt, without torch; set nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from accel_bench.machine.nvml import (
 from accel_bench.machine.state import CPUState, GPUState, MachineState, limits_in
 
 ANSWER_SECONDS = 10.0
-"""A driver that has not answered after this long hangs, as one with a lost device may."""
+"""Seconds after which a driver is taken to hang, as one with a lost device may."""
 
 SETTLE_SECONDS = 2.0
 """How long NVML may still list a process that has ended."""
@@ -38,7 +37,7 @@ def read_state(gpus: bool) -> MachineState:
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """The same after a run: NVML may list the ranks' processes a little longer than they live."""
+    """Read the state after a run, once NVML no longer lists processes that have ended."""
     known = {process.pid for state in (before.gpus if before else ()) for process in state.foreign}
     until = time.monotonic() + SETTLE_SECONDS
     state = read_state(gpus)
@@ -51,7 +50,7 @@ def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
 
 
 def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Every device that answers, and why others do not."""
+    """Read every device that responds; the texts say why others do not."""
     try:
         listed = devices()
     except NoReadingError as error:
@@ -60,7 +59,7 @@ def _read_gpus() -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
 
 
 def _read_gpu(device: NVMLDevice) -> GPUState:
-    """One device; each reading stands alone, so that one refusal costs no other."""
+    """Read one device; a value that is denied leaves the others."""
     import pynvml
 
     problems: list[str] = []
@@ -103,7 +102,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
 
 
 def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
-    """What can be read; None, and a line among the problems, for what is refused."""
+    """Return the value; None, and a line in `problems`, when it is denied."""
     try:
         return read()
     except NoReadingError as error:
@@ -121,7 +120,7 @@ def _limited(violation: Any) -> float | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process is this program, or was started by it."""
+    """Return whether a process is this program or was started by it."""
     import psutil
 
     try:
@@ -133,7 +132,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _read_cpu() -> CPUState:
-    """The host's counters, from /proc where there is one."""
+    """Read the counters of the host."""
     import psutil
 
     spent = psutil.cpu_times()
@@ -155,8 +154,7 @@ def _read_cpu() -> CPUState:
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and of its children; a child counts once it has been waited
-    for."""
+    """Return the CPU seconds of this process and of the children that it has waited for."""
     import psutil
 
     spent = psutil.Process().cpu_times()
@@ -169,7 +167,7 @@ def _governors() -> tuple[str, ...]:
 
 
 def _frequency() -> float | None:
-    """Mean frequency of the cores; some systems, virtual ones among them, show none."""
+    """Return the mean frequency of the cores; None on some, mostly virtual, systems."""
     import psutil
 
     try:
@@ -189,7 +187,7 @@ def _read(path: Path) -> str:
 def _within(
     seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Read in a thread of its own, which is left behind when the driver does not answer."""
+    """Read in a thread of its own, which is abandoned when the driver does not respond."""
     answers: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
     thread = threading.Thread(target=lambda: answers.append(read()), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Memory of this process as it is now and as it was at its peak: resident, and torch's on a GPU."""
+"""Read the current and peak memory of this process: resident, and torch's on a GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 PEAK_RESIDENT = Path("/proc/self/status")
-"""Linux: says the largest resident memory since it was last forgotten, as `VmHWM`."""
+"""Linux: holds the peak resident memory since its last reset, as `VmHWM`."""
 
 FORGET_PEAK = Path("/proc/self/clear_refs")
-"""Linux: takes a 5 to forget that peak."""
+"""Linux: a 5 written here resets that peak."""
 
 DEVICE_READINGS = {
     "device_allocated_bytes": "allocated_bytes.all.current",
@@ -25,7 +25,7 @@ DEVICE_READINGS = {
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process in bytes, or None where the system does not say."""
+    """Return the resident memory of this process in bytes; None where it cannot be read."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -34,7 +34,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_resident_bytes() -> int | None:
-    """Largest resident memory since the peak was last forgotten; None where nobody says it."""
+    """Return the peak resident memory since its last reset; None where it cannot be read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in PEAK_RESIDENT.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -43,9 +43,9 @@ def peak_resident_bytes() -> int | None:
 
 
 def device_bytes() -> dict[str, int]:
-    """What torch's allocator of the current GPU holds; empty where torch has not started one.
+    """Return the readings of torch's allocator on the current GPU; empty where it has none.
 
-    This waits for nothing: the allocator's books are kept on the host.
+    Does not synchronise: the allocator's statistics are kept on the host.
     """
     cuda = _started_cuda()
     if cuda is None:
@@ -55,7 +55,7 @@ def device_bytes() -> dict[str, int]:
 
 
 def reset_peak_memory() -> bool:
-    """Start to look for peaks anew; return whether that of the resident memory was forgotten."""
+    """Reset the peaks; return whether that of the resident memory could be reset."""
     if (cuda := _started_cuda()) is not None:
         cuda.reset_peak_memory_stats()
     try:
@@ -66,7 +66,7 @@ def reset_peak_memory() -> bool:
 
 
 def _started_cuda() -> Any:
-    """`torch.cuda` where this process has begun to use it; looking starts nothing."""
+    """Return `torch.cuda` where this process has initialised it; initialise nothing."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None

@@ -1,4 +1,4 @@
-"""Which code a distribution really is: its version, with the commit when it is a checkout."""
+"""Read the version of installed distributions, with the commit of a checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlparse
 
 @cache
 def distribution_version(name: str) -> str:
-    """Version of an installed distribution; `0.1.0+commit[.dirty-hash]` when it is editable.
+    """Return the version of a distribution; `0.1.0+commit[.dirty-hash]` when it is editable.
 
     Returns an empty string for one that is not installed.
     """
@@ -29,7 +29,7 @@ def distribution_version(name: str) -> str:
 
 @cache
 def git_state(folder: Path) -> str:
-    """Commit of a checkout, with a hash of what differs from it; empty without git."""
+    """Return a checkout's commit, with a hash of uncommitted changes; empty without git."""
     commit = _git(folder, "rev-parse", "--short=10", "HEAD").strip()
     if not commit:
         return ""
@@ -45,7 +45,7 @@ def git_state(folder: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """SHA-256 of a file's content; empty for one that cannot be read."""
+    """Return the SHA-256 of a file; empty for one that cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -54,7 +54,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def _sources_digest(folder: Path) -> str:
-    """Digest of a folder's Python sources, which tells code apart that git does not know."""
+    """Return a digest of a folder's Python sources, for code that git does not track."""
     sources = sorted(path for path in folder.rglob("*.py") if ".venv" not in path.parts)
     found = hashlib.sha256()
     for path in sources:
@@ -63,7 +63,7 @@ def _sources_digest(folder: Path) -> str:
 
 
 def _editable_folder(found: metadata.Distribution) -> Path | None:
-    """Folder of an editable install, from the record that the installer left."""
+    """Return the folder of an editable install, from the installer's record."""
     try:
         record = json.loads(found.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -74,7 +74,7 @@ def _editable_folder(found: metadata.Distribution) -> Path | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Output of a git command that only reads; empty when it fails or git is not there."""
+    """Return the output of a git command; empty when it fails or there is no git."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

@@ -1,4 +1,4 @@
-"""What the machine is doing at one moment: clocks, heat, power, errors, foreign processes, load."""
+"""The state of the machine at one moment: clocks, heat, power, errors, processes, load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK_LIMITS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""NVML's bits for what holds clocks down."""
+"""NVML's bits for what limits clocks."""
 
 
 THROTTLING = ("hw_power_brake", "hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown")
@@ -41,7 +41,7 @@ class GPUProcess(Frozen):
 
 
 class GPUState(Frozen):
-    """One device. Null stands for what the device or its driver does not tell."""
+    """The state of one device; null is what the device or its driver does not give."""
 
     uuid: str
     """What tells it from every other one."""
@@ -62,13 +62,13 @@ class GPUState(Frozen):
     """The same for the memory."""
 
     clock_limits: tuple[str, ...] | None = None
-    """What holds the clocks down at this moment, in the words of `CLOCK_LIMITS`."""
+    """What limits the clocks at this moment, in the words of `CLOCK_LIMITS`."""
 
     power_limited_seconds: float | None = None
-    """Seconds since the driver was loaded in which power held the clocks down."""
+    """Seconds since the driver was loaded in which power limited the clocks."""
 
     thermal_limited_seconds: float | None = None
-    """Seconds since the driver was loaded in which heat held the clocks down."""
+    """Seconds since the driver was loaded in which heat limited the clocks."""
 
     temperature_celsius: int | None = None
     """Temperature of the chip."""
@@ -105,7 +105,7 @@ class GPUState(Frozen):
 
 
 class CPUState(Frozen):
-    """The host. Counters run since it was started; a share is the ratio of two differences."""
+    """The state of the host. Counters run since its start; compare two states for a fraction."""
 
     load_average: float | None = None
     """Load of the last minute: processes that run or wait."""
@@ -152,22 +152,22 @@ class MachineState(Frozen):
 
 
 def used_by(state: MachineState, uuids: Iterable[str]) -> tuple[GPUState, ...]:
-    """Those devices of a state; their uuids as torch or as NVML writes them."""
+    """Return the devices of these uuids, as torch or NVML write them."""
     wanted = {uuid.removeprefix("GPU-").lower() for uuid in uuids}
     return tuple(one for one in state.gpus if one.uuid.removeprefix("GPU-").lower() in wanted)
 
 
 def limits_in(mask: int) -> tuple[str, ...]:
-    """NVML's bits in words; an unknown bit by its number."""
+    """Return NVML's bits in words; an unknown bit by its number."""
     bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
     return tuple(CLOCK_LIMITS.get(bit, f"limit_{bit:#x}") for bit in bits)
 
 
 def foreign_reason(pid: int, name: str, uuid: str) -> str:
-    """The reason for a process on a device that is not ours."""
+    """Return the reason for a process on a device that is not ours."""
     return f"foreign_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 
 def throttled(limits: Iterable[str]) -> tuple[str, ...]:
-    """Those of a device's limits that no device should meet."""
+    """Return those of a device's limits that mean throttling."""
     return tuple(limit for limit in limits if limit in THROTTLING)

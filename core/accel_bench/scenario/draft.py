@@ -103,7 +103,7 @@ class Draft:
             self.places[(*stack, "use", *location[2:])] = self.places[location]
 
     def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
-        """Read a named stack: beside the file, else from the samples."""
+        """Read a named stack: beside the file, else from the presets."""
         known = find_presets("stacks")
         if self.folder is not None:
             beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]

@@ -1,4 +1,4 @@
-"""The results database: add results, read them back, and never overwrite or lose one."""
+"""Store results, and read them back; none is ever overwritten or lost."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Store:
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
-        """Sound results by start, round, position, attempt; `rows` has the others too."""
+        """Return intact results by start, round, position, attempt; `rows` has the others too."""
         conditions: list[ColumnElement[bool]] = []
         if session is not None:
             conditions.append(RUNS.c.session == session)
@@ -120,11 +120,11 @@ class Store:
         return [to_result(columns) for columns in self._runs(*conditions) if intact(columns)]
 
     def rows(self) -> list[Row]:
-        """A light listing of all runs in the same order, corrupt ones included and marked."""
+        """Return a listing of all runs in the same order, corrupt ones included and marked."""
         return [to_row(columns) for columns in self._runs()]
 
     def find(self, prefix: str) -> list[Result]:
-        """Results whose run id, experiment id or session id is `prefix`, or else begins with it."""
+        """Return the results whose run, experiment or session id is or begins with `prefix`."""
         names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
         found = list(self._runs(or_(*(name == prefix for name in names))))
         if not found and prefix:
@@ -141,12 +141,12 @@ class Store:
         return sound
 
     def sessions(self) -> list[SessionRecord]:
-        """All intact sessions in order of their start."""
+        """Return all intact sessions in order of their start."""
         query = select(SESSIONS).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
         return [to_session(columns) for columns in self._fetch(query) if intact(columns)]
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
-        """Columns of the runs that meet all conditions."""
+        """Return the columns of the runs that meet all conditions."""
         try:
             yield from self._fetch(select(RUNS).where(*conditions).order_by(*CHRONOLOGICAL))
         except sqlite.BrokenDatabaseError:
@@ -154,7 +154,7 @@ class Store:
             yield from sorted(self._salvage(*conditions), key=chronological_key)
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
-        """Read run by run where a damaged page stops a common query; what cannot be read is empty.
+        """Read run by run where a damaged page stops a query; what cannot be read is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
@@ -167,14 +167,14 @@ class Store:
                 yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
     def _fetch(self, query: Select[Any]) -> Iterator[Columns]:
-        """Rows of a query, a few at a time."""
+        """Yield the rows of a query, a few at a time."""
         with sqlite.named_faults(self._path), self._engine.connect() as connection:
             reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
             for row in reading.execute(query).mappings():
                 yield dict(row)
 
     def _unknown(self, prefix: str) -> str:
-        """Say which ids are near the unknown one; the newest ones when none is."""
+        """Return the error for an unknown id, with the nearest ids or the newest."""
         names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
         query = select(*names).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
@@ -242,7 +242,7 @@ def _open(root: Path, write: bool, timeout_seconds: float) -> Store:
 
 
 def _has_tables(engine: Engine, path: Path) -> bool:
-    """False for an empty database. Refuses those of other programs and versions, unchanged."""
+    """Return whether there are tables; refuse those of other programs and versions."""
     with engine.connect() as connection:
         tables = inspect(connection).get_table_names()
         if not tables:
@@ -271,7 +271,7 @@ def _has_tables(engine: Engine, path: Path) -> bool:
 
 
 def _make_tables(engine: Engine) -> None:
-    """Make what is not there, under the write lock: processes that start together do it once.
+    """Make missing tables under the write lock: processes that start together do it once.
 
     Taking the lock also finds a read-only or full disk before anything is measured.
     """

@@ -1,4 +1,4 @@
-"""What the store keeps, and how it becomes columns and comes back."""
+"""Convert sessions and results to columns of the store, and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SessionRecord(Frozen):
 
 
 class Row(Frozen):
-    """What a listing shows of a run. Of a corrupt row it holds what can still be read, unproved."""
+    """The columns of a run that a listing shows; of a corrupt row what can still be read."""
 
     run_id: str
     """Unique name of the attempt."""
@@ -141,7 +141,7 @@ def with_checksum(columns: Columns) -> Columns:
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
-    """Whether the columns are what was once stored."""
+    """Return whether the columns match their checksum."""
     content = {name: value for name, value in columns.items() if name != "checksum"}
     try:
         return bool(_checksum(content) == columns["checksum"])
@@ -151,7 +151,7 @@ def intact(columns: Mapping[str, Any]) -> bool:
 
 
 def to_row(columns: Mapping[str, Any]) -> Row:
-    """Listing of a run. The columns of a corrupt one may hold anything."""
+    """Return the listing of a run; the columns of a corrupt one may hold anything."""
     corrupt = not intact(columns)
     fields: Columns = {name: _text(columns[name]) for name in _TEXTS}
     fields |= {name: _number(columns[name]) for name in ("round", "position", "attempt")}
@@ -160,7 +160,7 @@ def to_row(columns: Mapping[str, Any]) -> Row:
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:
-    """The stored result of an intact row. Raises StoreError when this version cannot read it."""
+    """Return the result of an intact row. Raises StoreError when this version cannot read it."""
     try:
         return Result.model_validate_json(columns["payload"])
     except ValueError as error:
@@ -171,7 +171,7 @@ def to_result(columns: Mapping[str, Any]) -> Result:
 
 
 def to_session(columns: Mapping[str, Any]) -> SessionRecord:
-    """The stored session of an intact row."""
+    """Return the session of an intact row."""
     return SessionRecord(
         id=columns["id"],
         started_at=columns["started_at"],
@@ -182,7 +182,7 @@ def to_session(columns: Mapping[str, Any]) -> SessionRecord:
 
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
-    """What runs are sorted by when the database does not do it."""
+    """Return the key by which runs are sorted outside the database."""
     round_, position, attempt = (_number(columns[n]) for n in ("round", "position", "attempt"))
     return (_text(columns["started_at"]), round_, position, attempt, _text(columns["run_id"]))
 
@@ -195,7 +195,7 @@ def _checksum(columns: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Readable text of whatever a damaged column holds."""
+    """Return readable text of a column that may be damaged."""
     return str(value).encode("utf8", "replace").decode()
 
 
@@ -204,7 +204,7 @@ def _number(value: Any) -> int:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A JSON mapping, or an empty one where damage left none."""
+    """Return a JSON mapping; empty where the column is damaged."""
     try:
         found = json.loads(value)
     except (TypeError, ValueError):

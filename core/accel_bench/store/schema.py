@@ -1,4 +1,4 @@
-"""The tables: nothing in them belongs to one kind of database."""
+"""The tables, in terms that every SQL database has."""
 
 from __future__ import annotations
 

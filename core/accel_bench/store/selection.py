@@ -1,4 +1,4 @@
-"""Which stored runs two words mean: ids, or names of stacks within a session."""
+"""Select the stored runs that two words mean: ids, or names of stacks within a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Runs = list[Result]
 def select_pairs(
     a: str, b: str, store: Store, store_b: Store | None = None
 ) -> list[tuple[Runs, Runs]]:
-    """What A and B mean, for each sweep point that both have. Raises StoreError.
+    """Return the runs of A and B for each sweep point that both have. Raises StoreError.
 
     A word is the name of a stack (`nf4`), the same within sessions (`SESSION/nf4`, `/nf4` for all
     of them), or the beginning of the id of an experiment or a run. A bare name means the newest
@@ -31,7 +31,7 @@ def select_pairs(
 
 
 def _candidates(store: Store, word: str) -> Runs:
-    """Everything that the word may mean."""
+    """Return all runs that the word may mean."""
     session, slash, name = word.rpartition("/")
     rows = [row for row in store.rows() if not row.corrupt]
     named = [row for row in rows if row.stack == (name if slash else word)]
@@ -46,19 +46,18 @@ def _candidates(store: Store, word: str) -> Runs:
 
 
 def _results(store: Store, rows: Sequence[Row]) -> Runs:
-    """The rows' results."""
     wanted = {row.run_id for row in rows}
     found = store.results(experiment_ids={row.experiment_id for row in rows})
     return [result for result in found if result.run_id in wanted]
 
 
 def _is_name(word: str, runs: Runs) -> bool:
-    """Whether the word is a bare name of a stack, which means one command."""
+    """Return whether the word is a bare name of a stack, which means one command."""
     return all(result.experiment.stack.name == word for result in runs)
 
 
 def _of_one_command(a: tuple[str, Runs], b: tuple[str, Runs]) -> tuple[Runs, Runs]:
-    """Keep of bare names what the newest command that ran both has of them."""
+    """Keep the runs of the newest command that ran both, where the words are bare names."""
     shared = {_command(run) for run in b[1]}
     both = [run for run in a[1] if _command(run) in shared]
     newest = _command(max(both, key=lambda run: run.started_at)) if both else None
@@ -70,7 +69,7 @@ def _of_one_command(a: tuple[str, Runs], b: tuple[str, Runs]) -> tuple[Runs, Run
 
 
 def _newest(word: str, runs: Runs) -> Runs:
-    """Of a bare name's runs those of its newest command."""
+    """Return the runs of the newest command, for a bare name."""
     if not _is_name(word, runs):
         return runs
     newest = _command(max(runs, key=lambda run: run.started_at))
@@ -78,12 +77,12 @@ def _newest(word: str, runs: Runs) -> Runs:
 
 
 def _command(run: Result) -> tuple[str, str]:
-    """The command that a run belongs to, and its scenario: a gate's looks are sessions of one."""
+    """Return the command and scenario of a run: a gate's looks are sessions of one command."""
     return run.session.partition(".")[0], run.experiment.scenario.name
 
 
 def _by_point(a: tuple[str, Runs], b: tuple[str, Runs]) -> list[tuple[Runs, Runs]]:
-    """One pair for each sweep point; where each word means one experiment, whatever its point."""
+    """Return a pair for each sweep point, or of two experiments whatever their points."""
     left, right = _grouped(a), _grouped(b)
     if len(left) == len(right) == 1:
         return [(next(iter(left.values())), next(iter(right.values())))]
@@ -94,7 +93,7 @@ def _by_point(a: tuple[str, Runs], b: tuple[str, Runs]) -> list[tuple[Runs, Runs
 
 
 def _grouped(selected: tuple[str, Runs]) -> dict[str, Runs]:
-    """Runs by sweep point, each of which must mean one experiment."""
+    """Group runs by sweep point; each must have one experiment."""
     word, runs = selected
     found: dict[str, dict[tuple[str, str, str], Runs]] = {}
     for run in runs:

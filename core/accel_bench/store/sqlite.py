@@ -1,4 +1,4 @@
-"""What is true of SQLite only: connections, locks, and faults of the file."""
+"""Everything that only SQLite needs: connections, locks, and faults of the file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def writing(engine: Engine) -> Engine:
-    """The same engine, with transactions that take the write lock at once.
+    """Return the engine with transactions that take the write lock at once.
 
     A transaction that begins as a reader and then writes cannot wait for the lock, but fails.
     """
@@ -97,8 +97,7 @@ def named_faults(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what SQLite must not open: a link, a folder, a broken file beside a log that it would
-    delete. Raises StoreError."""
+    """Refuse a link, a folder, and a broken file whose log SQLite would delete."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; results are only kept inside their folder")
     if path.exists() and not path.is_file():
@@ -131,7 +130,7 @@ def set_aside(path: Path) -> Path:
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:
-    """Settings that SQLite forgets with each connection."""
+    """Apply the settings that SQLite does not keep between connections."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys=ON")
     # FULL: in WAL mode the default would lose acknowledged rows when the machine loses power.
@@ -155,7 +154,7 @@ def _decode(raw: bytes) -> str:
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
-    """The error that says what is wrong with the database and what to do."""
+    """Return the error that names the problem of the database and what to do."""
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")
@@ -171,7 +170,7 @@ def _named(path: Path, reason: BaseException) -> StoreError:
 
 
 def _header(path: Path) -> bytes | None:
-    """The first bytes of a file; None where there is none."""
+    """Return the first bytes of a file; None without a file."""
     if not path.exists():
         return None
     with path.open("rb") as handle:
@@ -184,11 +183,11 @@ def _is(reason: BaseException, words: tuple[str, ...]) -> bool:
 
 
 def _in_unwritable_folder(path: Path) -> bool:
-    """Whether the folder cannot be written and no log of a writer lies in it."""
+    """Return whether the folder is read-only and has no log of a writer."""
     log = _beside(path, "-wal")
     return not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
 
 
 def _beside(path: Path, ending: str) -> Path:
-    """SQLite's companion files: the write-ahead log and its index."""
+    """Return the path of a companion file: the write-ahead log or its index."""
     return path.with_name(path.name + ending)
