@@ -1,4 +1,4 @@
-"""Find the decoder blocks of a model: the layers that it repeats."""
+"""Find parts of a model: its decoder blocks, which are the layers that it repeats, and adapters."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
             lists[name] = list(module)
     path = max(lists, key=lambda name: len(lists[name]), default="")
     return path, lists.get(path, [])
+
+
+def adapter_modules(model: nn.Module) -> set[int]:
+    """Return the ids of all modules that PEFT's adapters have put into a model."""
+    held = (
+        getattr(module, name, None)
+        for module in model.modules()
+        for name in getattr(module, "adapter_layer_names", ())
+    )
+    # An adapter may consist of tensors alone.
+    return {id(part) for one in held if isinstance(one, nn.Module) for part in one.modules()}

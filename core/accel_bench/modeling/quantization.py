@@ -29,6 +29,8 @@ def describe_quantized(
     tensors that a module keeps, scales and zero points among them; tensors that are shared count
     once.
     """
+    from accel_bench.modeling.tensors import elements_by_dtype
+
     if elements is None:
         elements = sum(_elements(module) for module in quantized.values())
     return {
@@ -40,7 +42,7 @@ def describe_quantized(
         "quantized_bytes": stored_bytes(*quantized.values()),
         "quantized_bytes_in_bfloat16": elements * BYTES_OF_BFLOAT16,
         "weight_bytes": stored_bytes(model),
-        "weight_dtypes": dict(_elements_by_dtype(model).most_common()),
+        "weight_dtypes": elements_by_dtype(_distinct(model)),
     }
 
 
@@ -70,18 +72,13 @@ def _elements(module: Any) -> int:
     return int(module.in_features) * int(module.out_features)
 
 
-def _elements_by_dtype(model: torch.nn.Module) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for tensor in _distinct(model):
-        counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
-    return counts
-
-
 def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
     """The tensors that modules keep, the largest of those that begin at one place."""
+    from accel_bench.modeling.tensors import plain_tensors
+
     kept: dict[tuple[int, object], torch.Tensor] = {}
     for held in (held for module in modules for held in _held(module)):
-        for tensor in _plain(held):
+        for tensor in plain_tensors(held):
             place = tensor.data_ptr(), tensor.device
             if place not in kept or _bytes_of(tensor) > _bytes_of(kept[place]):
                 kept[place] = tensor
@@ -98,15 +95,6 @@ def _held(module: torch.nn.Module) -> Iterator[Any]:
     yield from module.buffers()
     for holder in (*module.modules(), *module.parameters()):
         yield from _attached(holder)
-
-
-def _plain(held: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor consists of: torch's protocol takes subclasses apart."""
-    if hasattr(held, "__tensor_flatten__"):
-        for name in held.__tensor_flatten__()[0]:
-            yield from _plain(getattr(held, name))
-    else:
-        yield held
 
 
 def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:

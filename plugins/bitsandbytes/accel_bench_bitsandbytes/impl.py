@@ -18,6 +18,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from accel_bench import Run, describe_quantized, load_base_model
 from accel_bench.errors import InvalidRunError, PluginError
+from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
 
 if TYPE_CHECKING:
     from accel_bench_bitsandbytes import BitsAndBytesOptions
@@ -144,7 +145,7 @@ class QuantizedBase:
             "quant_type": options.quant_type,
             "double_quant": options.double_quant if four_bits else None,
             "quant_storage": options.quant_storage if four_bits else None,
-            "compute_dtype": str(self._dtype).removeprefix("torch.") if four_bits else None,
+            "compute_dtype": dtype_name(self._dtype) if four_bits else None,
             "llm_int8_threshold": None if four_bits else threshold_of(options),
             "quantized_share_of_blocks": counts["quantized"] / counts["all"],
             "quantized_expert_modules": len(self._experts),
@@ -300,13 +301,10 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}
-    elements: Counter[str] = Counter()
-    for tensor in kept.values():
-        elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     return {
         "class": type(optimizer).__name__,
         "paged": bool(optimizer.is_paged),
-        "state_elements": dict(elements.most_common()),
+        "state_elements": elements_by_dtype(kept.values()),
         "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept.values()),
     }
 

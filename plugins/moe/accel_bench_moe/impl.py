@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from accel_bench.errors import PluginError
+from accel_bench.modeling.tensors import dtype_name
 
 ROW_BYTES = 16
 """Every row of what torch's grouped product multiplies has a multiple of these bytes."""
@@ -91,9 +92,8 @@ def check_sizes(modules: Sequence[nn.Module]) -> None:
         for name, weight in module.named_parameters(recurse=False):
             odd = [size for size in weight.shape[1:] if size * weight.element_size() % ROW_BYTES]
             if weight.dim() == 3 and odd:
-                dtype = str(weight.dtype).removeprefix("torch.")
                 raise PluginError(
                     f"moe: torch's grouped_mm multiplies rows of a multiple of {ROW_BYTES} bytes, "
-                    f"and {name} has {odd[0]} x {dtype}; change that size by model.overrides, or "
-                    "use experts: eager or batched_mm"
+                    f"and {name} has {odd[0]} x {dtype_name(weight.dtype)}; change that size by "
+                    "model.overrides, or use experts: eager or batched_mm"
                 )

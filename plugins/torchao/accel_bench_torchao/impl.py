@@ -16,6 +16,7 @@ from torchao.float8.float8_linear import Float8Linear
 
 from accel_bench import Run, describe_quantized, load_base_model
 from accel_bench.errors import PluginError
+from accel_bench.modeling.blocks import adapter_modules
 
 if TYPE_CHECKING:
     from accel_bench_torchao import TorchAOOptions
@@ -242,13 +243,7 @@ def recipe(name: str, emulate: bool) -> Float8LinearConfig:
 def own_linears(model: nn.Module) -> dict[str, nn.Linear]:
     """Linear layers by name, without adapters' matrices and without the output layer."""
     output = getattr(model, "get_output_embeddings", lambda: None)()
-    left_out = {id(output)} | {
-        id(part)
-        for module in model.modules()
-        for name in getattr(module, "adapter_layer_names", ())
-        if isinstance(held := getattr(module, name, None), nn.Module)
-        for part in held.modules()
-    }
+    left_out = {id(output), *adapter_modules(model)}
     return {
         name: module
         for name, module in model.named_modules()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from accel_bench.errors import PluginError
 from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.tensors import plain_tensors
 
 
 @dataclass
@@ -155,13 +156,4 @@ class Offloading:
 
 def _storages(model: nn.Module) -> set[int]:
     tensors = (*model.parameters(), *model.buffers())
-    return {part.untyped_storage().data_ptr() for t in tensors for part in _parts(t)}
-
-
-def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a tensor is made of: itself, unless it is a subclass that wraps others."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        yield tensor
-        return
-    for name in tensor.__tensor_flatten__()[0]:
-        yield from _parts(getattr(tensor, name))
+    return {part.untyped_storage().data_ptr() for t in tensors for part in plain_tensors(t)}

@@ -11,6 +11,7 @@ from peft.tuners.lora import LoraLayer
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.modeling.random_weights import seed_of
+from accel_bench.modeling.tensors import dtype_name
 
 if TYPE_CHECKING:
     from accel_bench.builtin.models.lora import LoraOptions
@@ -68,7 +69,7 @@ def describe(model: Any) -> dict[str, Any]:
     return {
         "adapted_modules": len(model.base_model.targeted_module_names),
         "trainable_parameters": sum(parameter.numel() for parameter in trained),
-        "adapter_dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in trained}),
+        "adapter_dtypes": sorted({dtype_name(p.dtype) for p in trained}),
     }
 
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accel_bench.builtin.optimizers.in_backward_impl import InBackward
 from accel_bench.errors import InvalidRunError
+from accel_bench.modeling.tensors import dtype_name
 
 
 def build(
@@ -147,4 +148,4 @@ def _state_dtypes(optimizer: torch.optim.Optimizer) -> list[str]:
     """Dtypes of the state that has a parameter's size, which is what costs memory."""
     tensors = (value for state in optimizer.state.values() for value in state.values())
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.numel() > 1}
-    return sorted(str(dtype).removeprefix("torch.") for dtype in found)
+    return sorted(map(dtype_name, found))

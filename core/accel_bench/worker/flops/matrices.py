@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.verify.kernels import experts_implementation
 
 
@@ -111,8 +112,9 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
     # Experts that are kept as tensors have biases of two dimensions.
     large = {n: p for n, p in own.items() if p.dim() > 1 and not n.endswith("bias")}
     if set(large) == {"weight"} and large["weight"].dim() == 2:
-        rows, columns = large["weight"].shape
-        return [Matrix(path, rows, columns, large["weight"].requires_grad, _dtype(large["weight"]))]
+        weight = large["weight"]
+        rows, columns = weight.shape
+        return [Matrix(path, rows, columns, weight.requires_grad, dtype_name(weight.dtype))]
     convolution = isinstance(module, nn.Conv1d)
     if large and all(parameter.dim() == 3 for parameter in large.values()) and not convolution:
         return _experts(module, large, path, facts)
@@ -162,7 +164,7 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
         path,
         *sizes,
         trains=stored and weight.requires_grad,
-        dtype=_dtype(weight) if whole else facts.dtype,
+        dtype=dtype_name(weight.dtype) if whole else facts.dtype,
         plain=type(module) is nn.Linear or _is_from_transformers(module),
     )
 
@@ -183,7 +185,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
                 f"{path}.{name}",
                 *((columns, rows) if transposed else (rows, columns)),
                 trains=tensor.requires_grad,
-                dtype=_dtype(tensor),
+                dtype=dtype_name(tensor.dtype),
                 count=experts,
                 share=facts.experts_per_token / experts,
                 after=first if "down" in name else (),
@@ -218,7 +220,3 @@ def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
 def kind_name(path: str) -> str:
     """A path without the numbers of layers and experts."""
     return re.sub(r"\.\d+(?=\.|$)", "", path)
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

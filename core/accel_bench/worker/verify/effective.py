@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
+from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
@@ -35,8 +35,8 @@ def read_effective(run: Run) -> dict[str, Any]:
     return {
         "model_class": type(model).__name__,
         "weights_fingerprint": run.weights_fingerprint or None,
-        "weight_dtypes": _elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
-        "trained_dtypes": _elements_by_dtype(p for p in model.parameters() if p.requires_grad),
+        "weight_dtypes": elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
+        "trained_dtypes": elements_by_dtype(p for p in model.parameters() if p.requires_grad),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
         "attention_backends": enabled_attention_backends(),
@@ -168,11 +168,3 @@ def _recomputes(model: torch.nn.Module) -> bool:
         if value is not None:
             return bool(value)
     return False
-
-
-def _elements_by_dtype(parameters: Iterator[torch.nn.Parameter]) -> dict[str, int]:
-    """Number of elements by dtype, the commonest first."""
-    counts: Counter[str] = Counter()
-    for parameter in parameters:
-        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    return dict(counts.most_common())

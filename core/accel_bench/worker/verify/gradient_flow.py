@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
 
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
+from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
 from accel_bench.worker.flops.trace import EXPERT
 from accel_bench.worker.verify.recomputation import Recomputation
@@ -115,7 +116,7 @@ class FirstStepProbe:
                 self.attention_kernels = attention_kernels(loss) or None
 
     def _see_matmul(self, module: Any, inputs: Any, output: Any) -> None:
-        self.matmul_dtype = str(output.dtype).removeprefix("torch.")
+        self.matmul_dtype = dtype_name(output.dtype)
 
     def _see_expert(self, name: str) -> Any:
         """A hook that remembers that a module of an expert got tokens."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from accel_bench.modeling.blocks import adapter_modules
+
 SDPA_FLAGS = {
     "flash": "flash_sdp_enabled",
     "efficient": "mem_efficient_sdp_enabled",
@@ -24,12 +26,7 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
     `{"Linear[Int8Tensor]": 28, "Linear": 1}`. A quantized layer is known by what linear layers
     have, sizes in and out, so libraries need not be. Adapters' own matrices are left out.
     """
-    adapters = {
-        id(part)
-        for module in model.modules()
-        for name in getattr(module, "adapter_layer_names", ())
-        for part in _parts(module, name)
-    }
+    adapters = adapter_modules(model)
     counts = Counter(
         _kind(module)
         for module in model.modules()
@@ -69,12 +66,6 @@ def _place(name: str, priority: list[int]) -> int:
     """Where a kernel stands; behind all others where it is not named."""
     number = int(getattr(SDPBackend, f"{name.upper()}_ATTENTION", SDPBackend.MATH))
     return priority.index(number) if number in priority else len(priority)
-
-
-def _parts(module: torch.nn.Module, name: str) -> list[torch.nn.Module]:
-    """Modules below an attribute that may hold tensors alone."""
-    held = getattr(module, name, None)
-    return list(held.modules()) if isinstance(held, torch.nn.Module) else []
 
 
 def _is_linear(module: torch.nn.Module) -> bool:

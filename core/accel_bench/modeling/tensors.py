@@ -1,0 +1,31 @@
+"""Describe tensors: dtypes by their names, and the plain tensors that a subclass wraps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name without its module, such as `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Return the number of elements of tensors by dtype, the commonest first."""
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[dtype_name(tensor.dtype)] += tensor.numel()
+    return dict(counts.most_common())
+
+
+def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
+    """Yield the plain tensors that a tensor consists of: itself, unless it wraps others."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from plain_tensors(getattr(tensor, name))
