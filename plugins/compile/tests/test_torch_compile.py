@@ -160,14 +160,6 @@ def test_a_model_without_blocks_is_refused_with_the_way_out():
         repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.ReLU(), nn.Tanh()])))
 
 
-def test_lists_inside_of_blocks_are_not_taken_for_the_blocks():
-    blocks = nn.ModuleList(
-        nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(2, 2) for _ in range(9))})
-        for _ in range(2)
-    )
-    assert repeated_blocks(nn.ModuleDict({"layers": blocks})) == list(blocks)
-
-
 def test_a_backend_that_torch_does_not_know_is_refused_with_the_nearest_one(compiled):
     with pytest.raises(PluginError, match="did you mean 'eager_noexcept'"):
         compiled(tiny_llama(), backend="eager_noexept")

@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from accel_bench import Run
 from accel_bench.flops.formulas import hardware_flops, model_flops
 from accel_bench.flops.workload import Matmul, Workload
-from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.modeling.checkpointing import CheckpointFunction, enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model
 from accel_bench.result import RankResult
@@ -33,6 +33,7 @@ from accel_bench.worker.findings import RankRecord, rank_result
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.measurement import check_first_step
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.recomputation import read_checkpointing
 
 LENGTH = 48
 GPT2 = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 512}
@@ -246,6 +247,31 @@ def test_an_mlp_that_says_so_computes_none_of_its_last_part_again(tmp_path: Path
     assert len(last) == len(rest) == 3
     assert set(last.values()) == {False}
     assert set(rest.values()) == {True}
+
+
+class KeepsMatmuls(CheckpointFunction):
+    """A function of somebody's own that has attention alone computed again."""
+
+    policy = "attention"
+
+    def __call__(self, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
+        assert matmuls == 9
+        return False, True
+
+
+def test_a_checkpoint_function_declares_what_is_computed_again(tmp_path: Path) -> None:
+    lora = {"target_modules": ["q_proj"]}
+    model = catalog_model("llama-3-8b", ROTARY, lora=lora, checkpointing=True, device="cpu")
+    for layer in model.base_model.model.model.layers:
+        layer._gradient_checkpointing_func = KeepsMatmuls()
+    found = read_workload(run_of(model, tmp_path))
+    assert found is not None
+    assert {matmul.recomputed for matmul in found.matmuls} == {False}
+    assert {attention.recomputed for attention in found.attentions} == {True}
+    assert read_checkpointing(model)["policy"] == "attention"
 
 
 @pytest.mark.parametrize("around", [False, True])
