@@ -212,7 +212,7 @@ def test_a_vocabulary_that_the_model_lacks_is_refused(make_run: Callable[..., Ru
     with pytest.raises(ScenarioError, match=r"vocabulary of 17 tokens.*knows 16"):
         batches_of(run, "none")
     run.unwrapped_model.config.vocab_size = 17
-    assert next(batches_of(run, "none")).samples == 1
+    assert next(batches_of(run, "none")).sequences == 1
 
 
 def test_a_dataset_says_which_samples_each_step_of_a_run_holds(

@@ -159,8 +159,8 @@ def test_the_optimizer_of_a_published_recipe_can_be_said_in_a_file(make_run: Mak
     adamw = {"use": "adamw", "fused": True, "betas": [0.9, 0.95], "weight_decay": 0.1}
     run = make_run(model={"dtype": "bfloat16"}, optimizer=adamw, train={"learning_rate": 5e-4})
     run.model = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
-    built = plugin(AdamW, **run.scenario.optimizer.options)
-    group = built.build_optimizer(run).param_groups[0]
+    built = plugin(AdamW, **run.scenario.optimizer.options).build_optimizer(run)
+    group = built.param_groups[0]
     assert {key: group[key] for key in ("lr", "betas", "weight_decay", "fused")} == {
         "lr": 5e-4,
         "betas": (0.9, 0.95),
@@ -168,7 +168,7 @@ def test_the_optimizer_of_a_published_recipe_can_be_said_in_a_file(make_run: Mak
         "fused": True,
     }
     run.model(torch.ones(3, 4, dtype=torch.bfloat16)).sum().backward()
-    built._built.step()
+    built.step()
     assert evidence_of(run)["state_dtypes"] == ["bfloat16"]
 
 
