@@ -66,7 +66,7 @@ def test_a_slower_stack_is_said_to_be_slower():
 
 
 def test_an_equally_fast_stack_is_said_to_be_so():
-    assert "fast is as fast as lora, 1.00" in say(
+    assert "fast is equally fast, 1.00" in say(
         [LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.0))]
     )
 
@@ -74,7 +74,7 @@ def test_an_equally_fast_stack_is_said_to_be_so():
 def test_an_open_verdict_says_what_would_settle_it():
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, NOISY)])
     assert said == (
-        "fast (0.90 to 1.09 times as fast) cannot yet be told apart from lora, about 151 rounds "
+        "fast (0.90 to 1.09 times as fast) cannot be told apart from lora, about 151 rounds "
         "would settle it (--rounds 151)."
     )
 

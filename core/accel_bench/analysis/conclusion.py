@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS
@@ -12,7 +11,6 @@ from accel_bench.analysis.wording import (
     label,
     listing,
     rate,
-    ratio_interval,
     ratio_texts,
 )
 from accel_bench.result import Status
@@ -20,7 +18,14 @@ from accel_bench.result import Status
 SPELT_OUT = 3
 """Rows of one kind that get a clause of their own; the others are counted."""
 
-Clause = Callable[[ExperimentSummary, str], str]
+SPELT_OUT_KINDS = (
+    "faster with another loss",
+    "faster",
+    "different in their loss",
+    "slower",
+    "equally fast",
+)
+"""Kinds of rows in the order of the clauses."""
 
 
 def conclusion(summary: Summary) -> str:
@@ -42,74 +47,63 @@ def conclusion(summary: Summary) -> str:
 
 def _compared(summary: Summary) -> list[str]:
     """Return one clause or more for each kind of row that there is, the fastest first."""
-    rows = [row for row in _others(summary) if row.ratio]
-    rows.sort(key=lambda row: -row.ratio.median if row.ratio else 0.0)
-    odd = [row for row in rows if row.loss_verdict == "different"]
-    fast = [row for row in odd if row.verdict == "faster"]
-    slow = [row for row in odd if row not in fast]
-    even: dict[str, list[ExperimentSummary]] = {}
-    for row in rows:
-        if row not in odd:
-            even.setdefault(row.verdict, []).append(row)
-    spell_out = partial(_spell_out, summary.baseline)
+    kinds: dict[str, list[ExperimentSummary]] = {}
+    for row in sorted(_others(summary), key=lambda row: -row.ratio.median if row.ratio else 0.0):
+        if row.ratio:
+            kinds.setdefault(_kind(row), []).append(row)
+    first, *others = [
+        _spell_out(kind, kinds.get(kind, ()), summary.baseline) for kind in SPELT_OUT_KINDS
+    ]
     return [
-        *spell_out(fast, _other_loss, "faster with a different loss"),
+        *first,
         *_failed_baseline(summary),
-        *spell_out(even.get("faster", ()), _faster, "faster"),
-        *spell_out(slow, _other_loss, "different in their loss"),
-        *spell_out(even.get("slower", ()), _slower, "slower"),
-        *spell_out(even.get("same", ()), _same, "equally fast"),
-        *_inconclusive(even.get("inconclusive", ()), summary.baseline),
-        *_too_few_rounds(even.get("not tested", ()), summary.baseline),
+        *(clause for clauses in others for clause in clauses),
+        *_inconclusive(kinds.get("inconclusive", ()), summary.baseline),
+        *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
         *_ended(_others(summary)),
     ]
 
 
-def _spell_out(
-    baseline: str, rows: Sequence[ExperimentSummary], clause: Clause, kind: str
-) -> list[str]:
+def _kind(row: ExperimentSummary) -> str:
+    if row.loss_verdict == "different":
+        return "faster with another loss" if row.verdict == "faster" else "different in their loss"
+    return "equally fast" if row.verdict == "same" else row.verdict
+
+
+def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return a clause for each of the first rows, and a count of the others."""
-    clauses = [clause(row, baseline) for row in rows[:SPELT_OUT]]
+    clauses = [_clause(row, baseline) for row in rows[:SPELT_OUT]]
     more = len(rows) - SPELT_OUT
     return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"] if more > 0 else clauses
 
 
-def _other_loss(row: ExperimentSummary, baseline: str) -> str:
-    """Return a speed that was bought with another loss, or that comes with one."""
-    verdict = "" if row.verdict in ("faster", "slower") else f" (speed: {row.verdict})"
-    return (
-        f"the loss of {_name(row)} is different ({row.loss_reason}), so that being "
-        f"{_as_fast(row, baseline)} is not for the same training{verdict}"
-    )
-
-
-def _faster(row: ExperimentSummary, baseline: str) -> str:
-    return f"{_name(row)} is {_as_fast(row, baseline)}{_loss(row)}"
-
-
-def _slower(row: ExperimentSummary, baseline: str) -> str:
-    return f"{_name(row)} is slower, {_as_fast(row, baseline)}{_loss(row)}"
-
-
-def _same(row: ExperimentSummary, baseline: str) -> str:
-    assert row.ratio is not None
-    return f"{_name(row)} is as fast as {baseline}, {ratio_interval(row.ratio)} times{_loss(row)}"
+def _clause(row: ExperimentSummary, baseline: str) -> str:
+    """Return speed and loss of a row; a speed that comes with another loss is called that."""
+    name, as_fast = _name(row), _as_fast(row, baseline)
+    if row.loss_verdict == "different":
+        verdict = "" if row.verdict in ("faster", "slower") else f" (speed: {row.verdict})"
+        return (
+            f"the loss of {name} is different ({row.loss_reason}), so that being {as_fast} is not "
+            f"for the same training{verdict}"
+        )
+    verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
+    loss = f"its loss not tested ({row.loss_reason})"
+    if row.loss_verdict == "equivalent":
+        loss = "with an equivalent loss"
+    return f"{name} {verb} {as_fast}, {loss}"
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that are open: those that more rounds would settle, then the hopeless."""
-    open_rows = [row for row in rows if row.pairs_needed is not None]
-    rounds = max((row.pairs_needed or 0 for row in open_rows), default=0)
-    ways_out = {
-        f"about {rounds} rounds would settle it (--rounds {rounds})": open_rows,
-        f"even {MAXIMUM_PAIRS} rounds would not settle it: look for what makes the machine noisy": [
-            row for row in rows if row.pairs_needed is None
-        ],
-    }
+    hopeless = (
+        f"even {MAXIMUM_PAIRS} rounds would not settle it: look for what makes the machine noisy"
+    )
+    rounds = max((row.pairs_needed or 0 for row in rows), default=0)
+    ways_out = {True: f"about {rounds} rounds would settle it (--rounds {rounds})", False: hopeless}
     return [
-        f"{listing(list(map(_range, same)))} cannot yet be told apart from {baseline}, {way_out}"
-        for way_out, same in ways_out.items()
-        if same
+        f"{listing(list(map(_range, same)))} cannot be told apart from {baseline}, {way_out}"
+        for settled, way_out in ways_out.items()
+        if (same := [row for row in rows if (row.pairs_needed is not None) == settled])
     ]
 
 
@@ -196,10 +190,3 @@ def _speed(row: ExperimentSummary) -> str:
     ends = [rate(end) for end in (speed.low, speed.high) if end is not None]
     interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
     return f"{_name(row)} trains at {rate(speed.median)} tokens/s {interval}"
-
-
-def _loss(row: ExperimentSummary) -> str:
-    """Return what is known of the loss of a row whose loss is not different."""
-    if row.loss_verdict == "equivalent":
-        return ", with an equivalent loss"
-    return f", its loss not tested ({row.loss_reason})"

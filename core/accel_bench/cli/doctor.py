@@ -24,7 +24,7 @@ def doctor(
     results: options.Results = options.DEFAULT_RESULTS,
     output: Format = "table",
 ) -> None:
-    """Say what is installed here, what of it does not go together, and how noisy the machine is.
+    """Print what is installed here, what of it does not go together, and how noisy the machine is.
 
     Ends with 1 when a known incompatibility is found, or when not even a tiny run works.
     """
@@ -51,7 +51,7 @@ def doctor(
 
 
 def _measure(machine: Machine) -> NoiseFloor:
-    """Measure the noise floor; where that fails, say why in its place."""
+    """Measure the noise floor; where that fails, return why in its place."""
     import sys
     from contextlib import redirect_stdout
 
@@ -71,7 +71,7 @@ def _measure(machine: Machine) -> NoiseFloor:
 
 
 def _print(found: Examination) -> None:
-    """Print what was found, for people."""
+    """Print the examination for people."""
     from accel_bench.cli.output import print_table
 
     print_table(("what", "found"), list(_rows(found)))
@@ -83,7 +83,7 @@ def _print(found: Examination) -> None:
 
 
 def _rows(found: Examination) -> Iterator[tuple[str, str]]:
-    """Lines of the table."""
+    """Return the rows of the table."""
     machine = found.machine
     load = "" if machine.load_average is None else f", load {machine.load_average:.1f}"
     yield "system", f"{machine.system}, {machine.cores} cores of {machine.processor}{load}"
@@ -102,8 +102,8 @@ def _rows(found: Examination) -> Iterator[tuple[str, str]]:
         yield f"device {device.gpu.index}", _device(device)
     for language in ("C", "C++", "CUDA"):
         compiler = found.compilers.get(language)
-        said = f"{compiler.path}: {compiler.version}" if compiler else "none"
-        yield f"{language} compiler", said
+        text = f"{compiler.path}: {compiler.version}" if compiler else "none"
+        yield f"{language} compiler", text
     yield "plugins", f"{len(found.plugins)} installed"
     for plugin in found.plugins:
         if plugin.unusable:
@@ -111,17 +111,16 @@ def _rows(found: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _build(found: Examination) -> str:
-    """What torch is built for."""
+    """Return what torch is built for."""
     if found.torch is None:
         return ""
-    for name, version in (("CUDA", found.torch.cuda), ("ROCm", found.torch.rocm)):
-        if version:
-            return f", built for {name} {version}"
-    return ", built without a GPU"
+    versions = {"CUDA": found.torch.cuda, "ROCm": found.torch.rocm}
+    built = [f"{name} {version}" for name, version in versions.items() if version]
+    return f", built for {built[0]}" if built else ", built without a GPU"
 
 
 def _device(device: DeviceReport) -> str:
-    """One GPU in a line."""
+    """Return one GPU in a line."""
     gpu, state = device.gpu, device.state
     parts = [gpu.name, "compute capability {}.{}".format(*gpu.compute_capability)]
     if state is None:
@@ -151,5 +150,4 @@ def _print_noise(floor: NoiseFloor) -> None:
 
 
 def _size(count: int | None) -> str:
-    """Bytes as people read them."""
     return "an unknown number of GiB" if count is None else f"{count / 2**30:.1f} GiB"

@@ -1,9 +1,11 @@
-"""`run --dry-run`: the plan with every id, every reason, and an estimate of the time."""
+"""What would run here: `run --dry-run`, and `plugins check --scenario`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,8 +14,8 @@ from accel_bench.analysis.summary import differs
 from accel_bench.cli.output import print_report
 from accel_bench.cli.progress import duration
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import StoreError
-from accel_bench.planning.plan import Plan, Planned
+from accel_bench.errors import NothingToRunError, StoreError
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.store.database import open_store
 
@@ -21,44 +23,74 @@ START_SECONDS = 10.0
 """What a process needs at least before its first step, nearly all of it imports."""
 
 COLUMNS = ("experiment_id", "stack", "sweep", "status", "reasons", "differs")
+"""Columns of the plan."""
+
+CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
+"""Columns of `plugins check --scenario`."""
 
 
 def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
-    redactor = Redactor.from_environment(os.environ)
-    documents = [redactor.redact_value(_document(plan, results)) for plan in plans]
+    documents = [_document(plan, _planned_row, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
     )
     sections = [
-        Section(
-            title=f"{one['scenario']}: {one['runs']} runs, {one['estimate']}",
-            tables=[keyed(COLUMNS, one["experiments"])],
-            notes=[f"notice: {notice}" for notice in one["notices"]],
-        )
-        for one in documents
+        _section(one, COLUMNS, f"{one['runs']} runs, {one['estimate']}") for one in documents
     ]
     if output == "markdown":  # one table, as in CSV
         sections = [Section(tables=[flat])]
     print_report(Report(sections, one_or_list(documents), flat), output)
 
 
-def _document(plan: Plan, results: Path) -> dict[str, Any]:
-    seconds, known = _estimate(plan, results)
-    basis = "from earlier runs here" if known else "at least: the steps have not been timed here"
-    return {
+def print_skipped(file: str, plugin: str | None, output: str) -> None:
+    """Print every stack at every sweep point: whether it runs here, or why not.
+
+    `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for what
+    the user must mend, and NothingToRunError when nothing is left.
+    """
+    from accel_bench.cli.request import find_drafts
+    from accel_bench.machine.info import read_machine
+
+    machine = read_machine()
+    request = PlanRequest(plugins=(plugin,) if plugin else ())
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
+    documents = [_document(plan, _check_row) for plan in plans]
+    sections = [
+        _section(
+            one, CHECK_COLUMNS, f"{len(plan.runnable)} of {len(plan.planned)} experiments run here"
+        )
+        for one, plan in zip(documents, plans, strict=True)
+    ]
+    print_report(Report(sections, one_or_list(documents)), output)
+    if not any(plan.runnable for plan in plans):
+        raise NothingToRunError(plans[0].nothing)
+
+
+def _document(plan: Plan, row: Callable[[Planned], dict[str, Any]], **facts: Any) -> dict[str, Any]:
+    """Return a plan for programs, without secrets."""
+    document = {
         "scenario": plan.file.name,
         "baseline": plan.baseline,
-        "runs": plan.runs,
-        "estimated_seconds": round(seconds, 1),
-        "estimate": f"about {duration(seconds)} ({basis})",
+        **facts,
         "notices": list(plan.notices),
-        "experiments": [_row(planned) for planned in plan.planned],
+        "experiments": [row(planned) for planned in plan.planned],
     }
+    redacted: dict[str, Any] = Redactor.from_environment(os.environ).redact_value(document)
+    return redacted
 
 
-def _row(planned: Planned) -> dict[str, Any]:
+def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> Section:
+    return Section(
+        title=f"{document['scenario']}: {summary}",
+        tables=[keyed(columns, document["experiments"])],
+        notes=[f"notice: {notice}" for notice in document["notices"]],
+    )
+
+
+def _planned_row(planned: Planned) -> dict[str, Any]:
     experiment = planned.experiment
     return {
         "experiment_id": experiment.id,
@@ -70,8 +102,17 @@ def _row(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: Plan, results: Path) -> tuple[float, bool]:
-    """Return seconds of all rounds, and whether stored runs of all experiments are their source."""
+def _check_row(planned: Planned) -> dict[str, Any]:
+    return {
+        "stack": planned.experiment.stack.name,
+        "sweep": planned.experiment.sweep,
+        "here": "skipped" if planned.skipped else "runs",
+        "reasons": list(planned.skipped),
+    }
+
+
+def _estimate(plan: Plan, results: Path) -> dict[str, Any]:
+    """Return the time of all rounds: from stored runs of the same experiments, where there are."""
     earlier: dict[str, list[float]] = {}
     ids = [planned.experiment.id for planned in plan.runnable]
     try:
@@ -80,7 +121,12 @@ def _estimate(plan: Plan, results: Path) -> tuple[float, bool]:
                 earlier.setdefault(result.experiment.id, []).append(result.seconds)
     except StoreError:
         pass
-    rounds = plan.file.measure.rounds
     runs = [median(earlier.get(name, [START_SECONDS])) for name in ids]
-    prepare = START_SECONDS / 5 * len(ids)
-    return sum(runs) * rounds + prepare, bool(ids) and set(ids) <= set(earlier)
+    seconds = sum(runs) * plan.file.measure.rounds + START_SECONDS / 5 * len(ids)
+    known = bool(ids) and set(ids) <= set(earlier)
+    basis = "from earlier runs here" if known else "at least: the steps have not been timed here"
+    return {
+        "runs": plan.runs,
+        "estimated_seconds": round(seconds, 1),
+        "estimate": f"about {duration(seconds)} ({basis})",
+    }

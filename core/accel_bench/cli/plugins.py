@@ -102,7 +102,7 @@ def check(
     with exit code 2; a scenario of which nothing can run, with 3.
     """
     if scenario is not None:
-        from accel_bench.cli.skipped import print_skipped
+        from accel_bench.cli.dry_run import print_skipped
 
         print_skipped(scenario, name, output)
     elif name is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.compare import ExperimentComparison, Operand
+from accel_bench.analysis.compare import ExperimentComparison
+from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
     label,
     mebibytes,
@@ -27,6 +29,7 @@ from accel_bench.report.table import (
     listed,
     one_or_list,
     paths,
+    reader,
 )
 
 
@@ -60,9 +63,8 @@ def conclusion(one: ExperimentComparison) -> str:
 
 
 def _section(one: ExperimentComparison) -> Section:
-    sides = [_facts(side) for side in (one.a, one.b)]
-    rows = [(key, *(facts[key] for facts in sides)) for key in sides[0]]
-    tables = [listed(("", "A", "B"), rows)]
+    facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in FACTS]
+    tables = [listed(("", "A", "B"), facts)]
     for title, differences in (
         ("declared", one.declared),
         ("differs, and is not declared", one.differing),
@@ -79,28 +81,8 @@ def _section(one: ExperimentComparison) -> Section:
     )
 
 
-def _facts(side: Operand) -> dict[str, Any]:
-    """Return what stands in the column of one of the two."""
-    speed, step, loss, peak = (
-        side.tokens_per_second,
-        side.step_seconds,
-        side.loss,
-        side.peak_memory_bytes,
-    )
-    last = None if loss is None else loss.last
-    return {
-        "experiment": side.experiment_id,
-        "stack": label(side.stack, side.sweep),
-        "session": ", ".join(side.sessions),
-        "tokens/s": speed and rate_interval(speed),
-        "step ms p50/p95/p99": step and "/".join(map(milliseconds, (step.p50, step.p95, step.p99))),
-        "spread": None if step is None or step.spread is None else percent(step.spread),
-        "peak MiB": None if peak is None else mebibytes(peak),
-        "last loss": None if last is None else significant(last, 4),
-        "runs": str(side.runs),
-        "status": side.status.value,
-        "declares": side.differs,
-    }  # fmt: skip
+def _step(step: StepSeconds) -> str:
+    return "/".join(map(milliseconds, (step.p50, step.p95, step.p99)))
 
 
 def _values(difference: Difference) -> tuple[str, str, str]:
@@ -129,6 +111,20 @@ def _side_columns(name: str) -> list[Column]:
         *paths(name, "differs", f"{name}_{{}}"),
     ]
 
+
+FACTS = (
+    Column("experiment", reader("experiment_id")),
+    Column("stack", lambda side: label(side.stack, side.sweep)),
+    Column("session", reader("sessions"), form=", ".join),
+    Column("tokens/s", reader("tokens_per_second"), form=rate_interval),
+    Column("step ms p50/p95/p99", reader("step_seconds"), form=_step),
+    Column("spread", reader("step_seconds.spread"), form=percent),
+    Column("peak MiB", reader("peak_memory_bytes"), form=mebibytes),
+    Column("last loss", reader("loss.last"), form=partial(significant, digits=4)),
+    *paths("", "runs status"),
+    Column("declares", reader("differs")),
+)
+"""Rows of the table for people: each has both sides."""
 
 FLAT = (
     *paths("", "schema_version comparable paired pairs verdict verdict_reason"),
