@@ -266,6 +266,7 @@ def test_core_holds_no_name_of_a_plugin() -> None:
 
 ORDINARY_WORDS = {
     "attention": "a key of the effective configuration",
+    "huggingface": "the folder of the hub's cache",
     "memory": "what a machine has",
     "null": "the word of YAML",
     "nvml": "the library of NVIDIA, as the source of a figure",
