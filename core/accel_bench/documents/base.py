@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-JsonValue: TypeAlias = Any
-"""Something `json.dumps` takes: the values of options and of overrides."""
+__all__ = ["Frozen", "JsonValue", "PositiveInt"]
 
 PositiveInt: TypeAlias = Annotated[int, Field(gt=0)]
 

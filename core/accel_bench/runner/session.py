@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from accel_bench.job import Job
 from accel_bench.machine.info import Machine
@@ -123,7 +123,9 @@ class Session:
         ]
 
     def _record(self, plan: Plan, points: Sequence[SweepPoint]) -> SessionRecord:
-        order = {point.planned[0].experiment.point: list(point.rounds.values()) for point in points}
+        order: dict[str, Any] = {
+            point.planned[0].experiment.point: list(point.rounds.values()) for point in points
+        }
         return SessionRecord(
             id=self.id,
             started_at=_now(),

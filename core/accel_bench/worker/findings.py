@@ -54,12 +54,12 @@ def collect_evidence(active: ActivePlugins, run: Run, findings: RankRecord) -> N
         if not isinstance(shown, dict):
             raise wrong_answer(member, hook, "a dict", shown)
         try:
-            json.dumps(shown, allow_nan=False)
+            plain = json.loads(json.dumps(shown, allow_nan=False))
         except (TypeError, ValueError) as error:
             problem = f"returned what is not JSON: {error}"
             raise HookError(member.name, member.distribution, hook, problem) from error
         # A stack may use what a slot uses too, and only one of the two acts.
-        findings.evidence.setdefault(member.name, {}).update(shown)
+        findings.evidence.setdefault(member.name, {}).update(plain)
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:

@@ -109,9 +109,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 
 def _uses(a: Result, b: Result) -> Iterator[Difference]:
     """The uses of both stacks, where they differ."""
-    left, right = (
-        [use.model_dump(mode="json") for use in run.experiment.stack.uses] for run in (a, b)
-    )
+    left, right = (run.experiment.stack.model_dump(mode="json")["uses"] for run in (a, b))
     if not _same(left, right):
         yield Difference(key="uses", a=left, b=right)
 

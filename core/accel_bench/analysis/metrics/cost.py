@@ -244,7 +244,7 @@ def _row(
         sweep=experiment.sweep,
         status=measured.ending.status,
         runs=len(measured.speeds),
-        device=device.get("name") or None,
+        device=str(device.get("name") or "") or None,
         devices_used=used,
         instances=machines,
         usd_per_hour=tariff.usd_per_hour * machines,

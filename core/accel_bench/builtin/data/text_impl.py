@@ -59,7 +59,7 @@ def tokenized(run: Run, options: TextOptions) -> Path:
     over it tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
     """
     chosen = options.model_dump(mode="json", exclude={"path", "packing", "padding", "tokenizer"})
-    key = {
+    key: dict[str, Any] = {
         "form": CACHE_FORM,
         "options": chosen,
         "content": content_fingerprint(options),
