@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
-from accel_bench.runner.supervise import Progress, Supervisor, read_progress
+from accel_bench.runner.supervise import Progress, Supervisor, deferred_signals, read_progress
 
 ENDLESS = "import time; time.sleep(3600)"
 
@@ -156,3 +158,40 @@ def test_a_rank_that_a_foreign_signal_ended_is_remembered(tmp_path: Path) -> Non
     outcome = Supervisor(job, ranks, lambda progress: None).run(60.0)
     assert outcome.signalled == [1]
     assert outcome.exits[0] < 0
+
+
+# Ctrl-C and SIGTERM while a result is kept.
+
+
+def test_ctrl_c_in_the_block_is_delivered_after_it() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("kept")
+    assert done == ["kept"]
+
+
+def test_without_a_signal_nothing_happens_and_handlers_are_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with deferred_signals():
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_error_in_the_block_comes_through() -> None:
+    with pytest.raises(ValueError, match="disk"), deferred_signals():
+        raise ValueError("disk")
+
+
+def test_in_another_thread_it_does_nothing() -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        with deferred_signals():
+            done.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == ["done"]

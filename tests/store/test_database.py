@@ -254,6 +254,19 @@ def test_what_is_stored_holds_no_secret_of_the_environment(
     assert stored.experiment == result.experiment
 
 
+def test_what_is_stored_is_returned_and_holds_no_secret_of_its_scenario(folder: Path) -> None:
+    environment = {"WANDB_API_KEY": "canary-of-the-scenario"}
+    result = make_result(log_tail="401 for canary-of-the-scenario")
+    work = result.experiment.scenario.model_copy(update={"environment": environment})
+    experiment = result.experiment.model_copy(update={"scenario": work})
+    with open_store(folder, write=True) as store:
+        store.add_session(make_session())
+        stored = store.add(result.model_copy(update={"experiment": experiment}))
+        assert store.results() == [stored]
+    assert stored.log_tail == "401 for [redacted]"
+    assert stored.experiment.scenario.environment == {"WANDB_API_KEY": "[redacted]"}
+
+
 def test_a_secret_that_is_a_word_of_the_schema_is_named_and_stores_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ class GateRequest:
         return 0 if options.dry_run else self._run(plans, machine, floor)
 
     def _plans(self, machine: Machine) -> list[Plan]:
-        """The plan of each look: they differ in their number of rounds alone."""
+        """Return the plan of each look; they differ in their number of rounds."""
         drafts = find_drafts((self.options.scenario,))
         if len(drafts) != 1:
             raise ScenarioError(
@@ -72,7 +72,7 @@ class GateRequest:
         return [self._plan(drafts[0], machine, size) for size in look_sizes(first, most)]
 
     def _plan(self, draft: Draft, machine: Machine, rounds: int | None) -> Plan:
-        """A plan of the two stacks, both of which must be able to run here."""
+        """Return a plan of the two stacks, both of which must be able to run here."""
         stack = self.options.stack
         short = {"baseline": self.options.against, "measure.rounds": rounds}
         request = plan_request(self.options, short, only=(stack,))
@@ -110,7 +110,7 @@ class GateRequest:
         return sessions, report
 
     def _print(self, report: GateReport, store: Store, sessions: list[Session]) -> None:
-        """Print the report, and write the files that were asked for."""
+        """Print the report, and write the files that the options name."""
         for path, form in ((self.options.junit, "junit"), (self.options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
@@ -120,7 +120,7 @@ class GateRequest:
 
 
 def parse_share(text: str, where: str) -> float:
-    """`1%`, `1 %` or `0.01` as 0.01. Raises ScenarioError for anything not between 0 and 1."""
+    """Parse `1%`, `1 %` or `0.01` as 0.01. Raises ScenarioError outside of 0 to 1."""
     number, percent, rest = text.strip().partition("%")
     try:
         share = float(number) / (100 if percent else 1)
@@ -134,13 +134,13 @@ def parse_share(text: str, where: str) -> float:
 
 
 def _gated(plan: Plan) -> bool:
-    """Whether any sweep point runs both stacks."""
+    """Return whether any sweep point runs both stacks."""
     points = [planned.experiment.point for planned in plan.runnable]
     return any(points.count(point) == 2 for point in points)
 
 
 def _open_points(plan: Plan, report: GateReport | None) -> Plan:
-    """The plan without sweep points that are settled, or at which one of the two is skipped."""
+    """Return the plan without sweep points that are settled or that skip one of the stacks."""
     points = [planned.experiment.point for planned in plan.runnable]
     both = {point for point in points if points.count(point) == 2}
     if report is not None:

@@ -176,7 +176,7 @@ def _drafts_of(file: str) -> list[Draft]:
 
 
 def _suite(folder: Path) -> list[Draft]:
-    """The scenarios of a folder that are not slow."""
+    """Return the scenarios of a folder that are not slow."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".toml"))
     drafts = [draft for path in paths if _is_wanted(draft := read_draft(path))]
     if not drafts:
@@ -185,7 +185,7 @@ def _suite(folder: Path) -> list[Draft]:
 
 
 def _is_wanted(draft: Draft) -> bool:
-    """Whether a suite runs it: no slow scenario, and no named stack that lies beside scenarios."""
+    """Return whether a suite runs it: not when slow, nor a named stack beside scenarios."""
     return draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
 
 
@@ -201,7 +201,7 @@ def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Under a run that ended badly: the last lines of its log, and where the log lies."""
+    """Print the last lines of the log of each failed run, and the log's path."""
     shown: set[str] = set()
     last: list[str] | None = None
     for session in sessions:

@@ -1,4 +1,4 @@
-"""For which accel-bench a plugin's distribution was built, and whether this one takes it."""
+"""Check for which accel-bench a plugin's distribution was built."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OWN_DISTRIBUTION = "accel-bench"
 
 @cache
 def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
-    """Why this accel-bench does not take the plugins of a distribution with these requirements.
+    """Return why this accel-bench refuses the plugins of a distribution with these requirements.
 
-    `built for accel-bench>=0.2,<0.3; ...` with what to do, or None when it takes them: also when
-    the distribution does not say for which accel-bench it was built.
+    `built for accel-bench>=0.2,<0.3; ...` with what to do; None when it accepts them, as it does
+    when the distribution has no requirement on accel-bench.
     """
     for text, specifier in _on_us(requires):
         if not specifier.contains(__version__, prereleases=True):
@@ -33,22 +33,19 @@ def wrong_contract(distribution: str, requires: tuple[str, ...]) -> str | None:
 
 
 def is_on_contract(requirement: str) -> bool:
-    """Whether a requirement (PEP 508) is one on accel-bench itself."""
+    """Return whether a requirement (PEP 508) is one on accel-bench itself."""
     return any(_on_us((requirement,)))
 
 
 def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
-    """Requirements on accel-bench that apply here, and the versions that they allow.
-
-    What is no requirement at all is somebody else's to report.
-    """
+    """Yield the requirements on accel-bench that apply here, and the versions that they allow."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
     for text in requires:
         try:
             wanted = Requirement(text)
-        except InvalidRequirement:
+        except InvalidRequirement:  # reported by `unmet_requirement`
             continue
         applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         if applies and canonicalize_name(wanted.name) == OWN_DISTRIBUTION:
@@ -56,7 +53,7 @@ def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
 
 
 def _way_out(distribution: str, text: str, specifier: SpecifierSet) -> str:
-    """Which of the two is the older one, and so is to be upgraded."""
+    """Return how to upgrade the older of the two."""
     from packaging.version import InvalidVersion, Version
 
     here = Version(__version__)

@@ -20,13 +20,13 @@ def unmet_constraints(
 ) -> tuple[str, ...]:
     """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
     reasons = list(_resources(experiment.scenario, machine))
-    for member in active.plugins:
-        found = _declared(experiment.scenario, member, machine)
-        reasons += [f"{member.name}: {reason}" for reason in found]
-    for member, answers in active.call_lists(
+    for plugin in active.plugins:
+        found = _declared(experiment.scenario, plugin, machine)
+        reasons += [f"{plugin.name}: {reason}" for reason in found]
+    for plugin, answers in active.call_lists(
         "check_scenario", experiment=experiment, machine=machine
     ):
-        reasons += [_named(member, reason) for reason in answers]
+        reasons += [_named(plugin, reason) for reason in answers]
     return tuple(dict.fromkeys(reasons))
 
 
@@ -37,17 +37,17 @@ def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
     Raises PluginError with every plugin that does not support it.
     """
     reasons = [
-        f"{member.name}: {reason}"
-        for member in active.plugins
-        for reason in _wrong_architecture(member, architecture)
+        f"{plugin.name}: {reason}"
+        for plugin in active.plugins
+        for reason in _wrong_architecture(plugin, architecture)
     ]
     if reasons:
         raise PluginError("; ".join(reasons))
 
 
-def _wrong_architecture(member: ActivePlugin, architecture: str | None) -> Iterable[str]:
+def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Iterable[str]:
     """Yield why a plugin does not work with an architecture; None is an unknown one."""
-    known = member.instance.restricted_model_archs
+    known = plugin.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
         yield f"does not support {architecture}; it supports {listing(known)}"
 
@@ -63,29 +63,29 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 
 
-def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Iterable[str]:
+def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:
     """Yield which declarations of the plugin's class are not met."""
-    plugin = member.instance
-    if member.distribution == OWN_DISTRIBUTION:
+    declared = plugin.instance
+    if plugin.distribution == OWN_DISTRIBUTION:
         # We would not run without our own requirements; classes in the box can have more.
-        yield from filter(None, map(unmet_requirement, plugin.requires))
+        yield from filter(None, map(unmet_requirement, declared.requires))
     else:
-        yield from find(member.name).unmet_with(plugin.requires)
-    if plugin.restricted_model_archs is not None:
-        yield from _wrong_architecture(member, architecture_of(scenario.model))
+        yield from find(plugin.name).unmet_with(declared.requires)
+    if declared.restricted_model_archs is not None:
+        yield from _wrong_architecture(plugin, architecture_of(scenario.model))
     for what, value, allowed in (
-        ("device", scenario.resources.device, plugin.devices),
-        ("model.dtype", scenario.model.dtype, plugin.dtypes),
-        ("task", scenario.task, plugin.tasks),
-        ("mode", scenario.mode, plugin.modes),
+        ("device", scenario.resources.device, declared.devices),
+        ("model.dtype", scenario.model.dtype, declared.dtypes),
+        ("task", scenario.task, declared.tasks),
+        ("mode", scenario.mode, declared.modes),
     ):
         if allowed is not None and value not in allowed:
             yield f"does not work with {what} {value}; it works with {listing(allowed)}"
-    if plugin.single_node and scenario.resources.nodes > 1:
+    if declared.single_node and scenario.resources.nodes > 1:
         yield f"starts processes on one node, {scenario.resources.nodes} are asked for"
-    if plugin.needs_adapter and scenario.adapter.use == NO_PLUGIN:
+    if declared.needs_adapter and scenario.adapter.use == NO_PLUGIN:
         yield "needs an adapter, and the scenario has none"
-    oldest = plugin.minimum_compute_capability
+    oldest = declared.minimum_compute_capability
     if oldest is not None and scenario.resources.device == "cuda":
         yield from (
             f"needs compute capability {oldest[0]}.{oldest[1]}, {gpu.name} has "
@@ -95,11 +95,11 @@ def _declared(scenario: Scenario, member: ActivePlugin, machine: Machine) -> Ite
         )
 
 
-def _named(member: ActivePlugin, reason: object) -> str:
+def _named(plugin: ActivePlugin, reason: object) -> str:
     """Return a reason that names its plugin. Raises HookError for one that is no text."""
     if not isinstance(reason, str):
-        raise wrong_answer(member, "check_scenario", "a list of texts", reason)
-    return reason if member.name in reason else f"{member.name}: {reason}"
+        raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
+    return reason if plugin.name in reason else f"{plugin.name}: {reason}"
 
 
 def listing(names: Iterable[str]) -> str:

@@ -1,5 +1,4 @@
-"""What a plugin says of itself once it is imported: hooks, options, constraints, and whether it
-fits."""
+"""Describe a plugin by importing it: hooks, options, constraints, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -17,27 +16,11 @@ from accel_bench.plugins.manager import hooks, load_class
 from accel_bench.plugins.registry import find, installed
 from accel_bench.plugins.validation import validation_problems
 
-CONSTRAINTS = (
-    "requires",
-    "restricted_model_archs",
-    "devices",
-    "dtypes",
-    "tasks",
-    "modes",
-    "minimum_compute_capability",
-    "needs_adapter",
-    "single_node",
-    "conflicts",
-    "after",
-    "before",
-    "loss_tolerance",
-    "deterministic",
-    "strategy",
-)
+CONSTRAINTS = tuple(name for name in Plugin.__annotations__ if name != "Options")
 """Class attributes that a plugin declares, in the order of `Plugin`."""
 
 PROCESS_SECONDS = 60.0
-"""After this long a process that imports one plugin is given up; its alarm has not stopped it."""
+"""Limit for a process that imports one plugin; the import's own alarm should be earlier."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -57,20 +40,20 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def check(name: str) -> dict[str, Any]:
-    """Whether a plugin can be used here, and why not. Never raises for a broken one."""
+    """Return whether a plugin can be used here, and why not; never raises for a broken one."""
     try:
         described = describe(name)
-        problems = [*described["unmet"], *_misfits(load_class(name))]
+        problems = [*described["unmet"], *_contract_problems(load_class(name))]
     except AccelBenchError as error:
         return {"name": name, "usable": False, "reasons": [str(error)]}
     return {"name": name, "usable": not problems, "reasons": problems}
 
 
 def check_all() -> list[dict[str, Any]]:
-    """The same of every installed plugin, with its distribution, by name.
+    """Check every installed plugin, by name.
 
-    A foreign plugin is imported in a process of its own, so that nothing that it breaks or brings
-    along is laid at another's door.
+    A foreign plugin is imported in a process of its own, so that what it breaks or imports is not
+    attributed to another.
     """
     return [
         {
@@ -83,7 +66,7 @@ def check_all() -> list[dict[str, Any]]:
 
 
 def _check_apart(name: str) -> dict[str, Any]:
-    """Check one plugin in a process of its own, which may not outlive its import."""
+    """Check one plugin in a process of its own."""
     command = [sys.executable, "-m", "accel_bench", "plugins", "check", name, "--format", "json"]
     try:
         done = subprocess.run(
@@ -100,13 +83,13 @@ def _check_apart(name: str) -> dict[str, Any]:
 
 
 def implemented(kind: type[Plugin[Any]]) -> list[str]:
-    """Hooks that a class implements, in call order."""
+    """Return the hooks that a class implements, in call order."""
     marked = _marked(kind)
     return [name for name in hooks() if name in marked]
 
 
 def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
-    """Name, type, default and description of each option."""
+    """Return name, type, default and description of each option."""
     return [
         {
             "name": name,
@@ -120,8 +103,8 @@ def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _misfits(kind: type[Plugin[Any]]) -> list[str]:
-    """What does not fit the hooks, and which options have no documentation."""
+def _contract_problems(kind: type[Plugin[Any]]) -> list[str]:
+    """Return what does not fit the hooks, and which options have no description."""
     problems = [
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]
@@ -132,12 +115,11 @@ def _misfits(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def _marked(kind: type[Plugin[Any]]) -> set[str]:
-    """Names of the methods that are marked as implementations."""
     return {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
 
 
 def _type_name(annotation: Any) -> str:
-    """A type as a person writes it."""
+    """Format a type for people."""
     if annotation is type(None):
         return "null"
     if get_origin(annotation) in (Union, UnionType):
@@ -148,7 +130,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Sets and tuples as sorted or ordered lists; models as JSON."""
+    """Convert a value to JSON: sets become sorted lists."""
     if isinstance(value, frozenset):
         return sorted(value)
     return json.loads(

@@ -1,4 +1,4 @@
-"""Import one plugin's class, and survive one that raises, exits, hangs or pulls torch in."""
+"""Import one plugin's class, and survive one that raises, exits, hangs or imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.errors import PluginError
 from accel_bench.plugin import Plugin
 
 IMPORT_SECONDS = 10.0
-"""A light module imports in milliseconds; one that takes this long does something else."""
+"""Limit for the import of a plugin's module, which takes milliseconds when it is light."""
 
 
 class _ImportTimeoutError(BaseException):
@@ -54,12 +54,12 @@ def import_plugin(entry: metadata.EntryPoint, label: str, allow_torch: bool) -> 
 
 
 def _import_seconds() -> float:
-    """The limit; the environment can widen it on a very slow disk."""
+    # The environment can raise the limit on a very slow disk.
     return float(os.environ.get("ACCEL_BENCH_IMPORT_SECONDS", IMPORT_SECONDS))
 
 
 def _reason(error: BaseException) -> str:
-    """Say in one line what happened during the import."""
+    """Describe in one line what the import raised."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     if isinstance(error, SystemExit):
@@ -69,7 +69,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Interrupt the block after that many seconds; only the main thread of a Unix process can."""
+    """Interrupt the block after that many seconds, in the main thread of a Unix process."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(
         signal, "setitimer"
     ):

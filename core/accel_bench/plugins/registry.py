@@ -1,4 +1,4 @@
-"""Which plugins are installed, read from metadata alone: nothing of theirs is imported."""
+"""List plugins from metadata and a data file alone: nothing of theirs is imported."""
 
 from __future__ import annotations
 
@@ -48,12 +48,11 @@ class Installed:
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Requirements of the distribution that are not met here; the last says how to meet
-        them."""
+        """Unmet requirements of the distribution; the last says how to meet them."""
         return self.unmet_with(())
 
     def unmet_with(self, requires: Iterable[str]) -> tuple[str, ...]:
-        """The same with further requirements (PEP 508), such as those of the plugin's class."""
+        """Return unmet requirements of the distribution and of `requires` (PEP 508)."""
         wanted = [text for text in self.requires if not is_on_contract(text)]
         found = [unmet_requirement(text) for text in (*wanted, *requires)]
         reasons = list(dict.fromkeys(reason for reason in found if reason))
@@ -64,7 +63,7 @@ class Installed:
 
 @lru_cache(maxsize=1)
 def installed() -> tuple[Installed, ...]:
-    """All installed plugins by name, from metadata alone: nothing is imported."""
+    """Return all installed plugins by name."""
     entries = metadata.entry_points(group=PROJECT)
     found = [
         Installed(entry.name, entry, *_described(entry.dist))
@@ -123,7 +122,7 @@ def _row(name: str, summary: str = "") -> dict[str, Any]:
 
 
 def duplicates() -> dict[str, tuple[str, ...]]:
-    """Names that more than one distribution brings, with those distributions."""
+    """Return names that more than one distribution brings, with those distributions."""
     by_name: dict[str, list[str]] = {}
     for plugin in installed():
         by_name.setdefault(plugin.name, []).append(plugin.distribution)
@@ -131,7 +130,7 @@ def duplicates() -> dict[str, tuple[str, ...]]:
 
 
 def find(name: str) -> Installed:
-    """The installed plugin of that name. Raises PluginError unless there is exactly one."""
+    """Return the installed plugin of that name. Raises PluginError unless there is exactly one."""
     found = [plugin for plugin in installed() if plugin.name == name]
     if len(found) > 1:
         brings = " and ".join(plugin.distribution for plugin in found)
@@ -143,15 +142,15 @@ def find(name: str) -> Installed:
 
 @cache
 def unmet_requirement(requirement: str) -> str | None:
-    """Why a requirement (PEP 508) is not met here, or None when it is, or does not apply.
+    """Return why a requirement (PEP 508) is not met here; None when it is, or does not apply.
 
-    What the extras in it bring, such as `name[extra]>=1`, is required too.
+    Requirements of its extras, such as `name[extra]>=1`, must be met too.
     """
     return next(_unmet(requirement, ()), None)
 
 
 def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Reasons; `above` are the requirements whose extras have led here, for they can go round."""
+    """Yield reasons; `above` are the requirements whose extras led here, which may be cyclic."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -175,7 +174,7 @@ def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _contains(wanted: Requirement, have: str | None) -> bool:
-    """Whether a version will do; one that is unknown, or that no standard knows, rarely does."""
+    """Return whether a version meets a requirement; an unknown or invalid one rarely does."""
     from packaging.version import InvalidVersion
 
     try:
@@ -185,7 +184,7 @@ def _contains(wanted: Requirement, have: str | None) -> bool:
 
 
 def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
-    """What a distribution requires with one of these extras, and not without."""
+    """Yield what a distribution requires with one of these extras, and not without."""
     from packaging.requirements import Requirement
 
     for text in found.requires or ():
@@ -197,14 +196,14 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
 
 
 def _named_stack(name: str) -> str:
-    """A hint where what is no plugin is the name of a stack; empty where it is none."""
+    """Return a hint when the name is that of a named stack, else nothing."""
     if name not in find_presets("stacks"):
         return ""
     return f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
 
 
 def _not_installed(name: str) -> str:
-    """What to do about a plugin that is not there: install an extra, or spell it right."""
+    """Return how to get a missing plugin: install an extra, or correct its name."""
     if name in extras():
         return f"the plugin {name!r} is not installed; {extras()[name].command}"
     known = {plugin.name for plugin in installed()}

@@ -1,4 +1,4 @@
-"""What of a plugin's class does not fit the contract: declarations, names of hooks, arguments."""
+"""Validate a plugin's class: its declarations, names of hooks and their arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench.plugin import PROJECT, Options, Plugin
 
 
 def hook_arguments() -> dict[str, list[str]]:
-    """Names of all hooks in call order, with the arguments that each can take."""
+    """Return the names of all hooks in call order, with the arguments that each can take."""
     return {
         name: list(inspect.signature(value).parameters)
         for name, value in vars(hookspecs).items()
@@ -24,7 +24,7 @@ def hook_arguments() -> dict[str, list[str]]:
 
 
 def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
-    """A sentence for each class attribute, such as `requires`, that has not its declared type."""
+    """Return a sentence for each class attribute that has not its declared type."""
     wrong = []
     if not (isinstance(kind.Options, type) and issubclass(kind.Options, Options)):
         wrong.append("Options is not a subclass of accel_bench.Options")
@@ -39,7 +39,6 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
 
 @cache
 def _declarations() -> dict[str, TypeAdapter[Any]]:
-    """What checks each class attribute that a plugin may declare."""
     hints = get_type_hints(Plugin)
     return {
         name: TypeAdapter(get_args(hints[name])[0])
@@ -49,7 +48,7 @@ def _declarations() -> dict[str, TypeAdapter[Any]]:
 
 
 def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
-    """A sentence for each method marked as a hook that is none, with the nearest right name."""
+    """Return a sentence for each hook that does not exist or takes wrong arguments."""
     marked = inspect.getmembers(kind, lambda value: hasattr(value, f"{PROJECT}_impl"))
     return [text for name, function in marked for text in _problems_of(name, function)]
 

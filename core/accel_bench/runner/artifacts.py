@@ -26,11 +26,11 @@ TAIL_BYTES = 64 * 1024
 """How much of a failed rank's log goes into the result."""
 
 BLOCK_BYTES = 1024 * 1024
-"""How much is looked at at a time, and more where a line is longer."""
+"""How much is read at a time, and more where a line is longer."""
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Arguments that run the same experiment once more, from the scenario in the run's folder."""
+    """Return arguments that run the experiment once more, from the scenario in its folder."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
@@ -87,7 +87,7 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """The last of a log, as text; empty where there is none."""
+    """Return the end of a log as text; empty where there is none."""
     try:
         with path.open("rb") as log:
             log.seek(0, 2)
@@ -98,7 +98,7 @@ def log_tail(path: Path) -> str:
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:
-    """The scenario as YAML that we read back as it was."""
+    """Return a scenario as YAML that is read back unchanged."""
     return yaml.dump(
         scenario, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
@@ -106,13 +106,13 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def packages_list() -> str:
-    """A line `name==version` for each distribution; `name==version @ commit` for a checkout."""
+    """Return `name==version` for each distribution; `name==version @ commit` for a checkout."""
     found = {name.lower(): name for name in map(_name, metadata.distributions()) if name}
     return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
 
 
 def _blocks(source: BinaryIO, shorten: bool) -> Iterator[bytes]:
-    """Blocks that end with a line, so that no secret is cut in two; the middle may be left out."""
+    """Yield blocks that end with a line, so that no secret is cut in two, and omit the middle."""
     size = source.seek(0, 2)
     source.seek(0)
     left_out = shorten and size > 2 * KEPT_BYTES
@@ -127,12 +127,11 @@ def _blocks(source: BinaryIO, shorten: bool) -> Iterator[bytes]:
 
 
 def _name(found: metadata.Distribution) -> str:
-    """A distribution's name; empty where an interrupted install left no metadata."""
+    # An interrupted install leaves no metadata.
     return (found.metadata and found.metadata["Name"]) or ""
 
 
 def _pinned(name: str) -> str:
-    """One line of the list."""
     released = metadata.version(name)
     commit = distribution_version(name).removeprefix(released).removeprefix("+")
     at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
 
 from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.errors import AccelBenchError, HookError
@@ -30,7 +29,7 @@ from accel_bench.runner.supervise import (
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is the same for all attempts of a run, and where this one lies."""
+    """The inputs of one attempt."""
 
     job: Job
     """What the ranks read."""
@@ -51,19 +50,32 @@ class Attempt:
     """The results folder."""
 
 
-class Observations(NamedTuple):
-    """What was observed of an attempt from outside its ranks."""
+@dataclass
+class Observations:
+    """What was observed of an attempt: by its ranks, by the supervisor and by plugins."""
 
-    metrics: tuple[Metric, ...]
+    began: float
+    """Start of the attempt, by the monotonic clock."""
+
+    started_at: str
+    """UTC time of that, ISO 8601."""
+
+    outcome: ProcessOutcome = field(default_factory=ProcessOutcome)
+    """How the ranks ended."""
+
+    ranks: dict[int, RankResult] = field(default_factory=dict)
+    """What the ranks wrote."""
+
+    metrics: tuple[Metric, ...] = ()
     """What the observers measured."""
 
-    before: MachineState | None
+    before: MachineState | None = None
     """The machine before it."""
 
-    after: MachineState | None
+    after: MachineState | None = None
     """The machine after it."""
 
-    fault: AccelBenchError | None
+    fault: AccelBenchError | None = None
     """What an observer raised."""
 
 
@@ -78,17 +90,18 @@ def run_attempt(
     Ctrl-C and SIGTERM terminate the ranks and are raised again once the result is kept.
     """
     job = attempt.job
-    started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    began = time.monotonic()
-    outcome, verdict, interruption = ProcessOutcome(), None, None
-    observation, before = Observation(job, active), None
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    observed = Observations(time.monotonic(), now)
+    verdict: Verdict | None = None
+    interruption: KeyboardInterrupt | None = None
+    observation = Observation(job, active)
     on_gpu = job.experiment.scenario.resources.device != "cpu"
     try:
-        before = read_state(on_gpu)
+        observed.before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
         ranks = _start(job, active)
         supervisor = Supervisor(job, ranks, on_progress)
-        outcome = supervisor.outcome
+        observed.outcome = supervisor.outcome
         limit = job.experiment.scenario.measure.timeout_seconds
         supervisor.run(limit, lambda: observation.start(ranks))
     except KeyboardInterrupt as stop:
@@ -97,18 +110,14 @@ def run_attempt(
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
     with deferred_signals():
-        found = read_ranks(job)
-        verdict = verdict or judge(job, outcome, found)
-        metrics, fault = observation.finish(found, hurried=interruption is not None)
+        observed.ranks = read_ranks(job)
+        verdict = verdict or judge(job, observed.outcome, observed.ranks)
+        hurried = interruption is not None
+        observed.metrics, observed.fault = observation.finish(observed.ranks, hurried)
         # Who pressed Ctrl-C does not wait for a driver.
-        after = None if interruption else read_settled_state(before, on_gpu)
-        observed = Observations(metrics, before, after, fault)
-        verdict = _with_observations(verdict, found, observed)
+        observed.after = None if hurried else read_settled_state(observed.before, on_gpu)
         redact_files(job)
-        seconds = time.monotonic() - began
-        result = keep(
-            _result(attempt, active, verdict, outcome, found, observed, started_at, seconds)
-        )
+        result = keep(_result(attempt, active, _with_observations(verdict, observed), observed))
     if interruption is not None:
         raise interruption
     return result
@@ -134,34 +143,26 @@ def _not_run(error: OSError | AccelBenchError) -> Verdict:
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
-def _with_observations(
-    verdict: Verdict, found: Mapping[int, RankResult], observed: Observations
-) -> Verdict:
+def _with_observations(verdict: Verdict, observed: Observations) -> Verdict:
     """Degrade a completed run for what was observed; fail it where an observer failed."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:
         return Verdict(Status.PLUGIN_ERROR, (str(observed.fault),))
-    metrics = [*(metric for rank in found.values() for metric in rank.metrics), *observed.metrics]
+    ranks = observed.ranks.values()
+    metrics = [*(metric for rank in ranks for metric in rank.metrics), *observed.metrics]
     reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
-    reasons += device_reasons(observed.before, observed.after, found.values())
+    reasons += device_reasons(observed.before, observed.after, ranks)
     if not reasons:
         return verdict
     return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
 
 
-def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
-    attempt: Attempt,
-    active: ActivePlugins,
-    verdict: Verdict,
-    outcome: ProcessOutcome,
-    found: dict[int, RankResult],
-    observed: Observations,
-    started_at: str,
-    seconds: float,
+def _result(
+    attempt: Attempt, active: ActivePlugins, verdict: Verdict, observed: Observations
 ) -> Result:
     job = attempt.job
-    status, reasons = verdict.status, verdict.reasons
+    exits = observed.outcome.exits
     return Result(
         run_id=job.run_id,
         session=attempt.session,
@@ -169,13 +170,13 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
         round=job.round,
         position=attempt.position,
         attempt=job.attempt,
-        status=status,
-        reasons=reasons,
+        status=verdict.status,
+        reasons=verdict.reasons,
         phase=verdict.phase,
-        started_at=started_at,
-        seconds=seconds,
-        ranks=tuple(found[rank] for rank in sorted(found)),
-        exits=tuple(describe_exit(outcome.exits.get(rank)) for rank in range(job.world_size)),
+        started_at=observed.started_at,
+        seconds=time.monotonic() - observed.began,
+        ranks=tuple(observed.ranks[rank] for rank in sorted(observed.ranks)),
+        exits=tuple(describe_exit(exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
         loss_tolerance=active.loss_tolerance(),
         metrics=observed.metrics,
@@ -184,5 +185,5 @@ def _result(  # noqa: PLR0913, PLR0917 - the parts of one record
         state_after=observed.after,
         command=attempt.command,
         folder=str(Path(job.folder).relative_to(attempt.root)),
-        log_tail="" if status.completed else log_tail(job.log_path(verdict.failed_rank)),
+        log_tail="" if verdict.status.completed else log_tail(job.log_path(verdict.failed_rank)),
     )

@@ -1,4 +1,4 @@
-"""Folders of a results folder: safe names, and nothing outside the root."""
+"""Make folders of a results folder: safe names, and nothing outside the root."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_folder(root: Path, session: str, name: str) -> Path:
 
 
 def _make_inside(root: Path, folder: Path) -> None:
-    """Make a folder that may be there already, but is no way out of the root."""
+    """Make a folder, which may exist. Raises StoreError for a link that leads out of the root."""
     folder.mkdir(parents=True, exist_ok=True)
     if not folder.resolve().is_relative_to(root):
         raise StoreError(f"{folder} is a link that leads out of {root}; remove it")

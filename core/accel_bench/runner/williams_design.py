@@ -1,4 +1,4 @@
-"""The order of stacks within rounds: a seeded Williams design."""
+"""Order the stacks within rounds by a seeded Williams design."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def williams_rounds(stacks: Sequence[str], rounds: int, seed: int) -> list[list[
 
 
 def _design(size: int) -> list[list[int]]:
-    """Rows of the design: each is the zigzag moved on by one; odd sizes need the reversed rows too.
+    """Return the rows: each is the zigzag shifted by one; odd sizes need the reversed rows too.
 
     A reversed row follows its own, so that places already balance after every two rounds.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, Text
 
 from accel_bench.scenario.experiment import SCHEMA_VERSION
@@ -11,23 +13,19 @@ STORE_VERSION = SCHEMA_VERSION
 
 METADATA = MetaData()
 
-META = Table(
-    "meta",
-    METADATA,
-    Column("schema_version", Integer, nullable=False),
-    Column("written_by", Text, nullable=False),
-)
+
+def _columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+META = Table("meta", METADATA, *_columns(Integer, "schema_version"), *_columns(Text, "written_by"))
 """One row: the version of the tables, and of the accel-bench that made them."""
 
 SESSIONS = Table(
     "sessions",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("started_at", Text, nullable=False),
-    Column("scenario", Text, nullable=False),
-    Column("command", Text, nullable=False),
-    Column("document", Text, nullable=False),
-    Column("checksum", Text, nullable=False),
+    *_columns(Text, "started_at", "scenario", "command", "document", "checksum"),
 )
 """One row for each `accel-bench run`; `command` and `document` are JSON."""
 
@@ -36,18 +34,11 @@ RUNS = Table(
     METADATA,
     Column("run_id", Text, primary_key=True),
     Column("session", Text, ForeignKey("sessions.id"), nullable=False),
-    Column("experiment_id", Text, nullable=False),
-    Column("scenario", Text, nullable=False),
-    Column("stack", Text, nullable=False),
-    Column("sweep", Text, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("started_at", Text, nullable=False),
-    Column("payload", Text, nullable=False),
-    Column("schema_version", Integer, nullable=False),
-    Column("checksum", Text, nullable=False),
+    *_columns(Text, "experiment_id", "scenario", "stack", "sweep"),
+    *_columns(Integer, "round", "position", "attempt"),
+    *_columns(Text, "status", "started_at", "payload"),
+    *_columns(Integer, "schema_version"),
+    *_columns(Text, "checksum"),
 )
 """One row for each attempt; `payload` is the `Result` as JSON, the others repeat parts of it.
 
