@@ -284,7 +284,7 @@ def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result])
     pairs = row.pairs if row else 0
     if not all(goal.device in name for name in _devices(runs)):
         return f"the goal is for an {goal.device}"
-    if not all(rank.device.get("type") == "cuda" for run in runs for rank in run.ranks):
+    if not all(rank.device and rank.device.type == "cuda" for run in runs for rank in run.ranks):
         return "the goal is for a GPU"
     if pairs < ROUNDS:
         return f"{pairs} of {ROUNDS} rounds"
@@ -299,8 +299,8 @@ def _reaches(goal: Goal, value: float) -> bool:
 
 def _devices(runs: Sequence[Result]) -> list[str]:
     """Names of the devices that the runs used."""
-    names = (rank.device.get("name") for run in runs for rank in run.ranks)
-    return list(dict.fromkeys(str(name) for name in names if name))
+    names = (rank.device.name for run in runs for rank in run.ranks if rank.device)
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def _row(claim: Claim) -> str:

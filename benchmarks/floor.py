@@ -97,10 +97,10 @@ def floor_seconds(row: ExperimentSummary, rates: Rates) -> tuple[float, float] |
     if row.utilization is None or row.tokens is None:
         return None
     flops = row.utilization.flops_per_token.causal * row.tokens.per_step_per_device.processed
-    trained = row.effective.get("trained_dtypes")
-    if flops is None or not isinstance(trained, dict):
+    trained = row.effective.trained_dtypes
+    if flops is None or not trained:
         return None
-    moved = sum(OPTIMIZER_PASSES * ITEM_BYTES[str(d)] * int(str(n)) for d, n in trained.items())
+    moved = sum(OPTIMIZER_PASSES * ITEM_BYTES[dtype] * count for dtype, count in trained.items())
     return flops / rates.matmul_flops_per_second, moved / rates.copy_bytes_per_second
 
 

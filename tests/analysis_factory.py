@@ -7,6 +7,8 @@ from typing import Any
 
 from accel_bench.analysis.summary import PlannedSummary, Summary, summarize
 from accel_bench.documents.canonical import digest
+from accel_bench.effective import EffectiveConfiguration
+from accel_bench.machine.info import Device
 from accel_bench.result import (
     Metric,
     PluginVersion,
@@ -78,7 +80,7 @@ def make_rank(
     return RankResult(
         rank=rank,
         status=Status.OK,
-        device=dict(device or {"type": "cpu", "name": "a CPU"}),
+        device=Device(**(device or {"type": "cpu", "name": "a CPU"})),
         window=Window(
             started=10.0,
             ended=10.0 + sum(step_seconds),
@@ -90,7 +92,7 @@ def make_rank(
                 name="peak_memory_bytes", value=peak, unit="bytes", scope="rank", kind="host RSS"
             ),
         ),
-        effective={"dtype": "float32"},
+        effective=EffectiveConfiguration(threads=4),
         evidence={"lora": {"modules": 4}, "data": {"constant_length": True}},
     )
 

@@ -87,9 +87,9 @@ def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> N
     for rank in two.ranks:
         assert rank.window is not None
         assert len(rank.window.samples) == 4
-        assert rank.effective["strategy"] == "DistributedDataParallel"
-        assert rank.effective["world_size"] == 2
-    assert {rank.device["index"] for rank in two.ranks} == {0, 1}
+        assert rank.effective.strategy == "DistributedDataParallel"
+        assert rank.effective.world_size == 2
+    assert {rank.device.index for rank in two.ranks} == {0, 1}
 
 
 def test_the_replicas_agree_after_the_window(two: Result) -> None:

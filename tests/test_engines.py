@@ -124,15 +124,15 @@ def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: P
     assert names <= {"engines.yaml", "fp16", "results", "text"}, "something else was written"
     for result in results.values():
         assert result.status.completed, result.reasons
-        assert [rank.effective["strategy"] for rank in result.ranks] == [
+        assert [rank.effective.strategy for rank in result.ranks] == [
             "DistributedDataParallel",
             "DistributedDataParallel",
         ]
         for rank in result.ranks:
-            assert rank.effective["world_size"] == 2
-            assert rank.effective["threads"] == 1
-            assert rank.effective["nested_wrapping"] == []
-            assert rank.effective["synchronized_buffer_bytes"] == 0
+            assert rank.effective.world_size == 2
+            assert rank.effective.threads == 1
+            assert rank.effective.nested_wrapping == ()
+            assert rank.effective.synchronized_buffer_bytes == 0
         assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
     for plain, trainer in zip(*(results[name].ranks for name in ENGINES), strict=True):
         assert plain.window is not None and trainer.window is not None

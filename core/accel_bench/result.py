@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.info import Device, Machine
 from accel_bench.machine.state import MachineState
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
@@ -184,6 +186,50 @@ class Stage(Frozen):
     """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
 
 
+class Failure(Frozen):
+    """The exception that ended a rank. Bytes are known of an out-of-memory error alone, and null
+    where neither its text nor the allocator says them."""
+
+    type: str
+    """Its class."""
+
+    message: str
+    """Its text."""
+
+    traceback: str
+    """Its traceback, with those of its causes."""
+
+    step_part: Literal["forward", "backward", "optimizer"] | None = None
+    """The part of a step in which it was raised; null outside of steps, and in a hook."""
+
+    plugin: str | None = None
+    """The plugin whose hook raised it."""
+
+    distribution: str | None = None
+    """That plugin's distribution."""
+
+    hook: str | None = None
+    """The hook."""
+
+    bytes_asked: int | None = None
+    """Bytes that could not be allocated."""
+
+    bytes_free: int | None = None
+    """Bytes that were free."""
+
+    bytes_total: int | None = None
+    """Bytes that there are."""
+
+    bytes_in_use: int | None = None
+    """Bytes that this process used."""
+
+    bytes_allocated: int | None = None
+    """Bytes that tensors held."""
+
+    bytes_reserved_unallocated: int | None = None
+    """Bytes that torch's allocator held for no tensor."""
+
+
 class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
@@ -202,12 +248,11 @@ class RankResult(Frozen):
     phase: str = ""
     """What the rank was doing when it ended badly."""
 
-    error: dict[str, JsonValue] = Field(default_factory=dict)
-    """Type, message and traceback of what ended it; bytes asked and free for an out-of-memory
-    error."""
+    error: Failure | None = None
+    """The exception that ended it; null when none did."""
 
-    device: dict[str, JsonValue] = Field(default_factory=dict)
-    """The device that this rank really used: type, name, uuid."""
+    device: Device | None = None
+    """The device that this rank really used; null when it did not get that far."""
 
     window: Window | None = None
     """What was measured; null when the window was not reached."""
@@ -221,8 +266,8 @@ class RankResult(Frozen):
     metrics: tuple[Metric, ...] = ()
     """What metrics plugins measured."""
 
-    effective: dict[str, JsonValue] = Field(default_factory=dict)
-    """What really held when the clock started: dtypes, attention, optimizer, gradient flow ..."""
+    effective: EffectiveConfiguration = EffectiveConfiguration()
+    """What really held when the clock started."""
 
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
     """What each plugin shows for having acted, by its name."""
@@ -299,7 +344,7 @@ class Result(Frozen):
     loss_tolerance: float | None = None
     """Largest `loss_tolerance` that the stack's plugins declare; null where none does."""
 
-    machine: dict[str, Any] = Field(default_factory=dict)
+    machine: Machine | None = None
     """The machine and the versions on it."""
 
     state_before: MachineState | None = None

@@ -17,6 +17,7 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import (
     device_bytes,
     peak_resident_bytes,
@@ -26,26 +27,6 @@ from accel_bench.machine.process_memory import (
 from accel_bench.result import Stage
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """The device of one rank. `str(device)` is what `torch.device` takes."""
-
-    type: str
-    """`cpu` or `cuda`."""
-
-    index: int = 0
-    """Index on this node."""
-
-    name: str = ""
-    """The maker's name."""
-
-    uuid: str = ""
-    """What tells one device from another; empty on a CPU."""
-
-    def __str__(self) -> str:
-        return "cpu" if self.type == "cpu" else f"{self.type}:{self.index}"
 
 
 class Trace:

@@ -19,6 +19,7 @@ from accel_bench.analysis.metrics.utilization import utilization
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.catalog.models import read_card
 from accel_bench.flops.workload import Matmul, Workload
+from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Sample, Status, Window
 
 DEVICES = 8
@@ -88,7 +89,7 @@ def mfu(row: Printed, parameters: int) -> float:
         RankResult(
             rank=rank,
             status=Status.OK,
-            device={"type": "cuda", "name": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{rank}"},
+            device=Device("cuda", name="NVIDIA A100-SXM4-80GB", uuid=f"GPU-{rank}"),
             window=Window(started=0.0, ended=seconds, samples=(sample,)),
             workload=workload,
         )

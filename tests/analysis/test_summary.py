@@ -14,6 +14,7 @@ from analysis_factory import (
 )
 
 from accel_bench.analysis.summary import differs
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Status
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
@@ -245,7 +246,10 @@ def test_devices_are_counted_by_what_ranks_really_used(first, second, used):
 
 def test_evidence_and_effective_are_those_of_rank_0():
     row = on_two_ranks()
-    assert (row.evidence, row.effective) == (make_rank().evidence, {"dtype": "float32"})
+    assert (row.evidence, row.effective) == (
+        make_rank().evidence,
+        EffectiveConfiguration(threads=4),
+    )
 
 
 def test_a_stack_says_in_one_line_what_it_changes():

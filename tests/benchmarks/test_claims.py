@@ -196,7 +196,7 @@ def test_the_floor_is_products_and_optimizer_over_measured_rates() -> None:
 
     run = gpu_run()
     rank = run.ranks[0]
-    effective = {**rank.effective, "trained_dtypes": {"bfloat16": 10**9}}
+    effective = rank.effective.model_copy(update={"trained_dtypes": {"bfloat16": 10**9}})
     run = run.model_copy(update={"ranks": (rank.model_copy(update={"effective": effective}),)})
     (row,) = summary_of("x", run.experiment.stack.name, [run]).experiments
     rates = Rates(

@@ -13,6 +13,7 @@ from analysis_factory import make_rank, make_result
 from fake_nvml.library import Machine, compile_library, compiler_found
 
 from accel_bench.analysis.statistics.comparison import compare
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, Result, Sample, Window
 
@@ -64,7 +65,7 @@ def gpu_run(
     changes = {
         "window": Window(started=10.0, ended=10.0 + STEPS * SECONDS, samples=samples),
         "workload": workload,
-        "effective": {"matmul_dtype": "bfloat16"},
+        "effective": EffectiveConfiguration(matmul_dtype="bfloat16"),
         "metrics": (
             metric("peak_memory_bytes", 10, "allocated"),
             metric("peak_reserved_bytes", 20, "reserved"),

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Sample, Status, Window
 
 
@@ -57,7 +58,7 @@ def main(result: Path, script: Path, plan: dict) -> int:
     found = RankResult(
         rank=0,
         status=Status.OK,
-        device={"type": "cuda", "name": "a GPU", "uuid": plan["uuid"]},
+        device=Device("cuda", name="a GPU", uuid=plan["uuid"]),
         window=Window(started=started, ended=ended, samples=(sample,)),
     )
     result.write_text(found.model_dump_json())

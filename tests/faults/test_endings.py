@@ -161,8 +161,8 @@ def test_no_process_is_left_behind(finished: Finished) -> None:
 @pytest.mark.parametrize("stack", ["oom-alias", "oom-cause"])
 def test_bytes_asked_and_free_are_kept(finished: Finished, stack: str) -> None:
     error = finished.result(stack).ranks[0].error
-    assert error["bytes_asked"] == 2.5 * 2**30
-    assert error["bytes_free"] == 1.25 * 2**30
+    assert error.bytes_asked == 2.5 * 2**30
+    assert error.bytes_free == 1.25 * 2**30
 
 
 def test_the_rank_that_ran_to_its_end_keeps_its_window(finished: Finished) -> None:
@@ -198,10 +198,10 @@ def test_other_plugins_are_closed_when_a_hook_fails(finished: Finished, hook: st
 
 def test_the_error_of_a_hook_names_plugin_distribution_and_hook(finished: Finished) -> None:
     error = finished.result("raise-load_model").ranks[0].error
-    assert error["plugin"] == "faulty"
-    assert error["distribution"] == "accel-bench-faulty"
-    assert error["hook"] == "load_model"
-    assert "broken on purpose" in error["traceback"]
+    assert error.plugin == "faulty"
+    assert error.distribution == "accel-bench-faulty"
+    assert error.hook == "load_model"
+    assert "broken on purpose" in error.traceback
 
 
 def test_what_was_measured_before_a_late_hook_failed_is_kept(finished: Finished) -> None:

@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.canonical import digest
+from accel_bench.effective import EffectiveConfiguration
+from accel_bench.machine.info import Device, Machine
 from accel_bench.result import Metric, PluginVersion, RankResult, Result, Sample, Status, Window
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
 from accel_bench.store.database import SessionRecord
+
+MACHINE = Machine(
+    host="bench-1",
+    system="Linux 6",
+    processor="a CPU",
+    cores=4,
+    memory_bytes=2**34,
+    python="3.12",
+    versions={"torch": "2.13.0"},
+)
 
 
 def make_session(session: str = "monday") -> SessionRecord:
@@ -59,10 +71,10 @@ def make_rank(rank: int = 0, seconds: float = 0.5, tokens: int = 100) -> RankRes
     return RankResult(
         rank=rank,
         status=Status.OK,
-        device={"type": "cpu", "name": "a CPU"},
+        device=Device("cpu", name="a CPU"),
         window=Window(started=1.0, ended=1 + 2 * seconds, samples=samples[1:], warmup=samples[:1]),
         metrics=(Metric(name="peak_memory_bytes", value=1000, unit="bytes", scope="rank"),),
-        effective={"dtype": "float32"},
+        effective=EffectiveConfiguration(threads=4),
         evidence={"lora": {"modules": 4}},
     )
 
@@ -79,7 +91,7 @@ def make_result(run_id: str = "run-1", session: str = "monday", **changes: Any) 
         "ranks": (make_rank(),),
         "exits": ("exit 0",),
         "plugins": (PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
-        "machine": {"host": "bench-1", "versions": {"torch": "2.13.0"}},
+        "machine": MACHINE,
         "command": ("accel-bench", "run", "peft.yaml", "--only", "lora"),
         "folder": f"runs/{session}/{run_id}",
     }

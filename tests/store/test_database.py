@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store.store_factory import make_experiment, make_rank, make_result, make_session
+from store.store_factory import MACHINE, make_experiment, make_rank, make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
@@ -240,7 +240,7 @@ def test_what_is_stored_holds_no_secret_of_the_environment(
     result = make_result(
         log_tail="Traceback: 401 for canary-hf-0123456789",
         reasons=('login failed with canary"quoted\\pw',),
-        machine={"environment": {"HF_TOKEN": "canary-hf-0123456789"}},
+        machine=MACHINE.model_copy(update={"libraries": {"HF_TOKEN": "canary-hf-0123456789"}}),
         command=("accel-bench", "run", "--token", "canary-argument", "peft.yaml"),
     )
     with open_store(folder, write=True) as store:

@@ -36,8 +36,8 @@ def first_norms(run: Run, cut: bool) -> dict[str, float | None]:
         run.optimizer.step()
     finally:
         probe.remove()
-    assert probe.findings["modules_without_gradient"] == []
-    norms: dict[str, float | None] = probe.findings["gradient_norms"]
+    assert probe.flow.modules_without_gradient == ()
+    norms: dict[str, float | None] = probe.flow.gradient_norms
     return norms
 
 

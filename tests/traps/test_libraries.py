@@ -74,7 +74,7 @@ def rank(done: Finished, stack: str) -> RankResult:
 
 def norms(done: Finished, stack: str) -> dict[str, float]:
     """Gradient norms of the second matrices of the adapters, the first ones being rightly zero."""
-    flow: Any = rank(done, stack).effective["gradient_flow"]
+    flow: Any = rank(done, stack).effective.gradient_flow
     return {name: norm for name, norm in flow["gradient_norms"].items() if "lora_B" in name}
 
 
@@ -96,9 +96,9 @@ def test_the_same_library_without_the_trap_trains(done: Finished, stack: str) ->
 
 
 def test_the_kernels_of_quantized_layers_are_read_back(done: Finished) -> None:
-    plain = rank(done, "lora").effective["linear_kernels"]
-    packed: Any = rank(done, "gptq-sound").effective["linear_kernels"]
-    int8: Any = rank(done, "int8-sound").effective["linear_kernels"]
+    plain = rank(done, "lora").effective.linear_kernels
+    packed: Any = rank(done, "gptq-sound").effective.linear_kernels
+    int8: Any = rank(done, "int8-sound").effective.linear_kernels
     assert plain == {"Linear": 15}
     assert {name: count for name, count in packed.items() if name != "Linear"} == {
         "TorchAtenLinear": 14
@@ -130,7 +130,7 @@ def test_a_plain_adapter_imports_what_is_installed_and_that_changes_the_process(
 
 
 def test_the_baseline_says_which_libraries_an_adapter_has_imported(done: Finished) -> None:
-    assert rank(done, "lora").effective["libraries"] == ["bitsandbytes", "gptqmodel", "torchao"]
+    assert rank(done, "lora").effective.libraries == ("bitsandbytes", "gptqmodel", "torchao")
 
 
 def test_allocator_and_device_order_are_the_same_in_all_stacks_and_recorded(
@@ -138,9 +138,9 @@ def test_allocator_and_device_order_are_the_same_in_all_stacks_and_recorded(
 ) -> None:
     for stack in ("lora", "gptq-sound", "int8-sound"):
         effective: Any = rank(done, stack).effective
-        assert effective["environment"]["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
-        assert effective["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-        changed = set(effective["environment_changes"])
+        assert effective.environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+        assert effective.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        changed = set(effective.environment_changes)
         assert not changed & {"PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER"}
 
 

@@ -51,7 +51,7 @@ def trained(run: Run) -> tuple[list[str], list[str]]:
         run.optimizer.step()
     finally:
         probe.remove()
-    return differences(run, {**read_effective(run), **probe.seen()})
+    return differences(run, read_effective(run, probe))
 
 
 def test_our_models_keep_no_cache_and_the_losses_are_those_of_separate_sequences(
@@ -82,7 +82,7 @@ def test_a_cache_that_a_single_call_asks_for_is_seen_too(llama_run: Callable[...
     probe = FirstStepProbe(run)
     run.model(**row(), use_cache=True)
     probe.remove()
-    assert (probe.seen()["use_cache"], probe.seen()["padding_free"]) == (True, True)
+    assert (probe.use_cache, probe.padding_free) == (True, True)
 
 
 def test_a_cache_beside_ordinary_rows_costs_memory_and_is_said(

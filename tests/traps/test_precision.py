@@ -46,7 +46,7 @@ def test_a_trainer_that_ignores_fp16_on_a_cpu_is_found_by_the_dtype_of_its_matmu
     probe = FirstStepProbe(run)
     Trainer(run.model, arguments, train_dataset=rows).train()
     probe.remove()
-    degraded, _ = differences(run, {**read_effective(run), **probe.seen()})
+    degraded, _ = differences(run, read_effective(run, probe))
     assert "matmuls compute in float32, asked was fp16-autocast" in degraded
 
 
@@ -62,8 +62,8 @@ def test_autocast_that_is_on_is_no_difference(llama_run: Callable[..., Run]) -> 
     with torch.autocast("cpu", torch.bfloat16):
         loss_of(run.model).backward()
     run.optimizer.step()
-    assert probe.seen()["matmul_dtype"] == "bfloat16"
-    assert differences(run, {**read_effective(run), **probe.seen()}) == ([], [])
+    assert probe.matmul_dtype == "bfloat16"
+    assert differences(run, read_effective(run, probe)) == ([], [])
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
@@ -84,11 +84,11 @@ def test_the_probe_waits_for_the_first_step_that_a_scaler_does_not_skip(
         if number == 0:
             same = [torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True)]
             assert all(same), "the scaler did not skip this step"
-            assert probe.findings == {}
+            assert probe.flow is None
     probe.check()
-    norms = probe.findings["gradient_norms"]
+    norms = probe.flow.gradient_norms
     assert all(0 < norm < 1e4 for norm in norms.values()), "the scale is not taken out"
-    assert probe.findings["parameters_changed"] is True
+    assert probe.flow.parameters_changed is True
 
 
 def test_a_run_whose_scaler_skips_every_step_is_invalid(llama_run: Callable[..., Run]) -> None:

@@ -45,7 +45,7 @@ def test_torch_s_own_default_sends_buffers_every_step_and_is_named(
 def test_our_ddp_sends_no_buffers(llama_run: Callable[..., Run]) -> None:
     run = llama_run()
     run.model = wrap(run, DDPOptions())
-    assert read_effective(run)["synchronized_buffer_bytes"] == 0
+    assert read_effective(run).synchronized_buffer_bytes == 0
     assert differences(run, read_effective(run), DDP.strategy) == ([], [])
 
 
@@ -67,7 +67,7 @@ def test_an_engine_that_wraps_a_bare_model_is_seen(llama_run: Callable[..., Run]
     run = llama_run()
     outer = DistributedDataParallel(run.model)
     assert run.model is run.unwrapped_model
-    assert read_effective(run)["strategy"] == "DistributedDataParallel"
+    assert read_effective(run).strategy == "DistributedDataParallel"
     del outer
 
 
@@ -79,7 +79,7 @@ def test_sharding_block_by_block_is_one_strategy_and_no_nesting(
         fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
     fully_shard(run.model, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
     effective = read_effective(run)
-    assert (effective["strategy"], effective["nested_wrapping"]) == ("FSDPModule", [])
+    assert (effective.strategy, effective.nested_wrapping) == ("FSDPModule", ())
 
 
 def test_a_plugin_that_claims_one_strategy_and_makes_another_is_invalid(
@@ -95,5 +95,5 @@ def test_a_wrapper_of_another_model_is_not_this_one_s(llama_run: Callable[..., R
     run = llama_run()
     with warnings.catch_warnings():
         other = DistributedDataParallel(nn.Linear(2, 2))
-    assert read_effective(run)["strategy"] == "none"
+    assert read_effective(run).strategy == "none"
     del other

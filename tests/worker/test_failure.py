@@ -8,7 +8,7 @@ import pytest
 
 from accel_bench.errors import HookError, InvalidRunError, WorkerError
 from accel_bench.result import Status
-from accel_bench.worker.failure import describe, out_of_memory, reasons_of, status_of
+from accel_bench.worker.failure import failure_of, out_of_memory, reasons_of, status_of
 
 GPU_TEXT = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
@@ -76,8 +76,8 @@ def test_a_circle_of_causes_ends() -> None:
 def test_bytes_asked_and_free_come_from_torch_s_text(
     text: str, asked: int | None, free: int | None
 ) -> None:
-    found = describe(caused(ValueError("hidden"), OutOfMemoryError(text)))
-    assert (found["bytes_asked"], found["bytes_free"]) == (asked, free)
+    found = failure_of(caused(ValueError("hidden"), OutOfMemoryError(text)))
+    assert (found.bytes_asked, found.bytes_free) == (asked, free)
 
 
 @pytest.mark.parametrize(
@@ -120,20 +120,20 @@ def test_the_part_of_a_step_is_kept_for_any_error() -> None:
     layer = torch.nn.Linear(4, 4)
     with pytest.raises(RuntimeError) as caught:
         layer(torch.ones(3))
-    assert describe(caught.value, "window")["step_part"] == "forward"
-    assert "step_part" not in describe(caught.value, "load_model")
+    assert failure_of(caught.value, "window").step_part == "forward"
+    assert failure_of(caught.value, "load_model").step_part is None
 
 
 def test_what_a_hook_raised_is_described_with_whose_it_is() -> None:
     try:
         raise HookError("faulty", "a-distribution", "load_model", "it broke") from ValueError("x")
     except HookError as error:
-        found = describe(error)
-    assert found.items() >= {"plugin": "faulty", "hook": "load_model"}.items()
-    assert "ValueError: x" in found["traceback"]
-    assert "bytes_asked" not in found
+        found = failure_of(error)
+    assert (found.plugin, found.hook) == ("faulty", "load_model")
+    assert "ValueError: x" in found.traceback
+    assert found.bytes_asked is None
 
 
 def test_an_endless_message_is_cut() -> None:
-    found = describe(ValueError("x" * 10**6))
-    assert len(found["message"]) + len(found["traceback"]) <= 20_000
+    found = failure_of(ValueError("x" * 10**6))
+    assert len(found.message) + len(found.traceback) <= 20_000

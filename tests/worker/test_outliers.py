@@ -43,13 +43,13 @@ def test_a_hiccup_of_a_few_milliseconds_is_not() -> None:
 def test_a_quiet_window_has_no_disturbance() -> None:
     watch = WindowMonitor("cpu")
     watch.start()
-    assert watch.look(steps([0.1] * 5)) == []
+    assert watch.instabilities(steps([0.1] * 5)) == []
 
 
 def test_a_jump_is_named_with_its_step() -> None:
     watch = WindowMonitor("cpu")
     watch.start()
-    (reason,) = watch.look(steps([0.1, 0.1, 0.9]))
+    (reason,) = watch.instabilities(steps([0.1, 0.1, 0.9]))
     assert "step 2 took 0.9 s" in reason
 
 
@@ -60,7 +60,7 @@ def test_a_graph_that_is_compiled_within_the_window_is_found() -> None:
     watch = WindowMonitor("cpu")
     watch.start()
     compiled(torch.ones(2))
-    assert watch.look([]) == []
+    assert watch.instabilities([]) == []
     compiled(torch.ones(3))
-    assert watch.look([]) == ["1 graph(s) compiled within the window"]
+    assert watch.instabilities([]) == ["1 graph(s) compiled within the window"]
     torch.compiler.reset()

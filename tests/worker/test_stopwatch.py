@@ -229,7 +229,7 @@ def test_phases_are_split_in_steps_of_their_own_after_the_window(heartbeat: Hear
         warmup=1,
         steps=2,
         phase_steps=3,
-        after_window=lambda: device.calls.append("after_window"),
+        after_window=lambda window: device.calls.append("after_window"),
     )
     stopwatch.start()
     while stopwatch.running:

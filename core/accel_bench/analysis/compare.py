@@ -139,7 +139,7 @@ class ExperimentComparison(Frozen):
 
 def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentComparison:
     """Compare the runs of one experiment with those of another; at least one run each."""
-    left, right = _measure(a), _measure(b)
+    left, right = _collect(a), _collect(b)
     allowed = comparability(list(left.counted.values()), list(right.counted.values()))
     paired = bool(set(left.speeds) & set(right.speeds))
     speed = _judge(left, right, allowed, paired)
@@ -186,7 +186,7 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     return Interval(median=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def _measure(runs: Sequence[Result]) -> ExperimentRuns:
+def _collect(runs: Sequence[Result]) -> ExperimentRuns:
     """The numbers of one experiment, of which all stored rounds are wanted."""
     return collect_runs(PlannedSummary(experiment=runs[0].experiment), runs, 0)
 
@@ -242,7 +242,7 @@ def _side(side: ExperimentRuns, steps: int) -> Operand:
     """What is said of one of the two; `steps` is how many all runs of both took."""
     experiment, runs = side.planned.experiment, list(side.counted.values())
     peak, kind = peak_memory(side.completed)
-    hosts = (str(run.machine.get("host", "")) for run in runs)
+    hosts = (run.machine.host for run in runs if run.machine)
     return Operand(
         experiment_id=experiment.id,
         scenario=experiment.scenario.name,

@@ -42,7 +42,7 @@ def flat_run(result: Result) -> Cells:
     """
     result = with_audit(result)
     scenario, speed = result.experiment.scenario, run_throughput(result)
-    device = result.ranks[0].device if result.ranks else {}
+    device = result.ranks[0].device if result.ranks else None
     return {
         "run_id": result.run_id,
         "session": result.session,
@@ -63,8 +63,8 @@ def flat_run(result: Result) -> Cells:
         "sequence_length": scenario.data.sequence_length,
         "global_batch_size": scenario.train.global_batch_size,
         "world_size": scenario.world_size,
-        "device": str(device.get("name") or device.get("type") or ""),
-        "host": str(result.machine.get("host", "")),
+        "device": device.name or device.type if device else "",
+        "host": result.machine.host if result.machine else "",
         **_flat_speed(speed),
         **_flat_metrics(result),
     }

@@ -14,6 +14,7 @@ from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.statistics.comparison import Verdict
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
@@ -133,7 +134,7 @@ class ExperimentSummary(Frozen):
     evidence: dict[str, JsonValue]
     """What each plugin shows for having acted: rank 0 of the last completed run."""
 
-    effective: dict[str, JsonValue]
+    effective: EffectiveConfiguration
     """What really held when the clock started: rank 0 of the last completed run."""
 
     tokens: TokenSummary | None = None

@@ -34,6 +34,7 @@ from accel_bench.analysis.statistics.comparison import Comparison, compare, logs
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.wording import plain_value, settings
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
@@ -201,7 +202,7 @@ def _row(row: ExperimentRuns, judged: _Judgement, steps: int) -> ExperimentSumma
         devices_used=devices_used(last),
         plugins=(last or counted[-1]).plugins if counted else (),
         evidence=rank.evidence if rank else {},
-        effective=rank.effective if rank else {},
+        effective=rank.effective if rank else EffectiveConfiguration(),
         tokens=token_summary(last) if last else None,
         start_up=start_up(row.completed.values()),
         phases=phases(list(row.completed.values())),

@@ -13,6 +13,7 @@ from accel_bench.cli import options
 from accel_bench.cli.output import print_json, print_report, print_table
 
 if TYPE_CHECKING:
+    from accel_bench.machine.info import Machine
     from accel_bench.result import RankResult, Result
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
@@ -61,14 +62,14 @@ def show_results(
     if output == "json":
         print_json(found)
         return
-    machine: object = None
+    machine: Machine | None = None
     for name in dict.fromkeys(result.experiment.id for result in found):
         runs = [result for result in found if result.experiment.id == name]
         _print_experiment(runs)
         for result in runs:
             if result.machine != machine:
                 machine = result.machine
-                _print_yaml({"machine": machine})
+                _print_yaml({"machine": machine and machine.model_dump(mode="json")})
             _print_run(result, folder)
 
 
@@ -197,9 +198,9 @@ def _rank_facts(rank: RankResult) -> dict[str, Any]:
     """Return what a rank reports beside its samples, and how each stage changed its memory."""
     from accel_bench.analysis.metrics.memory import stages_of
 
-    document = rank.model_dump(mode="json")
+    document = rank.model_dump(mode="json", exclude_defaults=True)
     kept = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
-    facts = {key: document[key] for key in kept if document[key] not in ({}, [])}
+    facts = {key: document[key] for key in kept if key in document}
     if stages := stages_of(rank):
         facts["memory_by_stage"] = [stage.model_dump() for stage in stages]
     return facts

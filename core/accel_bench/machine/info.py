@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -42,6 +43,26 @@ COMPANIONS = (
 )
 """What scenarios may compute with, beside the libraries that change how a model runs: recorded, and
 part of no id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device of one rank. `str(device)` is what `torch.device` takes."""
+
+    type: str
+    """`cpu` or `cuda`."""
+
+    index: int = 0
+    """Index on this node."""
+
+    name: str = ""
+    """The maker's name."""
+
+    uuid: str = ""
+    """What tells one device from another; empty on a CPU."""
+
+    def __str__(self) -> str:
+        return "cpu" if self.type == "cpu" else f"{self.type}:{self.index}"
 
 
 class GPU(Frozen):

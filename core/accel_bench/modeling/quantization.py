@@ -42,7 +42,7 @@ def describe_quantized(
         "quantized_bytes": stored_bytes(*quantized.values()),
         "quantized_bytes_in_bfloat16": elements * BYTES_OF_BFLOAT16,
         "weight_bytes": stored_bytes(model),
-        "weight_dtypes": elements_by_dtype(_distinct(model)),
+        "weight_dtypes": {**elements_by_dtype(_distinct(model))},
     }
 
 

@@ -12,6 +12,7 @@ from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
+from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
 from accel_bench.plugins.manager import ActivePlugins, wrong_answer
@@ -43,7 +44,7 @@ class Attempt:
     command: tuple[str, ...]
     """Arguments that repeat this run."""
 
-    machine: dict[str, object]
+    machine: Machine | None
     """The machine, for the record."""
 
     root: Path

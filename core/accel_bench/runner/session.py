@@ -215,8 +215,7 @@ class SweepPoint:
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
         )
-        facts = session.machine.model_dump(mode="json")
-        what = Attempt(job, session.id, position, command, facts, root)
+        what = Attempt(job, session.id, position, command, session.machine, root)
         return run_attempt(
             what,
             planned.active,

@@ -131,10 +131,10 @@ def _adapter(trials: TrialRuns, result: Result) -> Clause:
 
 def _gradients(result: Result) -> Clause:
     """Whether every trained module got a gradient in the first step."""
-    flow = result.ranks[0].effective.get("gradient_flow")
-    if not isinstance(flow, dict) or not flow:
+    flow = result.ranks[0].effective.gradient_flow
+    if flow is None:
         return unproven("gradient flow", "nothing is trained by torch")
-    tensors, reached = flow["trained_tensors"], flow["tensors_with_gradient"]
+    tensors, reached = flow.trained_tensors, flow.tensors_with_gradient
     return proven("gradient flow", f"{reached} of {tensors} trained tensors got a gradient")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accel_bench.machine.info import GPU, Machine
-from accel_bench.run import Device, Run
+from accel_bench.machine.info import GPU, Device, Machine
+from accel_bench.run import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.testing.tiny import merged

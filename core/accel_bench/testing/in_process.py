@@ -144,8 +144,7 @@ def _attempt(
         folder=str(folder),
         cache_folder=str(root / "cache"),
     )
-    facts = this_machine().model_dump(mode="json")
-    attempt = Attempt(job, SESSION, 0, (), facts, root)
+    attempt = Attempt(job, SESSION, 0, (), this_machine(), root)
     here = InProcess(Options(), "in-process", fails)
     scenario = planned.experiment.scenario
     with preserved(), _heap_set_aside(), warnings.catch_warnings():

@@ -67,7 +67,7 @@ def _not_activated(rank: int, error: AccelBenchError) -> RankResult:
         status=Status.PLUGIN_ERROR,
         reasons=failure.reasons_of(error),
         phase="activation",
-        error=failure.describe(error),
+        error=failure.failure_of(error),
     )
 
 

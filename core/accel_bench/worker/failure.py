@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
-from accel_bench.result import Status
+from accel_bench.result import Failure, Status
 from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -49,29 +48,21 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     return (said,) if guilty is error else (said, _line(error))
 
 
-def describe(error: BaseException, phase: str = "") -> dict[str, Any]:
-    """Type, message, traceback and the part of the step; for an out-of-memory error its figures.
-
-    `phase` is what the worker was doing: only in a step is there a part of it.
-    """
+def failure_of(error: BaseException, phase: str = "") -> Failure:
+    """Return what is kept of an error; `phase` is what the worker was doing."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
-    found: dict[str, Any] = {
-        "type": type(error).__name__,
-        "message": str(error)[:4000],
-        "traceback": "".join(lines)[-16000:],
-    }
     guilty = out_of_memory(error)
-    if part := _step_part(error, phase):
-        found["step_part"] = part
-    if guilty is not None:
-        found |= oom.memory_figures(guilty)
-    if isinstance(error, HookError):
-        found |= {
-            "plugin": error.plugin,
-            "distribution": error.distribution,
-            "hook": error.hook,
-        }
-    return found
+    hook = error if isinstance(error, HookError) else None
+    return Failure(
+        type=type(error).__name__,
+        message=str(error)[:4000],
+        traceback="".join(lines)[-16000:],
+        step_part=_step_part(error, phase),
+        plugin=hook.plugin if hook else None,
+        distribution=hook.distribution if hook else None,
+        hook=hook.hook if hook else None,
+        **(oom.memory_figures(guilty) if guilty is not None else {}),
+    )
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
@@ -106,7 +97,7 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else ''}".removesuffix(": ")
 
 
-def _step_part(error: BaseException, phase: str) -> str | None:
+def _step_part(error: BaseException, phase: str) -> oom.StepPart | None:
     """The part of the step that an error came in; None outside of steps, and in a hook."""
     within = phase in oom.STEP_PHASES and not isinstance(error, HookError)
     return oom.step_part(error) if within else None

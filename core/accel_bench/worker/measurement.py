@@ -10,10 +10,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from accel_bench.engine import Engine
 from accel_bench.errors import AccelBenchError, InvalidRunError
 from accel_bench.job import Job
+from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.plugins.manager import (
@@ -22,21 +24,24 @@ from accel_bench.plugins.manager import (
     attribute_errors_to,
     wrong_answer,
 )
-from accel_bench.result import RankResult
-from accel_bench.run import Device, Run
+from accel_bench.result import RankResult, Window
+from accel_bench.run import Run
 from accel_bench.worker import settings
 from accel_bench.worker.clocks import Clock, CudaClock, HostClock
-from accel_bench.worker.findings import (
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.outliers import WindowMonitor
+from accel_bench.worker.record import (
     RankRecord,
     check_window,
     collect_evidence,
     collect_metrics,
     rank_result,
 )
-from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.stopwatch import MOST_DISCARDED, WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
+
+if TYPE_CHECKING:
+    from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -45,27 +50,27 @@ REHEARSAL_STEPS = 2
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Do what the job asks for and return what this rank found, whatever happens."""
+    """Prepare or measure, as the job says, and return this rank's result, however that ends."""
     run = make_run(job, rank, local_rank)
-    findings = RankRecord()
+    record = RankRecord()
     error: BaseException | None = None
     phase = ""
     try:
         if job.purpose == "prepare":
             prepare(active, run, heartbeat)
         else:
-            run_rank(job, active, run, heartbeat, findings)
+            run_rank(job, active, run, heartbeat, record)
     except BaseException as caught:
         error, phase = caught, heartbeat.phase
         run.logger.exception("ended in %s", phase)
     closing = close(active, run, heartbeat)
     if error is None and closing is not None:
         error, phase = closing, "close_run"
-    return rank_result(run, findings, error, phase)
+    return rank_result(run, record, error, phase)
 
 
 def make_run(job: Job, rank: int, local_rank: int) -> Run:
-    """The object that this rank's hooks share."""
+    """Return the object that this rank's hooks share."""
     kind = job.experiment.scenario.resources.device
     return Run(
         experiment=job.experiment,
@@ -94,69 +99,18 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 
 def run_rank(
-    job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, findings: RankRecord
+    job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
-    """Build, warm up, measure, and collect what plugins have to say."""
+    """Build, warm up, measure, split a few steps into phases, and collect evidence."""
     build(active, run, heartbeat)
     engine = build_engine(active, run, heartbeat)
-    probe = first_step_probe(run, findings)
-    waits = SynchronizationCounter(run.device.type)
-
-    instabilities = WindowMonitor(run.device.type)
-
-    def before_window() -> None:
-        if run.trace.find("warm-up") is None:
-            run.trace.mark("warm-up")
-            waits.stop()
-            if probe is not None:
-                findings.effective["synchronizations_per_step"] = waits.per_step()
-            check_first_step(run, probe, findings, declared_strategy(active, run))
-        else:
-            run.trace.mark("unstable window")
-        for _ in active.call_all("start_metrics", run=run):
-            pass
-        instabilities.start()
-        run.trace.reset_peak_memory()
-        run.barrier()
-
-    def after_window() -> None:
-        findings.window = stopwatch.window()
-        if len(findings.window.instabilities) > MOST_DISCARDED:
-            last = findings.window.instabilities[-1]
-            findings.degraded.append(f"every window was disturbed, the kept one too: {last}")
-        run.trace.mark("window", forget=False)
-        heartbeat.phase = "finish_metrics"
-        collect_metrics(active, run, findings)
-        check_window(findings.window)
-
-    asked = run.scenario.measure
-    stopwatch = WindowStopwatch(
-        clock_of(run),
-        heartbeat,
-        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
-        steps=asked.steps,
-        before_window=before_window,
-        after_window=after_window,
-        instabilities=instabilities.look,
-        phase_steps=asked.phase_steps,
-        agree=lambda ready: settings.agree(run, ready),
-        synchronize_each=asked.sync == "each",
-    )
-    stopwatch.lap = waits.between_laps(stopwatch.lap)
-    waits.start()
-    stopwatch.start()
-    try:
-        with run.calling(active.answers("build_engine")):
-            engine.run(stopwatch)
-    finally:
-        waits.stop()
-        if probe is not None:
-            probe.remove()
-    if stopwatch.running:
-        raise InvalidRunError(["the engine returned before the window was full"])
-    findings.phases = stopwatch.phases
+    window = AroundWindow(active, run, heartbeat, record)
+    stopwatch = make_stopwatch(job, run, heartbeat, window)
+    with run.calling(active.answers("build_engine")):
+        take_steps(engine, stopwatch, window)
+    record.phases = stopwatch.phases
     heartbeat.phase = "report_evidence"
-    collect_evidence(active, run, findings)
+    collect_evidence(active, run, record)
 
 
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
@@ -197,17 +151,17 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     run.trace.mark("build")
 
 
-def build_engine(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Any:
-    """The engine, which must have a `run`."""
+def build_engine(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
+    """Build the engine, which must have a `run`. Raises HookError."""
     heartbeat.phase = "build_engine"
-    engine = answer(active, "build_engine", run)
+    engine: Engine = answer(active, "build_engine", run)
     if not callable(getattr(engine, "run", None)):
         raise blame(active.answers("build_engine"), "build_engine", "an Engine", engine)
     return engine
 
 
 def answer(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """What the plugin answers that is responsible for the hook; nothing is not an answer."""
+    """Return what the responsible plugin returns from a hook. Raises HookError for None."""
     value = active.call_one(hook, run=run)
     if value is None:
         raise blame(active.answers(hook), hook, "something", value)
@@ -215,61 +169,138 @@ def answer(active: ActivePlugins, hook: str, run: Run) -> Any:
 
 
 def blame(member: ActivePlugin | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
-    """The error for a one-answer hook that returned the wrong thing."""
+    """Return the error for a one-answer hook that returned the wrong thing."""
     assert member is not None
     return wrong_answer(member, hook, wanted, got)
 
 
+def make_stopwatch(
+    job: Job, run: Run, heartbeat: Heartbeat, window: AroundWindow
+) -> WindowStopwatch:
+    """Return the stopwatch that times this run's steps, as the scenario's `measure` says."""
+    asked = run.scenario.measure
+    return WindowStopwatch(
+        clock_of(run),
+        heartbeat,
+        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
+        steps=asked.steps,
+        before_window=window.before,
+        after_window=window.after,
+        instabilities=window.monitor.instabilities,
+        phase_steps=asked.phase_steps,
+        agree=lambda ready: settings.agree(run, ready),
+        synchronize_each=asked.sync == "each",
+    )
+
+
 def clock_of(run: Run) -> Clock:
-    """Events where the device has them, else the host's clock."""
+    """Return events where the device has them, else the host's clock."""
     return CudaClock() if run.device.type == "cuda" else HostClock()
 
 
-def first_step_probe(run: Run, findings: RankRecord) -> Any:
-    """Watch the first optimizer step where torch trains; the null engine has nothing to watch.
+def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
+    """Let the engine train until the stopwatch has its window and its phases."""
+    stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
+    window.synchronizations.start()
+    stopwatch.start()
+    try:
+        engine.run(stopwatch)
+    finally:
+        window.remove_probes()
+    if stopwatch.running:
+        raise InvalidRunError(["the engine returned before the window was full"])
 
-    What it finds is kept even when it ends the run.
-    """
+
+class AroundWindow:
+    """What core does before each window opens and after the last has closed."""
+
+    def __init__(
+        self, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
+    ) -> None:
+        self._active = active
+        self._run = run
+        self._heartbeat = heartbeat
+        self._record = record
+        self._probe = first_step_probe(run)
+        self.synchronizations = SynchronizationCounter(run.device.type)
+        self.monitor = WindowMonitor(run.device.type)
+
+    def before(self) -> None:
+        """Verify the run before its first window, start the metrics, and meet the other ranks."""
+        if self._run.trace.find("warm-up") is None:
+            self._run.trace.mark("warm-up")
+            self.synchronizations.stop()
+            self._verify()
+        else:
+            self._run.trace.mark("unstable window")
+        for _ in self._active.call_all("start_metrics", run=self._run):
+            pass
+        self.monitor.start()
+        self._run.trace.reset_peak_memory()
+        self._run.barrier()
+
+    def after(self, window: Window) -> None:
+        """Keep the window, finish the metrics, and refuse a window that trained nothing."""
+        self._record.window = window
+        if len(window.instabilities) > MOST_DISCARDED:
+            last = window.instabilities[-1]
+            self._record.degraded.append(f"every window was disturbed, the kept one too: {last}")
+        self._run.trace.mark("window", forget=False)
+        self._heartbeat.phase = "finish_metrics"
+        collect_metrics(self._active, self._run, self._record)
+        check_window(window)
+
+    def remove_probes(self) -> None:
+        """Take all hooks away; what the first step showed is kept even when it ended the run."""
+        self.synchronizations.stop()
+        if self._probe is not None:
+            self._probe.remove()
+            flow = {"gradient_flow": self._probe.flow}
+            self._record.effective = self._record.effective.model_copy(update=flow)
+
+    def _verify(self) -> None:
+        """Read back what really holds; without torch there is nothing to read."""
+        if self._probe is None:
+            self._record.device = Device(self._run.device.type, self._run.local_rank)
+            return
+        strategy = declared_strategy(self._active, self._run)
+        check_first_step(
+            self._run, self._probe, self._record, strategy, self.synchronizations.per_step()
+        )
+
+
+def first_step_probe(run: Run) -> FirstStepProbe | None:
+    """Watch the first optimizer step where torch trains; the null engine has nothing to watch."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
-    probe = FirstStepProbe(run)
-    findings.effective["gradient_flow"] = probe.findings
-    return probe
+    return FirstStepProbe(run)
 
 
 def declared_strategy(active: ActivePlugins, run: Run) -> str | None:
-    """How the responsible plugin says that it joins the ranks; None where it says nothing."""
+    """Return how the responsible plugin joins the ranks; None where it does not say."""
     member = active.answers("parallelize_model")
     return member.instance.strategy if member and run.world_size > 1 else None
 
 
 def check_first_step(
-    run: Run, probe: Any, findings: RankRecord, strategy: str | None = None
+    run: Run,
+    probe: FirstStepProbe,
+    record: RankRecord,
+    strategy: str | None = None,
+    synchronizations: int | None = None,
 ) -> None:
-    """Before the clock starts: read back what really holds, and refuse what would mean nothing."""
-    if probe is None:
-        findings.device = {"type": run.device.type, "index": run.local_rank, "name": "", "uuid": ""}
-        return
+    """Record the effective configuration. Raises InvalidRunError for one that means nothing."""
     from accel_bench.worker.flops.trace import read_workload
-    from accel_bench.worker.verify.effective import (
-        device_facts,
-        differences,
-        environment_changes,
-        read_effective,
-    )
+    from accel_bench.worker.verify.effective import differences, read_effective, used_device
 
     probe.remove()
-    run.workload = findings.workload = read_workload(run)
-    findings.device = device_facts(run)
-    findings.effective |= {
-        **read_effective(run),
-        **probe.seen(),
-        "environment_changes": environment_changes(findings.environment),
-    }
-    degraded, invalid = differences(run, findings.effective, strategy)
-    findings.degraded += degraded
+    run.workload = record.workload = read_workload(run)
+    record.device = used_device(run)
+    record.effective = read_effective(run, probe, record.environment, synchronizations)
+    degraded, invalid = differences(run, record.effective, strategy)
+    record.degraded += degraded
     if invalid:
         raise InvalidRunError(invalid)
     probe.check()

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Literal, TypeAlias
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -54,11 +54,14 @@ _SCALER = ("torch/amp/grad_scaler.py",)
 _SCALER_STEPS = ("step", "unscale_", "update")
 _MODULE = ("torch/nn/modules/module.py",)
 
+StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
+"""Parts of a step in which memory may run out."""
+
 STEP_PHASES = ("warm-up", "window", "phases")
 """Phases of a worker in which an engine takes steps."""
 
 
-def memory_figures(error: BaseException) -> dict[str, Any]:
+def memory_figures(error: BaseException) -> dict[str, int | None]:
     """What an out-of-memory error says in bytes; what it does not say is asked of the allocator.
 
     Null where neither knows: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
@@ -78,7 +81,7 @@ def memory_figures(error: BaseException) -> dict[str, Any]:
     return {name: known.get(name) if value is None else value for name, value in found.items()}
 
 
-def step_part(error: BaseException) -> str | None:
+def step_part(error: BaseException) -> StepPart | None:
     """`forward`, `backward` or `optimizer`, by the outermost call of torch in the traceback.
 
     The outermost, since a backward pass may compute a forward pass again. Clipping belongs to the
@@ -98,7 +101,7 @@ def step_part(error: BaseException) -> str | None:
     return None
 
 
-def sentence(figures: Mapping[str, Any], where: str) -> str:
+def sentence(figures: Mapping[str, int | None], where: str) -> str:
     """`out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`, with what is known."""
     said = []
     if (asked := figures.get("bytes_asked")) is not None:

@@ -27,8 +27,8 @@ class WindowMonitor:
         """Remember the counts as they are before a window."""
         self._before = self._counts()
 
-    def look(self, samples: Sequence[Sample]) -> list[str]:
-        """What disturbed the window since `start`, a sentence each."""
+    def instabilities(self, samples: Sequence[Sample]) -> list[str]:
+        """Return what disturbed the window since `start`, a sentence each."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         found = [f"{count} {name}" for name, count in grown.items() if count > 0]

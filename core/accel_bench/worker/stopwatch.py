@@ -46,7 +46,7 @@ class WindowStopwatch:
         warmup: int | None,
         steps: int,
         before_window: Callable[[], None] = lambda: None,
-        after_window: Callable[[], None] = lambda: None,
+        after_window: Callable[[Window], None] = lambda window: None,
         instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: [],
         phase_steps: int = 0,
         agree: Callable[[bool], bool] = lambda ready: ready,
@@ -85,7 +85,7 @@ class WindowStopwatch:
         self._clock.mark()
 
     def window(self) -> Window:
-        """What was measured. Only after `running` has become False."""
+        """Return what was measured; only once the last window has closed."""
         return Window(
             started=self._started,
             ended=self._ended,
@@ -159,7 +159,7 @@ class WindowStopwatch:
     def _keep_window(self, samples: list[Sample]) -> None:
         """These are the samples; what is left is to split a few more steps into their phases."""
         self._window_samples = samples
-        self._after_window()
+        self._after_window(self.window())
         if self._phase_steps and self._marks_phases:
             self._heartbeat.phase = "phases"
             self.lap, self.mark = self._phase_lap, self._phase_mark

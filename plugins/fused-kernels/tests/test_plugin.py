@@ -169,10 +169,10 @@ def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
     result = run_plugin("fused-kernels", scenario=work)
     fused, plain = result.ranks[0], run_plugin("torch", scenario=work).ranks[0]
     assert fused.workload == plain.workload is not None
-    assert fused.effective["gradient_flow"]["modules_without_gradient"] == []
-    assert fused.effective["linear_kernels"] == plain.effective["linear_kernels"]
+    assert fused.effective.gradient_flow.modules_without_gradient == ()
+    assert fused.effective.linear_kernels == plain.effective.linear_kernels
     # The output projection answers nobody, so what it computes in is not seen: unknown, not wrong.
-    assert fused.effective["matmul_dtype"] is None
+    assert fused.effective.matmul_dtype is None
     assert result.status is Status.OK
 
 

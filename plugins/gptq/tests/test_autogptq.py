@@ -93,9 +93,9 @@ def test_ten_steps_make_the_loss_fall_on_weights_of_less_than_four_tenths():
     assert evidence["quantized_modules"] == MATRICES
     assert evidence["quantized_bytes"] <= 0.40 * evidence["quantized_bytes_in_bfloat16"]
     assert (evidence["quantize"], evidence["quantized_share"]) == ("pack", 1.0)
-    assert rank.effective["linear_kernels"] == {"GptqTorchLinear": MATRICES, "Linear": 1}
-    flow = rank.effective["gradient_flow"]
-    assert flow["modules_without_gradient"] == []
+    assert rank.effective.linear_kernels == {"GptqTorchLinear": MATRICES, "Linear": 1}
+    flow = rank.effective.gradient_flow
+    assert flow.modules_without_gradient == ()
     metric = next(metric for metric in rank.metrics if metric.name == "quantize_seconds")
     assert (metric.unit, metric.scope, metric.kind) == ("seconds", "rank", "pack")
     assert metric.value > 0
@@ -241,7 +241,7 @@ def test_a_calibrated_run_is_prepared_and_measured_and_leaves_nothing_behind(tmp
     (rank,) = result.ranks
     assert rank.evidence["autogptq"]["quantize"] == "calibrate"
     assert list(tmp_path.iterdir()) == []
-    assert rank.effective["weights_fingerprint"]
+    assert rank.effective.weights_fingerprint
     metric = next(metric for metric in rank.metrics if metric.name == "quantize_seconds")
     assert (metric.scope, metric.kind) == ("global", "calibrate")
 

@@ -49,8 +49,8 @@ def test_the_adapter_and_the_dtype_that_it_needs_are_the_baseline_s_too(done):
     for result in found.values():
         scenario = result.experiment.scenario
         assert (scenario.adapter.use, scenario.model.dtype) == ("lora", "bfloat16")
-        assert result.ranks[0].effective["weights_fingerprint"]
-    fingerprints = {r.ranks[0].effective["weights_fingerprint"] for r in found.values()}
+        assert result.ranks[0].effective.weights_fingerprint
+    fingerprints = {r.ranks[0].effective.weights_fingerprint for r in found.values()}
     assert len(fingerprints) == 1
 
 
@@ -59,6 +59,6 @@ def test_the_evidence_is_stored_and_the_environment_is_that_of_the_baseline(done
     (rank,) = found["autogptq"].ranks
     assert rank.evidence["autogptq"]["kernel"] == "torch"
     assert rank.evidence["autogptq"]["group_size"] == 32
-    assert rank.effective["environment_changes"] == {}
+    assert rank.effective.environment_changes == {}
     assert rank.workload is not None
     assert [metric.name for metric in rank.metrics].count("quantize_seconds") == 1

@@ -46,7 +46,7 @@ def test_a_run_under_lora_and_checkpointing_says_how_experts_multiplied() -> Non
     result = run_plugin("moe", scenario=work, experts="eager")
     (rank,) = result.ranks
     assert result.status.completed, result.reasons
-    assert rank.effective["experts"] == rank.evidence["moe"]["experts"] == "eager"
+    assert rank.effective.experts == rank.evidence["moe"]["experts"] == "eager"
     assert rank.evidence["moe"]["switched_modules"] == 2
     assert rank.workload is not None
 
@@ -100,7 +100,7 @@ def test_each_stack_of_the_sample_ends_with_the_loss_of_the_first(
 def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
     sample: dict[str, Result],
 ) -> None:
-    effective = {stack: result.ranks[0].effective["experts"] for stack, result in sample.items()}
+    effective = {stack: result.ranks[0].effective.experts for stack, result in sample.items()}
     assert effective == {
         "moe-eager": "eager",
         "moe-batched": "batched_mm",

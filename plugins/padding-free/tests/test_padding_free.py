@@ -70,8 +70,8 @@ def test_evidence_shows_what_was_left_out_and_what_kept_sequences_apart():
         assert sample.processed_tokens == sample.real_tokens
         assert sample.supervised_tokens == sample.real_tokens - 4
         assert sample.real_pairs == sample.processed_pairs > sample.real_tokens**2 / 4
-    assert rank.effective["padding_free"] is True
-    assert rank.effective["attention"] == "sdpa"
+    assert rank.effective.padding_free is True
+    assert rank.effective.attention == "sdpa"
 
 
 def test_attention_is_counted_by_each_sequence_s_own_length_and_a_mask_costs_the_whole_row():

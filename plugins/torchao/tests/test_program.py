@@ -42,7 +42,7 @@ def test_a_real_run_shows_the_time_of_quantizing_and_which_kernels_it_has() -> N
     (metric,) = [metric for metric in rank.metrics if metric.name == "quantize_seconds"]
     assert result.status is Status.OK or result.status is Status.DEGRADED, result.reasons
     assert metric.value is not None and metric.value > 0
-    assert rank.effective["linear_kernels"] == {"Linear[Float8Tensor]": 14, "Linear": 1}
+    assert rank.effective.linear_kernels == {"Linear[Float8Tensor]": 14, "Linear": 1}
 
 
 @pytest.mark.parametrize(

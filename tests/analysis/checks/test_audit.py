@@ -13,6 +13,7 @@ from analysis_factory import (
 )
 
 from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures, with_audit
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, PhaseSplit, Result, Status
 
@@ -187,9 +188,9 @@ def test_a_row_that_claims_more_than_its_device_can_compute_is_found(features, n
         ON_GPU, ranks=[make_rank(device={"type": "cuda", "name": "NVIDIA H100 80GB HBM3"})]
     )
     work = Workload(matmuls=(Matmul(name="layer", rows=features, columns=features),))
-    effective = {"matmul_dtype": "bfloat16"}
+    effective = EffectiveConfiguration(matmul_dtype="bfloat16")
     assert broken(with_rank(result, workload=work, effective=effective)) == names
-    unknown = {"matmul_dtype": "int3"}
+    unknown = EffectiveConfiguration(matmul_dtype="int3")
     assert broken(with_rank(result, workload=work, effective=unknown)) == []
 
 

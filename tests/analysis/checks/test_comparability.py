@@ -9,6 +9,8 @@ from analysis_factory import make_rank, make_result
 
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.documents.canonical import digest
+from accel_bench.effective import EffectiveConfiguration, GradientFlow
+from accel_bench.machine.info import Machine
 from accel_bench.machine.state import CPUState, GPUState, MachineState
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -24,7 +26,17 @@ ENVIRONMENT = {
     "fingerprints": {"text": "abc"},
     "variables": {"OMP_NUM_THREADS": "4"},
 }
-REALISED = {"threads": 4, "world_size": 1, "attention": "sdpa", "gradient_flow": {"a": 1.0}}
+FLOW = GradientFlow(trained_tensors=1, tensors_with_gradient=1, gradient_norms={"a": 1.0})
+EFFECTIVE = EffectiveConfiguration(threads=4, world_size=1, attention="sdpa", gradient_flow=FLOW)
+MACHINE = Machine(
+    host="bench-1",
+    system="Linux 6",
+    processor="a CPU",
+    cores=4,
+    memory_bytes=2**34,
+    python="3.12",
+    versions={"torch": "2.13.0"},
+)
 
 
 def run(
@@ -43,9 +55,9 @@ def run(
     experiment = Experiment(id=digest(identity), scenario=scenario, stack=stack, identity=identity)
     device = {"type": "cuda", "name": "NVIDIA A100", "uuid": "GPU-1"}
     rank = make_rank(device=device).model_copy(
-        update={"effective": {**REALISED, **(effective or {})}}
+        update={"effective": EFFECTIVE.model_copy(update=effective)}
     )
-    changes = {"machine": {"system": "Linux 6", **(machine or {})}, "state_before": state}
+    changes = {"machine": MACHINE.model_copy(update=machine), "state_before": state}
     return [make_result(experiment, ranks=[rank]).model_copy(update=changes)]
 
 
@@ -136,7 +148,8 @@ def test_what_a_plugin_does_to_threads_or_processes_is_not_declared() -> None:
 
 
 def test_a_number_that_was_measured_is_no_condition() -> None:
-    assert keys(run(), run(effective={"gradient_flow": {"a": 1.5}})) == ([], [])
+    other = FLOW.model_copy(update={"gradient_norms": {"a": 1.5}})
+    assert keys(run(), run(effective={"gradient_flow": other})) == ([], [])
 
 
 def test_the_policy_of_clocks_and_power_must_agree_where_it_is_stored() -> None:

@@ -15,15 +15,15 @@ from accel_bench.analysis.checks.gradients import (
     gradient_reasons,
 )
 from accel_bench.analysis.summary import PlannedSummary, summarize
+from accel_bench.effective import EffectiveConfiguration, GradientFlow
 
 BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}
 
 
 def with_norms(norms: dict[str, Any], stack: str = "lora", round_number: int = 0) -> Result:
     """A completed run with these gradient norms."""
-    rank = make_rank().model_copy(
-        update={"effective": {"gradient_flow": {"gradient_norms": norms}}}
-    )
+    flow = GradientFlow(trained_tensors=4, tensors_with_gradient=4, gradient_norms=norms)
+    rank = make_rank().model_copy(update={"effective": EffectiveConfiguration(gradient_flow=flow)})
     return make_result(make_experiment(stack), round=round_number, ranks=(rank,))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from analysis_factory import make_rank, make_result
 
 from accel_bench.analysis.metrics.breakdown import phases, start_up
+from accel_bench.effective import Compilation, EffectiveConfiguration
 from accel_bench.modeling.compilation import read_compilation
 from accel_bench.result import PhaseSplit, Result, Stage
 
@@ -31,8 +32,8 @@ def test_a_stage_lasts_from_the_end_of_the_one_before() -> None:
 
 
 def test_the_first_step_and_the_compiler_have_figures_of_their_own() -> None:
-    compiled = {"compilation": {**read_compilation(), "compile_seconds": 1.5}}
-    found = start_up([with_stages({}, effective=compiled)])
+    compiled = Compilation(**{**read_compilation(), "compile_seconds": 1.5})
+    found = start_up([with_stages({}, effective=EffectiveConfiguration(compilation=compiled))])
     assert found is not None
     assert (found.first_step_seconds, found.compile_seconds) == (0.5, 1.5)
 

@@ -55,8 +55,12 @@ def test_a_run_is_not_degraded_for_the_checkpointing_that_its_stack_asked_for() 
     result = run_plugin(NAME, policy="every", scenario=layers)
     assert (result.status, result.reasons) == (Status.OK, ())
     effective = result.ranks[0].effective
-    assert effective["gradient_checkpointing"] is True
-    assert effective["checkpointed_blocks"] == {"checkpointed": 2, "blocks": 3, "policy": "every 2"}
+    assert effective.gradient_checkpointing is True
+    assert effective.checkpointed_blocks.model_dump() == {
+        "checkpointed": 2,
+        "blocks": 3,
+        "policy": "every 2",
+    }
 
 
 def test_every_block_was_computed_twice_in_the_warm_up_and_nothing_is_counted_after_it() -> None:

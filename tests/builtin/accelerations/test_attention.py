@@ -47,9 +47,9 @@ def test_evidence_and_what_was_effective_name_the_kernel_that_ran() -> None:
         "backends": ["math"],
         "kernel_of_one_call": ["SafeSoftmax"],
     }
-    assert rank.effective["attention_backends"] == ["math"]
-    assert set(rank.effective["attention_kernels"]) == {"SafeSoftmax"}
-    assert rank.effective["attention"] == "sdpa"
+    assert rank.effective.attention_backends == ("math",)
+    assert set(rank.effective.attention_kernels) == {"SafeSoftmax"}
+    assert rank.effective.attention == "sdpa"
 
 
 def test_only_what_is_named_is_enabled_in_its_order_and_all_is_undone() -> None:

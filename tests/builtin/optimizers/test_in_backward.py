@@ -124,9 +124,9 @@ def test_the_first_step_is_looked_at_as_that_of_any_optimizer(make_run: MakeRun)
         probe = FirstStepProbe(run)
         steps(run, run.optimizer, count=2)
         probe.check()
-        found.append(probe.findings)
+        found.append(probe.flow)
     assert found[0] == found[1]
-    assert all(norm > 0 for norm in found[1]["gradient_norms"].values())
+    assert all(norm > 0 for norm in found[1].gradient_norms.values())
 
 
 def test_a_cut_gradient_is_found(make_run: MakeRun) -> None:

@@ -29,9 +29,9 @@ from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model
 from accel_bench.result import RankResult
 from accel_bench.scenario.uses import ModelUse
-from accel_bench.worker.findings import RankRecord, rank_result
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.measurement import check_first_step
+from accel_bench.worker.record import RankRecord, rank_result
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.recomputation import read_checkpointing
 
@@ -511,10 +511,10 @@ def test_a_rank_writes_down_the_workload_of_the_model_that_trained(tmp_path: Pat
     model = random_model(config, torch.float32, "cpu", 0)[0].train()
     run = run_of(model, tmp_path, resources={"device": "cpu"})
     run.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    probe, findings = FirstStepProbe(run), RankRecord()
+    probe, record = FirstStepProbe(run), RankRecord()
     tokens = torch.arange(16)[None]
     model(input_ids=tokens, labels=tokens).loss.backward()
     run.optimizer.step()
-    check_first_step(run, probe, findings)
-    written = rank_result(run, findings, None, "").model_dump_json()
+    check_first_step(run, probe, record)
+    written = rank_result(run, record, None, "").model_dump_json()
     assert RankResult.model_validate_json(written).workload == read(model, tmp_path)

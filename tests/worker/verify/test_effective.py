@@ -56,9 +56,9 @@ def test_a_step_that_trains_passes_and_its_gradient_norms_are_kept(make: Any) ->
     run = make(model())
     probe = step(run)
     probe.check()
-    assert set(probe.findings["gradient_norms"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert all(norm > 0 for norm in probe.findings["gradient_norms"].values())
-    assert probe.findings["parameters_changed"] is True
+    assert set(probe.flow.gradient_norms) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert all(norm > 0 for norm in probe.flow.gradient_norms.values())
+    assert probe.flow.parameters_changed is True
     assert probe.matmul_dtype == "float32"
 
 
@@ -75,7 +75,7 @@ def test_lora_is_one_unit_since_its_first_matrix_is_rightly_zero(make: Any) -> N
     adapted = get_peft_model(model(), LoraConfig(target_modules=["0", "2"], r=2))
     probe = step(make(adapted))
     probe.check()
-    zero = [name for name, norm in probe.findings["gradient_norms"].items() if not norm]
+    zero = [name for name, norm in probe.flow.gradient_norms.items() if not norm]
     assert zero and all("lora_A" in name for name in zero)
 
 
@@ -98,7 +98,7 @@ def test_frozen_parameters_need_no_gradient(make: Any) -> None:
     half = model()
     half[0].requires_grad_(False)
     probe = step(make(half))
-    assert probe.findings["trained_tensors"] == 2
+    assert probe.flow.trained_tensors == 2
 
 
 def test_without_an_optimizer_step_the_run_is_invalid(make: Any) -> None:
@@ -111,19 +111,19 @@ def test_without_an_optimizer_step_the_run_is_invalid(make: Any) -> None:
 def test_the_probe_is_gone_after_the_first_step(make: Any) -> None:
     run = make(model())
     probe = step(run)
-    first = dict(probe.findings["gradient_norms"])
+    first = dict(probe.flow.gradient_norms)
     run.optimizer.zero_grad()
     (run.model(torch.ones(3, 4)).sum() * 100).backward()
     run.optimizer.step()
-    assert probe.findings["gradient_norms"] == first
+    assert probe.flow.gradient_norms == first
 
 
 def test_what_holds_is_read_back(make: Any) -> None:
     run = make(model().to(torch.bfloat16))
     effective = read_effective(run)
-    assert effective["trained_dtypes"] == {"bfloat16": 30}
-    assert effective["optimizer"] == "SGD"
-    assert (effective["strategy"], effective["world_size"]) == ("none", 1)
+    assert effective.trained_dtypes == {"bfloat16": 30}
+    assert effective.optimizer == "SGD"
+    assert (effective.strategy, effective.world_size) == ("none", 1)
     assert json.dumps(effective)
 
 
@@ -178,10 +178,10 @@ def mixture(experts: str) -> torch.nn.Module:
 @pytest.mark.parametrize("experts", ["eager", "batched_mm", "grouped_mm"])
 def test_how_experts_multiply_is_read_back(make: Any, experts: str) -> None:
     mixed = mixture(experts)
-    assert read_effective(make(mixed))["experts"] == experts
+    assert read_effective(make(mixed)).experts == experts
     layer = mixed.get_submodule("model.layers.0.mlp.experts")
     vars(layer)["forward"] = lambda hidden, chosen, weights: hidden
-    assert read_effective(make(mixed))["experts"] == "replaced"
+    assert read_effective(make(mixed)).experts == "replaced"
     assert read_effective(make(model()))["experts"] is None
 
 
@@ -218,8 +218,8 @@ class Tied(torch.nn.Module):
 
 def test_tied_weights_are_one_tensor_that_both_modules_train(make: Any) -> None:
     probe = step(make(Tied()))
-    assert probe.findings["modules_without_gradient"] == []
-    assert list(probe.findings["gradient_norms"]) == ["embedding.weight"]
+    assert probe.flow.modules_without_gradient == ()
+    assert list(probe.flow.gradient_norms) == ["embedding.weight"]
 
 
 def test_an_update_that_large_weights_round_away_is_seen_in_a_small_one(make: Any) -> None:
@@ -232,7 +232,7 @@ def test_an_update_that_large_weights_round_away_is_seen_in_a_small_one(make: An
     probe = FirstStepProbe(run)
     run.model(torch.ones(3, 4, dtype=torch.bfloat16)).sum().backward()
     run.optimizer.step()
-    assert probe.findings["parameters_changed"] is True
+    assert probe.flow.parameters_changed is True
 
 
 class Expert(torch.nn.Module):
@@ -267,8 +267,8 @@ class Mixture(torch.nn.Module):
 def test_an_expert_without_tokens_needs_no_gradient(make: Any) -> None:
     probe = step(make(Mixture(chosen=(0, 2))))
     probe.check()
-    assert probe.findings["experts_without_tokens"] == ["block.experts.1.up"]
-    assert probe.findings["modules_without_gradient"] == []
+    assert probe.flow.experts_without_tokens == ("block.experts.1.up",)
+    assert probe.flow.modules_without_gradient == ()
 
 
 def test_an_expert_that_has_tokens_and_no_gradient_is_cut(make: Any) -> None:
@@ -280,7 +280,7 @@ def test_what_is_found_is_kept_when_the_run_is_invalid(make: Any) -> None:
     probe = FirstStepProbe(make(Mixture(chosen=(0, 2), cut=2)))
     with pytest.raises(InvalidRunError):
         step(probe._run)
-    assert probe.findings["gradient_norms"]["block.experts.0.up.weight"] > 0
+    assert probe.flow.gradient_norms["block.experts.0.up.weight"] > 0
     probe.remove()
 
 
@@ -290,7 +290,7 @@ def test_compiled_experts_are_not_watched_and_an_idle_one_is_still_none_of_the_c
     mixture = Mixture(chosen=(0, 2))
     mixture.block["experts"][0].compile(backend="eager")  # type: ignore[index]
     probe = step(make(mixture))
-    assert probe.findings["experts_without_tokens"] == ["block.experts.1.up"]
+    assert probe.flow.experts_without_tokens == ("block.experts.1.up",)
     torch.compiler.reset()
 
 
@@ -298,16 +298,16 @@ def test_linear_layers_are_counted_by_class_without_the_adapters_own(make: Any) 
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(model(), LoraConfig(target_modules=["0", "2"], r=2))
-    assert read_effective(make(adapted))["linear_kernels"] == {"Linear": 2}
+    assert read_effective(make(adapted)).linear_kernels == {"Linear": 2}
 
 
 def test_backends_that_attention_may_use_are_read_back(make: Any) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     run = make(model())
-    assert {"flash", "math"} <= set(read_effective(run)["attention_backends"])
+    assert {"flash", "math"} <= set(read_effective(run).attention_backends)
     with sdpa_kernel(SDPBackend.MATH):
-        assert read_effective(run)["attention_backends"] == ["math"]
+        assert read_effective(run).attention_backends == ("math",)
 
 
 def test_what_the_compiler_did_is_read_back(make: Any) -> None:
@@ -317,7 +317,7 @@ def test_what_the_compiler_did_is_read_back(make: Any) -> None:
     run = make(Tied())
     run.model.compile(backend="eager")
     step(run)
-    found = read_effective(run)["compilation"]
+    found = read_effective(run).compilation
     assert (found["graphs"], found["graph_breaks"], found["recompiles"]) == (1, 0, 0)
     assert found["compile_seconds"] > 0
     run.model._compiled_call_impl = None
@@ -328,7 +328,7 @@ def test_a_model_that_torch_compile_wrapped_is_not_looked_into(make: Any) -> Non
     """A hook inside would be compiled, and compiled again without it when it goes."""
     wrapped = torch.compile(model(), backend="eager")
     probe = step(make(wrapped))
-    assert probe.seen()["matmul_dtype"] is None
+    assert probe.matmul_dtype is None
     torch.compiler.reset()
 
 
@@ -343,10 +343,10 @@ def test_a_variable_that_changed_after_the_start_is_recorded(
     monkeypatch.setenv("A_SECRET", "x")
     changes = environment_changes(before)
     assert changes == {
-        "OMP_WAIT_POLICY": [None, "passive"],
-        "PYTORCH_ALLOC_CONF": ["expandable_segments:True", "max_split_size_mb:256"],
+        "OMP_WAIT_POLICY": (None, "passive"),
+        "PYTORCH_ALLOC_CONF": ("expandable_segments:True", "max_split_size_mb:256"),
     }
     run = make(model())
-    degraded, invalid = differences(run, {**read_effective(run), "environment_changes": changes})
+    degraded, invalid = differences(run, read_effective(run, environment=before))
     assert [reason.partition(" was ")[0] for reason in degraded] == ["PYTORCH_ALLOC_CONF"]
     assert invalid == []

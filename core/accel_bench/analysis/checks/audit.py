@@ -152,7 +152,7 @@ def devices(result: Result) -> Iterator[str]:
     if used is not None and used != scenario.world_size:
         yield f"{used} devices used, {scenario.world_size} asked"
     asked = scenario.resources.device
-    kinds = {str(rank.device["type"]) for rank in result.ranks if rank.device.get("type")}
+    kinds = {rank.device.type for rank in result.ranks if rank.device}
     if asked != "auto" and kinds - {asked}:
         yield f"used {', '.join(sorted(kinds))}, asked {asked}"
 

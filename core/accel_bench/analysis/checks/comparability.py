@@ -16,10 +16,10 @@ Facts = dict[str, Any]
 MACHINE = ("system", "processor")
 """Facts of the machine beside those that are part of an experiment's identity."""
 
-ALWAYS_REALISED = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
+ALWAYS_EFFECTIVE = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
 """What really held and must agree whatever two stacks declare."""
 
-MEASURED_REALISED = ("gradient_flow",)
+MEASURED_EFFECTIVE = ("gradient_flow",)
 """What was read back and is a measurement: equal runs need not agree on it to the last digit."""
 
 BATCH = tuple(
@@ -156,12 +156,11 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
             yield from _environment(value)
         elif key != "uses":
             yield from _flat(key, value)
-    for key in MACHINE:
-        if key in run.machine:
-            yield f"machine.{key}", run.machine[key]
-    effective = run.ranks[0].effective if run.ranks else {}
+    if run.machine is not None:
+        yield from ((f"machine.{key}", getattr(run.machine, key)) for key in MACHINE)
+    effective = run.ranks[0].effective.model_dump(mode="json") if run.ranks else {}
     for key, value in effective.items():
-        if key in ALWAYS_REALISED or (plain and key not in MEASURED_REALISED):
+        if key in ALWAYS_EFFECTIVE or (plain and key not in MEASURED_EFFECTIVE):
             yield from _flat(f"effective.{key}", value)
     yield from _policy(run)
 
@@ -183,7 +182,7 @@ def _policy(run: Result) -> Iterator[tuple[str, Any]]:
     if run.state_before is None:
         return
     yield "state.governors", list(run.state_before.cpu.governors)
-    uuids = [str(rank.device["uuid"]) for rank in run.ranks if rank.device.get("uuid")]
+    uuids = [rank.device.uuid for rank in run.ranks if rank.device and rank.device.uuid]
     for number, gpu in enumerate(used_by(run.state_before, uuids)):
         for key in (
             "power_cap_watts",

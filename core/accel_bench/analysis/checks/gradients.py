@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.analysis.wording import listing
-from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result
 
 FACTOR = 5.0
@@ -70,17 +69,9 @@ def different_norms(
 
 
 def gradient_norms(result: Result) -> dict[str, float | None]:
-    """The norms that rank 0 has read on its first step; empty where nothing was read."""
-    flow = result.ranks[0].effective.get("gradient_flow") if result.ranks else None
-    norms = flow.get("gradient_norms") if isinstance(flow, dict) else None
-    return (
-        {name: _number(value) for name, value in norms.items()} if isinstance(norms, dict) else {}
-    )
-
-
-def _number(value: JsonValue) -> float | None:
-    """A norm; null is that of a tensor without a gradient, or with one that is not finite."""
-    return float(value) if isinstance(value, int | float) else None
+    """Return the norms that rank 0 has read on its first step; empty where nothing was read."""
+    flow = result.ranks[0].effective.gradient_flow if result.ranks else None
+    return flow.gradient_norms if flow else {}
 
 
 def _weighty(norms: Mapping[str, float | None]) -> dict[str, float]:

@@ -35,9 +35,8 @@ def device_reasons(
     before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
 ) -> tuple[str, ...]:
     """Why a run on these devices is degraded; empty for ranks that used no GPU."""
-    uuids = dict.fromkeys(
-        str(rank.device.get("uuid", "")) for rank in ranks if rank.device.get("type") == "cuda"
-    )
+    devices = [rank.device for rank in ranks if rank.device and rank.device.type == "cuda"]
+    uuids = dict.fromkeys(device.uuid for device in devices)
     reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
     return tuple(dict.fromkeys(reasons))
 

@@ -113,10 +113,9 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
         before = stage.seconds
     if rank.window is not None and rank.window.warmup:
         found["first_step_seconds"] = rank.window.warmup[0].seconds
-    compiled = rank.effective.get("compilation")
-    seconds = compiled.get("compile_seconds") if isinstance(compiled, dict) else None
-    if isinstance(seconds, int | float) and seconds > 0:
-        found["compile_seconds"] = float(seconds)
+    compiled = rank.effective.compilation
+    if compiled is not None and compiled.compile_seconds:
+        found["compile_seconds"] = compiled.compile_seconds
     return found
 
 

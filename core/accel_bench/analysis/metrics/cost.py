@@ -8,7 +8,7 @@ are real ones, without padding, of all devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date as Date
 from typing import Literal
 
@@ -19,6 +19,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.machine.info import Device
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
@@ -232,7 +233,7 @@ def _row(
     experiment, last = measured.planned.experiment, measured.last
     resources = experiment.scenario.resources
     used = devices_used(last)
-    device = _device(last)
+    device = last.ranks[0].device if last and last.ranks else None
     devices = used or experiment.scenario.world_size
     machines = instances or instances_needed(devices, resources.nodes, tariff.devices)
     speed = measured.tokens_per_second
@@ -244,7 +245,7 @@ def _row(
         sweep=experiment.sweep,
         status=measured.ending.status,
         runs=len(measured.speeds),
-        device=str(device.get("name") or "") or None,
+        device=device.name or None if device else None,
         devices_used=used,
         instances=machines,
         usd_per_hour=tariff.usd_per_hour * machines,
@@ -279,7 +280,7 @@ def _scaled(cost: Interval, tokens: float) -> Interval:
 def _notes(
     measured: ExperimentRuns,
     tariff: HourlyRate,
-    device: Mapping[str, JsonValue],
+    device: Device | None,
     devices: int,
     instances: int,
 ) -> tuple[str, ...]:
@@ -290,7 +291,7 @@ def _notes(
         notes.append(f"no cost, since no run completed: {why}")
     if tariff.device and device and (doubt := _doubt(device, tariff.device)):
         notes.append(
-            f"the runs used {device.get('name')!r}, the price is for machines with "
+            f"the runs used {device.name!r}, the price is for machines with "
             f"{tariff.device}, {doubt}"
         )
     paid = instances * (tariff.devices or 0)
@@ -299,14 +300,9 @@ def _notes(
     return tuple(notes)
 
 
-def _device(run: Result | None) -> Mapping[str, JsonValue]:
-    """What the first rank used; nothing where that is not known."""
-    return run.ranks[0].device if run and run.ranks else {}
-
-
-def _doubt(device: Mapping[str, JsonValue], priced: str) -> str:
+def _doubt(device: Device, priced: str) -> str:
     """Why a price may not be for this device; empty where it is."""
-    if device.get("type") == "cpu":
+    if device.type == "cpu":
         return "which it did not use"
-    same = same_device(str(device.get("name") or ""), priced)
+    same = same_device(device.name, priced)
     return {True: "", False: "which is another device", None: "which may be another"}[same]

@@ -134,29 +134,26 @@ def _matmul_seconds(rank: RankResult) -> float | None:
 
 def devices_used(run: Result | None) -> int | None:
     """Count distinct devices; ranks on a CPU each count, since they share it by threads."""
-    if run is None or not all(rank.device for rank in run.ranks):
-        return None
-    return len({_device(rank) for rank in run.ranks})
-
-
-def _device(rank: RankResult) -> tuple[object, ...]:
-    """What tells one rank's device from another's."""
-    device = rank.device
-    if device.get("type") == "cpu":
-        return ("cpu", rank.rank)
-    return (device.get("uuid") or (device.get("name"), device.get("index")),)
+    found: set[tuple[str | int, ...]] = set()
+    for rank in run.ranks if run is not None else ():
+        device = rank.device
+        if device is None:
+            return None
+        own = (device.uuid,) if device.uuid else (device.name, device.index)
+        found.add(("cpu", rank.rank) if device.type == "cpu" else own)
+    return len(found) if run is not None else None
 
 
 def peak_flops_of(result: Result) -> float | None:
-    """Dense peak of one device in FLOP/s; None where device or dtype are not known, never a guess.
+    """Dense peak of one device in FLOP/s, in the dtype that the run really computed in.
 
-    All ranks must have used the same device and computed in the same dtype.
+    None where device or dtype are not known, never a guess. All ranks must have used the same
+    device and computed in the same dtype.
     """
     found = set()
     for rank in result.ranks:
-        name, dtype = rank.device.get("name"), rank.effective.get("matmul_dtype")
-        if rank.device.get("type") == "cpu" or not name or not dtype:
+        device, dtype = rank.device, rank.effective.matmul_dtype
+        if device is None or device.type == "cpu" or not device.name or not dtype:
             return None
-        precision = rank.effective.get("float32_matmul_precision", "highest")
-        found.add((str(name), str(dtype), str(precision)))
+        found.add((device.name, dtype, rank.effective.float32_matmul_precision or "highest"))
     return peak_flops(*found.pop()) if len(found) == 1 else None

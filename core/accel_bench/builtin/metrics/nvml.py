@@ -75,13 +75,12 @@ class Watcher:
 
         Returns None and why it is not known; an empty reason for a rank that uses no GPU.
         """
-        facts = result.device if result else {}
-        if facts.get("type", "cuda") != "cuda":
+        used = result.device if result else None
+        if used is not None and used.type != "cuda":
             return None, ""
         if self._problem:
             return None, self._problem
-        uuid = str(facts.get("uuid", ""))
-        if uuid:
+        if uuid := used.uuid if used else "":
             found = nvml.find_device(self._listed.found, uuid)
             why = "; ".join(self._listed.problems) or "NVML does not list it"
             return found, "" if found else f"device {uuid}: {why}"

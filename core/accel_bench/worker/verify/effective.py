@@ -1,4 +1,4 @@
-"""What really holds when the clock starts, read back from torch and held against what was asked."""
+"""Read back what really holds when the clock starts, and compare it with what was asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from accel_bench.effective import CheckpointedBlocks, Compilation, EffectiveConfiguration
+from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
@@ -16,6 +18,7 @@ from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.kernels import (
     enabled_attention_backends,
     read_experts,
@@ -28,119 +31,140 @@ PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
 
 
-def read_effective(run: Run) -> dict[str, Any]:
-    """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries."""
+def read_effective(
+    run: Run,
+    probe: FirstStepProbe | None = None,
+    environment: Mapping[str, str] | None = None,
+    synchronizations: int | None = None,
+) -> EffectiveConfiguration:
+    """Read back dtypes, kernels, attention, strategy, optimizer, compiler, threads, libraries.
+
+    `probe` has watched the first step; `environment` is what was recorded when the process started.
+    """
     model = run.unwrapped_model
+    config = getattr(model, "config", None)
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return {
-        "model_class": type(model).__name__,
-        "weights_fingerprint": run.weights_fingerprint or None,
-        "weight_dtypes": elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
-        "trained_dtypes": elements_by_dtype(p for p in model.parameters() if p.requires_grad),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
-        "attention_backends": enabled_attention_backends(),
-        "linear_kernels": read_linear_kernels(model),
-        "experts": read_experts(model),
-        "use_cache": bool(getattr(getattr(model, "config", None), "use_cache", False)),
-        "gradient_checkpointing": _recomputes(model),
-        "checkpointed_blocks": read_checkpointing(model),
-        "compilation": read_compilation() if "torch._dynamo" in sys.modules else None,
+    compiled = "torch._dynamo" in sys.modules
+    found = EffectiveConfiguration(
+        model_class=type(model).__name__,
+        weights_fingerprint=run.weights_fingerprint or None,
+        weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
+        trained_dtypes=elements_by_dtype(p for p in model.parameters() if p.requires_grad),
+        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        attention=getattr(config, "_attn_implementation", None),
+        attention_backends=tuple(enabled_attention_backends()),
+        linear_kernels=read_linear_kernels(model),
+        experts=read_experts(model),
+        use_cache=bool(getattr(config, "use_cache", False)),
+        gradient_checkpointing=_recomputes(model),
+        checkpointed_blocks=CheckpointedBlocks(**read_checkpointing(model)),
+        compilation=Compilation(**read_compilation()) if compiled else None,
         **read_wrapping(run),
-        "world_size": torch.distributed.get_world_size() if group else 1,
-        "backend": torch.distributed.get_backend() if group else None,
-        "optimizer": type(run.optimizer).__name__,
-        "device": str(next(model.parameters()).device),
-        "threads": torch.get_num_threads(),
-        "training": bool(model.training),
-        "libraries": sorted(name for name in accelerator_modules() if name in sys.modules),
-        "environment": recorded(os.environ),
-    }
+        world_size=torch.distributed.get_world_size() if group else 1,
+        backend=torch.distributed.get_backend() if group else None,
+        optimizer=type(run.optimizer).__name__,
+        device=str(next(model.parameters()).device),
+        threads=torch.get_num_threads(),
+        training=bool(model.training),
+        libraries=tuple(sorted(name for name in accelerator_modules() if name in sys.modules)),
+        environment=recorded(os.environ),
+        environment_changes={} if environment is None else environment_changes(environment),
+        synchronizations_per_step=synchronizations,
+    )
+    return found if probe is None else found.model_copy(update=_seen(probe))
 
 
-def environment_changes(before: Mapping[str, str]) -> dict[str, list[str | None]]:
+def _seen(probe: FirstStepProbe) -> dict[str, Any]:
+    """What the first forward and the first step showed."""
+    names = ("matmul_dtype", "padding_free", "attention_kernels")
+    seen = {name: getattr(probe, name) for name in names} | {"gradient_flow": probe.flow}
+    return seen if probe.use_cache is None else {**seen, "use_cache": probe.use_cache}
+
+
+def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Recorded variables that this process has changed since then, each before and after."""
     now = recorded(os.environ)
     names = sorted({*before, *now})
     return {
-        name: [before.get(name), now.get(name)]
+        name: (before.get(name), now.get(name))
         for name in names
         if before.get(name) != now.get(name)
     }
 
 
 def differences(
-    run: Run, effective: dict[str, Any], strategy: str | None = None
+    run: Run, effective: EffectiveConfiguration, strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
     """What differs from what was asked: reasons for `degraded`, and reasons for `invalid`.
 
     `strategy` is what the plugin that parallelizes says that it makes; None where it says nothing.
     """
     invalid = [*_wrong_ranks(run, effective, strategy)]
-    if torch.device(effective["device"]).type != run.device.type:
-        invalid.append(f"the model is on {effective['device']}, asked was {run.device}")
-    if effective.get("padding_free") and effective["use_cache"]:
+    if torch.device(str(effective.device)).type != run.device.type:
+        invalid.append(f"the model is on {effective.device}, asked was {run.device}")
+    if effective.padding_free and effective.use_cache:
         invalid.append(
             "sequences lie in one row and the model keeps a cache, so they attend to one another; "
             "set use_cache to false"
         )
-    if not effective["training"]:
+    if not effective.training:
         invalid.append("the model is not in training mode")
     return [*_other_work(run, effective), *_side_effects(effective)], invalid
 
 
-def _wrong_ranks(run: Run, effective: dict[str, Any], strategy: str | None) -> Iterator[str]:
+def _wrong_ranks(
+    run: Run, effective: EffectiveConfiguration, strategy: str | None
+) -> Iterator[str]:
     """How the processes do not do together what was asked."""
-    if effective["world_size"] != run.world_size:
-        yield f"{effective['world_size']} processes train, asked were {run.world_size}"
-    if run.world_size > 1 and effective["strategy"] == "none":
+    if effective.world_size != run.world_size:
+        yield f"{effective.world_size} processes train, asked were {run.world_size}"
+    if run.world_size > 1 and effective.strategy == "none":
         yield f"nothing joins the gradients of {run.world_size} processes"
-    elif strategy is not None and effective["strategy"] != strategy:
-        yield f"the strategy is {effective['strategy']}, and its plugin says {strategy}"
-    if effective["strategy"] == "DataParallel":
+    elif strategy is not None and effective.strategy != strategy:
+        yield f"the strategy is {effective.strategy}, and its plugin says {strategy}"
+    if effective.strategy == "DataParallel":
         yield "DataParallel spreads each batch over every device that the process can see"
-    if effective["nested_wrapping"]:
-        outer, inner = effective["nested_wrapping"]
+    if effective.nested_wrapping:
+        outer, inner = effective.nested_wrapping
         yield f"the model is wrapped twice: {outer} around {inner}"
 
 
-def _other_work(run: Run, effective: dict[str, Any]) -> Iterator[str]:
+def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     """How the work is not quite the work that was asked for."""
     scenario = run.scenario
-    if effective["attention"] not in (None, scenario.model.attention):
-        yield f"attention is {effective['attention']}, asked was {scenario.model.attention}"
+    if effective.attention not in (None, scenario.model.attention):
+        yield f"attention is {effective.attention}, asked was {scenario.model.attention}"
     # Blocks that say by which policy they are computed again were set up so by the stack.
-    by_stack = effective["checkpointed_blocks"]["policy"] is not None
-    if effective["gradient_checkpointing"] != (scenario.train.gradient_checkpointing or by_stack):
+    blocks = effective.checkpointed_blocks
+    by_stack = blocks is not None and blocks.policy is not None
+    if effective.gradient_checkpointing != (scenario.train.gradient_checkpointing or by_stack):
         yield (
-            f"gradient checkpointing is {effective['gradient_checkpointing']}, "
+            f"gradient checkpointing is {effective.gradient_checkpointing}, "
             f"asked was {scenario.train.gradient_checkpointing}"
         )
-    stored = {**effective["weight_dtypes"], **effective["trained_dtypes"]}
+    stored = {**effective.weight_dtypes, **effective.trained_dtypes}
     # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
-    quantized = not PACKED.isdisjoint(effective["weight_dtypes"])
+    quantized = not PACKED.isdisjoint(effective.weight_dtypes)
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
     computed = scenario.train.autocast_dtype
-    if computed and effective.get("matmul_dtype") not in (None, computed):
-        yield (
-            f"matmuls compute in {effective['matmul_dtype']}, asked was {scenario.train.precision}"
-        )
-    grouped = "grouped_mm" in (effective.get("experts") or "")
+    if computed and effective.matmul_dtype not in (None, computed):
+        yield (f"matmuls compute in {effective.matmul_dtype}, asked was {scenario.train.precision}")
+    grouped = "grouped_mm" in (effective.experts or "")
     if grouped and computed not in (None, scenario.model.dtype):
         yield (
             f"experts compute in {scenario.model.dtype}, asked was {scenario.train.precision}: "
             f"grouped_mm does not follow autocast; set model.dtype: {computed}"
         )
-    if effective["use_cache"] and not effective.get("padding_free"):
+    if effective.use_cache and not effective.padding_free:
         yield "the model keeps a key-value cache while it trains"
 
 
-def _side_effects(effective: dict[str, Any]) -> Iterator[str]:
+def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
     """What costs time or memory that nobody asked for."""
-    if sent := effective["synchronized_buffer_bytes"]:
+    if sent := effective.synchronized_buffer_bytes:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
-    for name, (_, now) in effective.get("environment_changes", {}).items():
+    for name, (_, now) in effective.environment_changes.items():
         if name in (*SAME_FOR_ALL, *ALLOCATOR_ALIASES):
             yield (
                 f"{name} was changed to {now!r} by what was imported; set it in the scenario's "
@@ -148,17 +172,13 @@ def _side_effects(effective: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def device_facts(run: Run) -> dict[str, Any]:
-    """The device that this rank computes on, as the driver names it: proof of the devices used."""
+def used_device(run: Run) -> Device:
+    """Return the device that this rank computes on, as the driver names it."""
     if run.device.type != "cuda":
-        return {"type": run.device.type, "index": run.local_rank, "name": "cpu", "uuid": ""}
+        return Device(run.device.type, run.local_rank, "cpu")
     properties = torch.cuda.get_device_properties(run.device.index)
-    return {
-        "type": "cuda",
-        "index": run.device.index,
-        "name": properties.name,
-        "uuid": str(getattr(properties, "uuid", "")),
-    }
+    uuid = str(getattr(properties, "uuid", ""))
+    return Device("cuda", run.device.index, properties.name, uuid)
 
 
 def _recomputes(model: torch.nn.Module) -> bool:

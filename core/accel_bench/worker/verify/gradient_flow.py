@@ -11,6 +11,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.tensors import dtype_name
@@ -31,8 +32,8 @@ class FirstStepProbe:
     """
 
     def __init__(self, run: Run) -> None:
-        self.findings: dict[str, Any] = {}
-        """What is known so far; filled in place."""
+        self.flow: GradientFlow | None = None
+        """Gradients of the first step; None before it."""
 
         self.matmul_dtype: str | None = None
         """Dtype in which the output projection answered."""
@@ -68,19 +69,8 @@ class FirstStepProbe:
 
     def check(self) -> None:
         """Raise InvalidRunError when no optimizer has taken a step."""
-        if not self.findings:
+        if self.flow is None:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
-
-    def seen(self) -> dict[str, Any]:
-        """What the first forward and the first step showed, by its names in `effective`."""
-        found: dict[str, Any] = {"matmul_dtype": self.matmul_dtype, "gradient_flow": self.findings}
-        if self.use_cache is not None:
-            found["use_cache"] = self.use_cache
-        return {
-            **found,
-            "padding_free": self.padding_free,
-            "attention_kernels": self.attention_kernels,
-        }
 
     def _watch_forward(self) -> list[Any]:
         """Look into the first forward, as far as that leaves no trace.
@@ -134,7 +124,7 @@ class FirstStepProbe:
         kept until the engine takes the step that ends the pass.
         """
         skipped = getattr(optimizer, "found_inf", None)
-        if self.findings or (skipped is not None and bool(skipped)):
+        if self.flow is not None or (skipped is not None and bool(skipped)):
             return
         model = self._run.unwrapped_model
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -147,13 +137,13 @@ class FirstStepProbe:
         without = [name for name, members in _units(model) if not any(map(norms.get, members))]
         idle = [name for name in without if self._is_idle_expert(name, without)]
         cut = [name for name in without if name not in idle]
-        self.findings |= {
-            "trained_tensors": len(trained),
-            "tensors_with_gradient": sum(bool(norm) for norm in norms.values()),
-            "modules_without_gradient": cut,
-            "experts_without_tokens": idle,
-            "gradient_norms": norms,
-        }
+        self.flow = GradientFlow(
+            trained_tensors=len(trained),
+            tensors_with_gradient=sum(bool(norm) for norm in norms.values()),
+            modules_without_gradient=tuple(cut),
+            experts_without_tokens=tuple(idle),
+            gradient_norms=norms,
+        )
         self._watch(trained)
         reasons = _flow_problems(norms, cut)
         if reasons:
@@ -188,13 +178,13 @@ class FirstStepProbe:
                 self._watched.append((parameter, place, weights[place].clone()))
 
     def _after_step(self, *_: Any) -> None:
-        if not self.findings:
+        if self.flow is None:
             return
         changed = any(
             bool(parameter.detach().flatten()[place] != before)
             for parameter, place, before in self._watched
         )
-        self.findings["parameters_changed"] = changed
+        self.flow = self.flow.model_copy(update={"parameters_changed": changed})
         watched, self._watched = len(self._watched), []
         self.remove()
         if not changed:

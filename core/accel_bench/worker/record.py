@@ -1,4 +1,4 @@
-"""What one rank has found so far: collected from plugins, checked, and written down at the end."""
+"""The record of one rank: collected from plugins, checked, and written at the end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.info import Device
 from accel_bench.plugins.manager import (
     ActivePlugin,
     ActivePlugins,
@@ -24,29 +26,29 @@ from accel_bench.worker import failure
 
 @dataclass
 class RankRecord:
-    """What a run has found so far; whatever happens, this much is written down."""
+    """What is known of a run so far; this much is written whatever happens."""
 
     window: Window | None = None
     phases: PhaseSplit | None = None
     workload: Workload | None = None
     metrics: list[Metric] = field(default_factory=list)
-    effective: dict[str, Any] = field(default_factory=dict)
+    effective: EffectiveConfiguration = field(default_factory=EffectiveConfiguration)
     evidence: dict[str, Any] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
-    device: dict[str, Any] = field(default_factory=dict)
+    device: Device | None = None
     environment: dict[str, str] = field(default_factory=lambda: recorded(os.environ))
 
 
-def collect_metrics(active: ActivePlugins, run: Run, findings: RankRecord) -> None:
-    """Let the metrics plugins say what they measured around the window."""
-    for member, found in active.call_lists("finish_metrics", run=run, window=findings.window):
+def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None:
+    """Collect what metrics plugins measured around the window."""
+    for member, found in active.call_lists("finish_metrics", run=run, window=record.window):
         for metric in found:
             if not isinstance(metric, Metric):
                 raise wrong_answer(member, "finish_metrics", "Metric objects", metric)
-        findings.metrics += found
+        record.metrics += found
 
 
-def collect_evidence(active: ActivePlugins, run: Run, findings: RankRecord) -> None:
+def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:
     """Collect the evidence of every plugin, which must be JSON, from its hook and its callbacks."""
     for member, hook, shown in _reports(active, run):
         if shown is None:
@@ -59,7 +61,7 @@ def collect_evidence(active: ActivePlugins, run: Run, findings: RankRecord) -> N
             problem = f"returned what is not JSON: {error}"
             raise HookError(member.name, member.distribution, hook, problem) from error
         # A stack may use what a slot uses too, and only one of the two acts.
-        findings.evidence.setdefault(member.name, {}).update(plain)
+        record.evidence.setdefault(member.name, {}).update(plain)
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
@@ -87,22 +89,22 @@ def check_window(window: Window) -> None:
 
 
 def rank_result(
-    run: Run, findings: RankRecord, error: BaseException | None, phase: str
+    run: Run, record: RankRecord, error: BaseException | None, phase: str
 ) -> RankResult:
-    """Write down what was found and how it ended."""
-    ended = Status.DEGRADED if findings.degraded else Status.OK
+    """Return the record as the rank's result; `error` is what ended the run."""
+    ended = Status.DEGRADED if record.degraded else Status.OK
     return RankResult(
         rank=run.rank,
         status=ended if error is None else failure.status_of(error),
-        reasons=tuple(findings.degraded) if error is None else failure.reasons_of(error, phase),
+        reasons=tuple(record.degraded) if error is None else failure.reasons_of(error, phase),
         phase=phase,
-        error={} if error is None else failure.describe(error, phase),
-        device=findings.device,
-        window=findings.window,
-        phases=findings.phases,
-        workload=findings.workload,
-        metrics=tuple(findings.metrics),
-        effective=findings.effective,
-        evidence=findings.evidence,
+        error=None if error is None else failure.failure_of(error, phase),
+        device=record.device,
+        window=record.window,
+        phases=record.phases,
+        workload=record.workload,
+        metrics=tuple(record.metrics),
+        effective=record.effective,
+        evidence=record.evidence,
         stages=tuple(run.trace.stages),
     )

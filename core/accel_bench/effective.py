@@ -1,0 +1,171 @@
+"""The effective configuration: what really held when the clock started, read back from torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from accel_bench.documents.base import Frozen
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class CheckpointedBlocks(Frozen):
+    """Decoder blocks whose activations are computed again."""
+
+    checkpointed: int
+    """How many are."""
+
+    blocks: int
+    """Decoder blocks in all."""
+
+    policy: str | None = None
+    """Selective checkpointing's policy; null for torch's own, which computes whole blocks again."""
+
+
+class Compilation(Frozen):
+    """What torch's compiler did; null for a count that torch does not keep."""
+
+    compile_seconds: float | None = None
+    """Wall-clock seconds of tracing and compiling, forward and backward."""
+
+    graphs: int | None = None
+    """Graphs."""
+
+    graph_breaks: int | None = None
+    """Breaks between them."""
+
+    graph_break_reasons: Texts = ()
+    """The first reasons for breaks."""
+
+    uncompiled_frames: int | None = None
+    """Functions that were left to run as they are."""
+
+    recompiles: int | None = None
+    """Compilations of a function that had been compiled before."""
+
+    recompile_reasons: Texts = ()
+    """What had changed, the first few."""
+
+    graph_cache_hits: int | None = None
+    """Graphs that inductor took from its cache on disk."""
+
+    graph_cache_misses: int | None = None
+    """Graphs that it compiled."""
+
+
+class GradientFlow(Frozen):
+    """Gradients and parameters on the first real optimizer step."""
+
+    trained_tensors: int
+    """Tensors that require a gradient."""
+
+    tensors_with_gradient: int
+    """Those of them whose gradient is not zero."""
+
+    modules_without_gradient: tuple[str, ...] = ()
+    """Trained modules that no gradient reached: the run is invalid."""
+
+    experts_without_tokens: tuple[str, ...] = ()
+    """Modules of experts that got no tokens, and so rightly no gradient."""
+
+    gradient_norms: dict[str, float | None] = Field(default_factory=dict)
+    """L2 norm of each trained tensor's gradient; null without a gradient, or when not finite."""
+
+    parameters_changed: bool | None = None
+    """Whether the step changed any parameter; null when it did not end."""
+
+
+class EffectiveConfiguration(Frozen):
+    """What really held on one rank. Null or empty for what is not known, as without torch."""
+
+    model_class: str | None = None
+    """Class of the model."""
+
+    weights_fingerprint: str | None = None
+    """Digest of the weights that were loaded, before anything quantized them."""
+
+    weight_dtypes: dict[str, int] = Field(default_factory=dict)
+    """Elements of frozen weights by dtype, the commonest first."""
+
+    trained_dtypes: dict[str, int] = Field(default_factory=dict)
+    """Elements of trained weights by dtype."""
+
+    float32_matmul_precision: str | None = None
+    """Torch's setting: `highest`, `high` or `medium`."""
+
+    attention: str | None = None
+    """Attention implementation of the model."""
+
+    attention_backends: tuple[str, ...] = ()
+    """Kernels that `scaled_dot_product_attention` may choose."""
+
+    linear_kernels: dict[str, int] = Field(default_factory=dict)
+    """Linear layers by class, adapters left out."""
+
+    experts: str | None = None
+    """How experts multiply, such as `grouped_mm`; null for no experts."""
+
+    use_cache: bool | None = None
+    """Whether the model keeps a key-value cache: as seen in the first forward, else its setting."""
+
+    gradient_checkpointing: bool | None = None
+    """Whether activations are recomputed."""
+
+    checkpointed_blocks: CheckpointedBlocks | None = None
+    """Which of them."""
+
+    compilation: Compilation | None = None
+    """What was compiled; null when torch's compiler was not loaded."""
+
+    strategy: str | None = None
+    """How ranks share the work: the class of the outermost wrapper, or `none`."""
+
+    nested_wrapping: Texts = ()
+    """Outer and inner strategy of a model that is wrapped twice; empty when it is not."""
+
+    synchronized_buffer_bytes: int | None = None
+    """Bytes of buffers that replicas send to one another before every forward."""
+
+    world_size: int | None = None
+    """Processes that train together."""
+
+    backend: str | None = None
+    """Backend of the process group; null without one."""
+
+    optimizer: str | None = None
+    """Class of the optimizer."""
+
+    device: str | None = None
+    """Device of the model's first parameter."""
+
+    threads: int | None = None
+    """Threads of torch within an operation."""
+
+    training: bool | None = None
+    """Whether the model is in training mode."""
+
+    libraries: tuple[str, ...] = ()
+    """Imported modules that can change how a model runs."""
+
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the environment that change how fast something runs."""
+
+    environment_changes: dict[str, tuple[str | None, str | None]] = Field(default_factory=dict)
+    """Those that the worker has changed, each before and after."""
+
+    matmul_dtype: str | None = None
+    """Dtype in which the output projection answered; null where it could not be seen."""
+
+    padding_free: bool | None = None
+    """Whether several sequences lay in one row of the first forward."""
+
+    attention_kernels: dict[str, int] | None = None
+    """Attention kernels of the first forward, with their number; null where none is seen."""
+
+    gradient_flow: GradientFlow | None = None
+    """Gradients of the first step; null when no optimizer took one."""
+
+    synchronizations_per_step: int | None = None
+    """How often the work waited for the GPU in the last warm-up step; null on a CPU."""
