@@ -89,7 +89,12 @@ def make_rank(
         ),
         metrics=(
             Metric(
-                name="peak_memory_bytes", value=peak, unit="bytes", scope="rank", kind="host RSS"
+                name="peak_memory_bytes",
+                figure="peak_memory",
+                value=peak,
+                unit="bytes",
+                scope="rank",
+                kind="host RSS",
             ),
         ),
         effective=EffectiveConfiguration(threads=4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -84,6 +84,29 @@ class Sample(Frozen):
     """
 
 
+Figure: TypeAlias = Literal[
+    "peak_memory",
+    "run_peak_memory",
+    "peak_reserved",
+    "run_peak_reserved",
+    "peak_driver",
+    "run_peak_driver",
+    "peak_rss",
+    "run_peak_rss",
+    "fragmentation",
+    "saved_for_backward",
+    "matmul_seconds",
+]
+"""Figures that tables and checks are made of, whichever plugin measures them.
+
+Peaks are those of the window, or with `run_` of the whole run, in bytes: `memory` is the one that
+tables show (of tensors on a GPU, else of the process), `reserved` is what torch's allocator holds,
+`driver` what the driver counts, `rss` what is resident on the host. `fragmentation` is reserved and
+not allocated, `saved_for_backward` what autograd keeps of a forward pass. `matmul_seconds` is what
+the matmuls of a step take when nothing else runs.
+"""
+
+
 class Metric(Frozen):
     """One number that a plugin measured around the window."""
 
@@ -101,6 +124,9 @@ class Metric(Frozen):
 
     better: Literal["lower", "higher", "neither"] = "neither"
     """Which direction is an improvement."""
+
+    figure: Figure | None = None
+    """Which of the figures that analysis knows this is; null for any other."""
 
     kind: str = ""
     """How it was measured, where there is more than one way."""

@@ -39,7 +39,12 @@ def rounds(  # noqa: PLR0917 - what a test may say of runs
     scenario = {"name": "single-gpu-full", "measure": {"steps": steps}}
     experiment = make_experiment(stack, scenario=scenario)
     allocated = Metric(
-        name="peak_memory_bytes", value=peak, unit="bytes", scope="rank", kind="allocated"
+        name="peak_memory_bytes",
+        figure="peak_memory",
+        value=peak,
+        unit="bytes",
+        scope="rank",
+        kind="allocated",
     )
     return [
         make_result(

@@ -32,9 +32,17 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
+FIGURES = {
+    "peak_memory_bytes": "peak_memory",
+    "peak_reserved_bytes": "peak_reserved",
+    "matmul_seconds": "matmul_seconds",
+    "nvml_window_peak_memory_bytes": "peak_driver",
+}
+
+
 def metric(name: str, value: float | None, kind: str = "", **more: Any) -> Metric:
-    facts = {"name": name, "value": value, "unit": "1", "scope": "rank", "kind": kind, **more}
-    return Metric.model_validate(facts)
+    facts = {"value": value, "unit": "1", "scope": "rank", "kind": kind, **more}
+    return Metric.model_validate({"name": name, "figure": FIGURES.get(name), **facts})
 
 
 def gpu_run(

@@ -73,7 +73,15 @@ def make_rank(rank: int = 0, seconds: float = 0.5, tokens: int = 100) -> RankRes
         status=Status.OK,
         device=Device("cpu", name="a CPU"),
         window=Window(started=1.0, ended=1 + 2 * seconds, samples=samples[1:], warmup=samples[:1]),
-        metrics=(Metric(name="peak_memory_bytes", value=1000, unit="bytes", scope="rank"),),
+        metrics=(
+            Metric(
+                name="peak_memory_bytes",
+                figure="peak_memory",
+                value=1000,
+                unit="bytes",
+                scope="rank",
+            ),
+        ),
         effective=EffectiveConfiguration(threads=4),
         evidence={"lora": {"modules": 4}},
     )

@@ -16,9 +16,6 @@ from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
 from accel_bench.result import Metric, Result, Status
 
-PEAK_MEMORY = "peak_memory_bytes"
-"""Name of the metric that stands in every table."""
-
 
 class StopReason(NamedTuple):
     """How an experiment ended, or what ended a session before its time."""
@@ -225,7 +222,7 @@ def peak_memory(runs: Mapping[PairKey, Result]) -> tuple[int | None, str | None]
 
 def _peak_metrics(run: Result) -> list[Metric]:
     """The metric of every rank that reports it."""
-    return [m for rank in run.ranks for m in rank.metrics if m.name == PEAK_MEMORY]
+    return [m for rank in run.ranks for m in rank.metrics if m.figure == "peak_memory"]
 
 
 def _peak(metrics: Sequence[Metric]) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import PEAK_MEMORY, ExperimentRuns, peak_memory
+from accel_bench.analysis.aggregate import ExperimentRuns, peak_memory
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.metrics.memory import largest
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
@@ -146,7 +146,7 @@ def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
 
 def _peak(runs: Mapping[PairKey, Result], key: PairKey, kind: str) -> int | None:
     """Peak of one run: that of the rank that needed most."""
-    found = largest(runs[key], PEAK_MEMORY, kind)
+    found = largest(runs[key], "peak_memory", kind)
     return found[0] if found else None
 
 

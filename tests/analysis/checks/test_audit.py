@@ -44,12 +44,13 @@ def with_rank(result: Result, **changes) -> Result:
 def with_memory(allocated=None, reserved=None, nvml=None) -> Result:
     """A row with these peaks; NVML's comes from outside."""
     result = make_result(ranks=[make_rank()])
-    inner = [("peak_memory_bytes", allocated, "allocated"), ("peak_reserved_bytes", reserved, "")]
+    inner = [("peak_memory", allocated, "allocated"), ("peak_reserved", reserved, "")]
     metrics = tuple(
-        Metric(name=name, value=value, unit="bytes", scope="rank", kind=kind)
+        Metric(name=name, figure=name, value=value, unit="bytes", scope="rank", kind=kind)
         for name, value, kind in inner
     )
-    outer = Metric(name="nvml_peak_memory_bytes", value=nvml, unit="bytes", scope="rank", rank=0)
+    facts = {"figure": "run_peak_driver", "unit": "bytes", "scope": "rank", "rank": 0}
+    outer = Metric(name="nvml_peak_memory_bytes", value=nvml, **facts)
     return with_rank(result, metrics=metrics).model_copy(update={"metrics": (outer,)})
 
 
@@ -146,8 +147,17 @@ def test_nvml_sees_at_least_what_is_reserved_and_that_at_least_what_is_allocated
 
 
 def test_resident_memory_of_the_host_is_not_held_against_that_of_a_device():
-    rss = Metric(name="peak_memory_bytes", value=9, unit="bytes", scope="rank", kind="rss")
-    reserved = Metric(name="peak_reserved_bytes", value=5, unit="bytes", scope="rank")
+    rss = Metric(
+        name="peak_memory_bytes",
+        figure="peak_memory",
+        value=9,
+        unit="bytes",
+        scope="rank",
+        kind="rss",
+    )
+    reserved = Metric(
+        name="peak_reserved_bytes", figure="peak_reserved", value=5, unit="bytes", scope="rank"
+    )
     assert audit(with_rank(make_result(), metrics=(rss, reserved))) == []
 
 

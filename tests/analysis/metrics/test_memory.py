@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_summary
@@ -15,14 +16,15 @@ from accel_bench.analysis.metrics.memory import (
     stage_peaks,
     stages_of,
 )
-from accel_bench.result import Metric, RankResult, Result, Stage
+from accel_bench.result import Figure, Metric, RankResult, Result, Stage
 
 Peaks = Sequence[tuple[int, int | None]]
 LORA = make_experiment("lora")
 
 
-def metric(name: str, value: int | None, kind: str, rank: int | None = None) -> Metric:
-    return Metric(name=name, value=value, unit="bytes", scope="rank", kind=kind, rank=rank)
+def metric(figure: Figure, value: int | None, kind: str, rank: int | None = None) -> Metric:
+    facts: dict[str, Any] = {"unit": "bytes", "scope": "rank", "kind": kind, "rank": rank}
+    return Metric(name=f"{figure}_bytes", figure=figure, value=value, **facts)
 
 
 def mark(name: str, now: int | None, peak: int | None = None, gpu: bool = False) -> Stage:
@@ -125,24 +127,24 @@ def test_a_missing_reading_gives_no_stages_and_a_missing_peak_a_null() -> None:
 
 
 def test_the_largest_names_its_rank() -> None:
-    ranks = [rank(n, metric("peak_rss_bytes", size, "rss")) for n, size in enumerate((5, 9, 9))]
-    assert largest(run(*ranks), "peak_rss_bytes", "rss") == (9, 1)
+    ranks = [rank(n, metric("peak_rss", size, "rss")) for n, size in enumerate((5, 9, 9))]
+    assert largest(run(*ranks), "peak_rss", "rss") == (9, 1)
 
 
 def test_the_largest_is_not_known_when_one_is_not() -> None:
-    ranks = [rank(n, metric("peak_rss_bytes", size, "rss")) for n, size in enumerate((5, None))]
-    assert largest(run(*ranks), "peak_rss_bytes", "rss") is None
-    assert largest(run(*ranks), "peak_rss_bytes", "other") is None
+    ranks = [rank(n, metric("peak_rss", size, "rss")) for n, size in enumerate((5, None))]
+    assert largest(run(*ranks), "peak_rss", "rss") is None
+    assert largest(run(*ranks), "peak_rss", "other") is None
 
 
 def test_figures_are_medians_over_runs_with_the_rank_that_had_them() -> None:
     runs = [
         run(
-            rank(0, metric("peak_memory_bytes", 10, "allocated")),
+            rank(0, metric("peak_memory", 10, "allocated")),
             rank(
                 1,
-                metric("peak_memory_bytes", size, "allocated"),
-                metric("run_peak_memory_bytes", 90, "allocated"),
+                metric("peak_memory", size, "allocated"),
+                metric("run_peak_memory", 90, "allocated"),
             ),
             round=number,
         )
@@ -158,11 +160,11 @@ def test_figures_are_medians_over_runs_with_the_rank_that_had_them() -> None:
 
 def test_what_the_driver_saw_is_told_by_the_best_way_that_it_was_measured() -> None:
     both = [
-        metric("nvml_window_peak_memory_bytes", 70, "device_above_start", rank=0),
-        metric("nvml_window_peak_memory_bytes", 60, "process", rank=0),
-        metric("nvml_peak_memory_bytes", 65, "process", rank=0),
+        metric("peak_driver", 70, "device_above_start", rank=0),
+        metric("peak_driver", 60, "process", rank=0),
+        metric("run_peak_driver", 65, "process", rank=0),
     ]
-    one = [both[0], metric("nvml_window_peak_memory_bytes", None, "process", rank=0)]
+    one = [both[0], metric("peak_driver", None, "process", rank=0)]
     kinds = []
     for outside in (both, one):
         found = memory_figures([run(rank(0), outside=outside)])
@@ -180,7 +182,7 @@ def test_the_stages_are_those_of_the_rank_that_peaked_highest() -> None:
 
 
 def test_the_document_holds_them_beside_the_peak() -> None:
-    result = run(rank(0, metric("peak_rss_bytes", 77, "rss")))
+    result = run(rank(0, metric("peak_rss", 77, "rss")))
     row = make_summary([LORA], [result], rounds=1).model_dump(mode="json")["experiments"][0]
     assert row["memory"]["rss"]["bytes"] == 77
     assert row["memory"]["rss"]["rank"] == 0

@@ -44,7 +44,13 @@ def rank(
     metrics = ()
     if matmul_seconds is not None:
         metrics = (
-            Metric(name="matmul_seconds", value=matmul_seconds, unit="seconds", scope="rank"),
+            Metric(
+                name="matmul_seconds",
+                figure="matmul_seconds",
+                value=matmul_seconds,
+                unit="seconds",
+                scope="rank",
+            ),
         )
     window = Window(started=5.0, ended=5.0 + seconds, samples=samples or (sample(),))
     changes = {"window": window, "workload": workload, "metrics": metrics}

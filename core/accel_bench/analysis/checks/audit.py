@@ -9,7 +9,7 @@ from statistics import median
 
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.documents.base import Frozen
-from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
+from accel_bench.result import Figure, Metric, RankResult, Result, Sample, Status, Window
 
 CLOCK_TOLERANCE = 0.02
 """Relative disagreement allowed between the steps of a window and the wall clock around it."""
@@ -138,7 +138,7 @@ def memory_order(result: Result) -> Iterator[str]:
     """Process memory by NVML >= reserved >= allocated, for every rank that knows two of them."""
     for name, rank in _named_ranks(result):
         seen = [*rank.metrics, *(one for one in result.metrics if one.rank in (None, rank.rank))]
-        peaks = [(what, _largest(seen, *metric)) for what, metric in MEMORY.items()]
+        peaks = [(what, _largest(seen, *source)) for what, source in MEMORY.items()]
         known = [(what, peak) for what, peak in peaks if peak is not None]
         for (more, larger), (less, smaller) in pairwise(known):
             if larger < smaller:
@@ -198,12 +198,12 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
 }
 """Checks by name; each yields the figures of what is broken."""
 
-MEMORY: Mapping[str, tuple[str, str]] = {
-    "by NVML": ("nvml_peak_memory_bytes", ""),
-    "reserved": ("peak_reserved_bytes", ""),
-    "allocated": ("peak_memory_bytes", "allocated"),
+MEMORY: Mapping[str, tuple[Figure, str]] = {
+    "by NVML": ("run_peak_driver", ""),
+    "reserved": ("peak_reserved", ""),
+    "allocated": ("peak_memory", "allocated"),
 }
-"""Metrics from the largest to the smallest: name, and kind where only one kind belongs here."""
+"""Figures from the largest to the smallest, with the kind where only one belongs here."""
 
 
 def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
@@ -234,11 +234,11 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
     )
 
 
-def _largest(metrics: Sequence[Metric], name: str, kind: str) -> float | None:
+def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
     """Largest value of a metric over the ways of measuring it; None where nobody knows it."""
     values = [
         one.value
         for one in metrics
-        if one.name == name and one.value is not None and kind in ("", one.kind)
+        if one.figure == figure and one.value is not None and kind in ("", one.kind)
     ]
     return max(values, default=None)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from accel_bench.documents.base import Frozen
-from accel_bench.result import RankResult, Result, Stage
+from accel_bench.result import Figure, RankResult, Result, Stage
 
 STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"), ("train", ""))
 """Stages as people name them, and the mark that ends each; the last one has no end."""
@@ -76,29 +76,27 @@ class MemoryFigures(Frozen):
 
 
 class Source(NamedTuple):
-    """Which metrics a figure comes from."""
+    """Which figures of metrics it comes from."""
 
-    window: str
-    """Name of the metric of the window."""
+    window: Figure
+    """That of the window."""
 
-    run: str
-    """Name of that of the whole run; empty where there is none."""
+    run: Figure | None
+    """That of the whole run; None where there is none."""
 
     kinds: tuple[str, ...]
     """Ways of measuring it, the best first."""
 
 
 SOURCES = {
-    "allocated": Source("peak_memory_bytes", "run_peak_memory_bytes", ("allocated",)),
-    "reserved": Source("peak_reserved_bytes", "run_peak_reserved_bytes", ("reserved",)),
-    "nvml": Source(
-        "nvml_window_peak_memory_bytes", "nvml_peak_memory_bytes", ("process", "device_above_start")
-    ),
-    "rss": Source("peak_rss_bytes", "run_peak_rss_bytes", ("rss",)),
-    "fragmentation": Source("fragmentation_bytes", "", ("peak_reserved_minus_peak_allocated",)),
-    "saved_for_backward": Source("saved_for_backward_bytes", "", ("one_forward_of_a_micro_batch",)),
+    "allocated": Source("peak_memory", "run_peak_memory", ("allocated",)),
+    "reserved": Source("peak_reserved", "run_peak_reserved", ("reserved",)),
+    "nvml": Source("peak_driver", "run_peak_driver", ("process", "device_above_start")),
+    "rss": Source("peak_rss", "run_peak_rss", ("rss",)),
+    "fragmentation": Source("fragmentation", None, ("peak_reserved_minus_peak_allocated",)),
+    "saved_for_backward": Source("saved_for_backward", None, ("one_forward_of_a_micro_batch",)),
 }
-"""Metrics by the name of the figure that they give."""
+"""Figures of metrics by the name that they have here."""
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
@@ -142,15 +140,19 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
     return tuple(found)
 
 
-def largest(result: Result, name: str, kind: str) -> tuple[int, int] | None:
-    """The largest value of a metric over the ranks, and the rank that had it.
+def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
+    """Return the largest value of a figure over the ranks, and the rank that had it.
 
-    None without any, and as soon as one is not known: that may have been the largest.
+    None without a figure or any value, and as soon as one is not known: it may be the largest.
     """
+    if figure is None:
+        return None
     seen = [(metric, rank.rank) for rank in result.ranks for metric in rank.metrics]
     seen += [(metric, metric.rank) for metric in result.metrics if metric.rank is not None]
     own = [
-        (metric.value, rank) for metric, rank in seen if (metric.name, metric.kind) == (name, kind)
+        (metric.value, rank)
+        for metric, rank in seen
+        if (metric.figure, metric.kind) == (figure, kind)
     ]
     known = [(int(value), rank) for value, rank in own if value is not None]
     if not known or len(known) < len(own):
@@ -178,9 +180,11 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
     return None
 
 
-def _median(runs: Sequence[Result], name: str, kind: str) -> tuple[int | None, int | None]:
+def _median(
+    runs: Sequence[Result], figure: Figure | None, kind: str
+) -> tuple[int | None, int | None]:
     """Median over runs of the largest, and the rank that had it most often."""
-    found = [one for run in runs if (one := largest(run, name, kind)) is not None]
+    found = [one for run in runs if (one := largest(run, figure, kind)) is not None]
     if not found:
         return None, None
     rank = Counter(rank for _, rank in found).most_common(1)[0][0]

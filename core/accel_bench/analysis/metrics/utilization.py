@@ -9,9 +9,6 @@ from accel_bench.flops.formulas import ByConvention, hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
 from accel_bench.result import RankResult, Result, Sample, Window
 
-MATMUL_SECONDS = "matmul_seconds"
-"""Name of the metric that says how long the matmuls of a step take when nothing else runs."""
-
 
 class Utilization(Frozen):
     """One run's use of its devices; all rates are per device.
@@ -129,7 +126,7 @@ def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window)
 
 def _matmul_seconds(rank: RankResult) -> float | None:
     """The metric of one rank."""
-    return next((m.value for m in rank.metrics if m.name == MATMUL_SECONDS), None)
+    return next((m.value for m in rank.metrics if m.figure == "matmul_seconds"), None)
 
 
 def devices_used(run: Result | None) -> int | None:

@@ -25,5 +25,10 @@ class MatmulRoofline(Plugin[Options]):
 
             seconds = matmul_roofline_impl.matmul_seconds(run, window)
         yield Metric(
-            name="matmul_seconds", value=seconds, unit="seconds", scope="rank", kind="back_to_back"
+            name="matmul_seconds",
+            figure="matmul_seconds",
+            value=seconds,
+            unit="seconds",
+            scope="rank",
+            kind="back_to_back",
         )

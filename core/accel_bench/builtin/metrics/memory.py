@@ -43,16 +43,16 @@ class Memory(Plugin[MemoryOptions]):
 def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
     """What tensors held, what the allocator held for them, and what of that was of no use."""
     allocated, reserved = window.device_peak_allocated_bytes, window.device_peak_reserved_bytes
-    yield _bytes("peak_memory_bytes", allocated, "allocated")
-    yield _bytes("peak_reserved_bytes", reserved, "reserved")
+    yield _bytes("peak_memory", allocated, "allocated")
+    yield _bytes("peak_reserved", reserved, "reserved")
     allocated_of_run = _largest(stage.device_peak_allocated_bytes for stage in stages)
     reserved_of_run = _largest(stage.device_peak_reserved_bytes for stage in stages)
-    yield _bytes("run_peak_memory_bytes", allocated_of_run, "allocated")
-    yield _bytes("run_peak_reserved_bytes", reserved_of_run, "reserved")
+    yield _bytes("run_peak_memory", allocated_of_run, "allocated")
+    yield _bytes("run_peak_reserved", reserved_of_run, "reserved")
     unused = None if allocated is None or reserved is None else reserved - allocated
-    yield _bytes("fragmentation_bytes", unused, "peak_reserved_minus_peak_allocated")
+    yield _bytes("fragmentation", unused, "peak_reserved_minus_peak_allocated")
     split = window.device_peak_inactive_split_bytes
-    yield _bytes("fragmentation_bytes", split, "peak_inactive_split")
+    yield _bytes("fragmentation", split, "peak_inactive_split")
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
@@ -64,18 +64,25 @@ def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Me
         imports = run.trace.find("imports")
         before = imports.host_bytes if imports is not None else None
         above = None if peak is None or before is None else max(0, peak - before)
-        yield _bytes("peak_memory_bytes", above, "rss_above_imports", reason)
-    yield _bytes("peak_rss_bytes", peak, "rss", reason)
+        yield _bytes("peak_memory", above, "rss_above_imports", reason)
+    yield _bytes("peak_rss", peak, "rss", reason)
     # Where peaks cannot be forgotten, the process still has that of its whole life.
     peaks = (stage.host_peak_bytes for stage in stages)
     of_run = run.trace.peak_resident_bytes() if peak is None else _largest(peaks)
-    yield _bytes("run_peak_rss_bytes", of_run, "rss")
+    yield _bytes("run_peak_rss", of_run, "rss")
 
 
 def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _bytes(name: str, value: int | None, kind: str, reason: str = "") -> Metric:
-    facts = {"scope": "rank", "better": "lower", "kind": kind, "reason": reason}
-    return Metric.model_validate({"name": name, "value": value, "unit": "bytes", **facts})
+def _bytes(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
+    facts = {
+        "name": f"{figure}_bytes",
+        "figure": figure,
+        "scope": "rank",
+        "better": "lower",
+        "kind": kind,
+        "reason": reason,
+    }
+    return Metric.model_validate({"value": value, "unit": "bytes", **facts})

@@ -85,6 +85,7 @@ def _unpack(tensor: torch.Tensor) -> torch.Tensor:
 def _metric(value: int | None, reason: str = "") -> Metric:
     return Metric(
         name=NAME,
+        figure="saved_for_backward",
         value=value,
         unit="bytes",
         scope="rank",

@@ -116,16 +116,15 @@ def _memory(rank: DeviceRank, way: str) -> Iterable[Metric]:
     """Peaks of the whole run and of the window, for one way of measuring."""
     subject: Subject = "processes" if way == "process" else "memory"
     scope = "rank" if way == "process" else "device"
-    for name, in_window in (
-        ("nvml_peak_memory_bytes", False),
-        ("nvml_window_peak_memory_bytes", True),
+    for name, figure, in_window in (
+        ("nvml_peak_memory_bytes", "run_peak_driver", False),
+        ("nvml_window_peak_memory_bytes", "peak_driver", True),
     ):
         value, obstacle = None, rank.obstacle(subject)
         if obstacle is None:
             value, obstacle = _peak(rank, way, in_window)
-        yield rank.metric(
-            name, value, "bytes", kind=MEMORY_KINDS[way], scope=scope, **_why(obstacle)
-        )
+        facts = {"figure": figure, "kind": MEMORY_KINDS[way], "scope": scope}
+        yield rank.metric(name, value, "bytes", **facts, **_why(obstacle))
 
 
 def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int | None, Obstacle | None]:
