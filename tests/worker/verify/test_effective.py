@@ -124,7 +124,7 @@ def test_what_holds_is_read_back(make: Any) -> None:
     assert effective.trained_dtypes == {"bfloat16": 30}
     assert effective.optimizer == "SGD"
     assert (effective.strategy, effective.world_size) == ("none", 1)
-    assert json.dumps(effective)
+    assert effective.model_dump_json()
 
 
 def test_a_dtype_that_was_not_asked_for_is_a_reason(make: Any) -> None:
@@ -182,7 +182,7 @@ def test_how_experts_multiply_is_read_back(make: Any, experts: str) -> None:
     layer = mixed.get_submodule("model.layers.0.mlp.experts")
     vars(layer)["forward"] = lambda hidden, chosen, weights: hidden
     assert read_effective(make(mixed)).experts == "replaced"
-    assert read_effective(make(model()))["experts"] is None
+    assert read_effective(make(model())).experts is None
 
 
 @pytest.mark.parametrize("experts, reasons", [("eager", 0), ("batched_mm", 0), ("grouped_mm", 1)])
@@ -318,8 +318,8 @@ def test_what_the_compiler_did_is_read_back(make: Any) -> None:
     run.model.compile(backend="eager")
     step(run)
     found = read_effective(run).compilation
-    assert (found["graphs"], found["graph_breaks"], found["recompiles"]) == (1, 0, 0)
-    assert found["compile_seconds"] > 0
+    assert (found.graphs, found.graph_breaks, found.recompiles) == (1, 0, 0)
+    assert found.compile_seconds > 0
     run.model._compiled_call_impl = None
     torch.compiler.reset()
 
