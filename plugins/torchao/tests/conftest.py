@@ -28,12 +28,10 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._plugins: list[TorchAO] = []
+        self._runs: list[Run] = []
 
     def plugin(self, **options: Any) -> TorchAO:
-        """A plugin that is closed when the test ends."""
-        self._plugins.append(TorchAO(TorchAOOptions(**options), "torchao"))
-        return self._plugins[-1]
+        return TorchAO(TorchAOOptions(**options), "torchao")
 
     def experiment(self, **settings: Any) -> Experiment:
         """A small llama on a CPU, unless the settings say otherwise."""
@@ -42,8 +40,11 @@ class Bench:
         return make_experiment({**base, **settings})
 
     def run(self, **settings: Any) -> Run:
-        """A run of one CPU rank."""
-        return Run(self.experiment(**settings), Device("cpu"), self._folder, self._folder / "cache")
+        """A run of one CPU rank, which is closed when the test ends."""
+        experiment = self.experiment(**settings)
+        run = Run(experiment, Device("cpu"), self._folder, self._folder / "cache")
+        self._runs.append(run)
+        return run
 
     def build(self, plugin: TorchAO | None, adapter: bool = True) -> Run:
         """Do what the worker does up to the optimizer, with plain weights without a plugin."""
@@ -80,9 +81,9 @@ class Bench:
         }
 
     def close(self) -> None:
-        """Have every plugin undo what it did."""
-        for plugin in self._plugins:
-            plugin.close_run(self.run())
+        """Have plugins undo what they did in every run, the last one first."""
+        for run in reversed(self._runs):
+            close_run(run)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_closing_puts_layers_and_the_compiler_back(bench: Any) -> None:
     assert not [m for m in run.model.modules() if type(m).__name__ == "Float8Linear"]
     # The next model of the process is patched, and put back, as the first one was.
     again = bench.plugin(**FLOAT8)
-    bench.build(again)
+    run = bench.build(again)
     assert vars(TritonOverrides)["minimum"] is not before["minimum"]
     close_run(run)
     assert {name: vars(TritonOverrides)[name] for name in before} == before
