@@ -13,7 +13,7 @@ from accel_bench_torchao import TorchAO, TorchAOOptions
 from accel_bench import Device, Experiment, Run, load_base_model
 from accel_bench.builtin.models.lora import LoraOptions
 from accel_bench.builtin.models.lora_impl import add_adapter
-from accel_bench.testing import make_experiment
+from accel_bench.testing import close_run, make_experiment
 
 LAYERS = 2
 
