@@ -112,7 +112,7 @@ def test_our_own_processes_are_not_foreign(machine: Machine) -> None:
         "import os, sys; from pathlib import Path; script = Path(os.environ['FAKE_NVML']); "
         "script.write_text(script.read_text() + f'0 process {os.getpid()} 6000\\n'); " + STATE
     )
-    (stranger,) = machine.python(program)["gpus"][0]["foreign"]
+    (stranger,) = machine.python(program)["gpus"][0]["other_processes"]
     assert stranger["pid"] == os.getpid()
     assert stranger["memory_bytes"] == 5000
     assert stranger["name"]
@@ -120,7 +120,7 @@ def test_our_own_processes_are_not_foreign(machine: Machine) -> None:
 
 @needs_library
 def test_a_process_that_nvml_lists_a_little_too_long_is_waited_for(machine: Machine) -> None:
-    assert machine.python(SETTLE)["gpus"][0]["foreign"] == []
+    assert machine.python(SETTLE)["gpus"][0]["other_processes"] == []
 
 
 @needs_library

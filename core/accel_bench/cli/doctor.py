@@ -127,7 +127,9 @@ def _device(device: DeviceReport) -> str:
         return ", ".join([*parts, _size(gpu.memory_bytes), "does not answer"])
     used = f"{_size(state.memory_used_bytes)} of {_size(gpu.memory_bytes)} used"
     parts += [used, *(f"held down by {limit}" for limit in state.clock_limits or ())]
-    parts += [f"process {one.pid} ({one.name or '?'}) computes on it" for one in state.foreign]
+    parts += [
+        f"process {one.pid} ({one.name or '?'}) computes on it" for one in state.other_processes
+    ]
     return ", ".join([*parts, *state.problems])
 
 

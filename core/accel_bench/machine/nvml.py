@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.machine.state import GPUProcess, foreign_reason, limits_in, throttled
+from accel_bench.machine.state import GPUProcess, limits_in, other_process_reason, throttled
 
 __all__ = [
     "Devices",
@@ -22,9 +22,9 @@ __all__ = [
     "compute_processes",
     "devices",
     "find_device",
-    "foreign_reason",
     "library",
     "limits_in",
+    "other_process_reason",
     "read",
     "text",
     "throttled",

@@ -38,11 +38,15 @@ def read_state(gpus: bool) -> MachineState:
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
     """Read the state after a run, once NVML no longer lists processes that have ended."""
-    known = {process.pid for state in (before.gpus if before else ()) for process in state.foreign}
+    known = {
+        process.pid
+        for state in (before.gpus if before else ())
+        for process in state.other_processes
+    }
     until = time.monotonic() + SETTLE_SECONDS
     state = read_state(gpus)
     while time.monotonic() < until and any(
-        process.pid not in known for one in state.gpus for process in one.foreign
+        process.pid not in known for one in state.gpus for process in one.other_processes
     ):
         time.sleep(0.1)
         state = read_state(gpus)
@@ -96,7 +100,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
             "GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile
         ),
         remap_pending=None if rows is None else bool(rows[2] or rows[3]),
-        foreign=tuple(process for process in found if not _is_ours(process.pid)),
+        other_processes=tuple(process for process in found if not _is_ours(process.pid)),
         problems=tuple(dict.fromkeys(problems)),
     )
 

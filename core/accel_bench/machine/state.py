@@ -97,7 +97,7 @@ class GPUState(Frozen):
     remap_pending: bool | None = None
     """Whether bad rows of memory wait for a reset to be replaced, or could not be replaced."""
 
-    foreign: tuple[GPUProcess, ...] = ()
+    other_processes: tuple[GPUProcess, ...] = ()
     """Processes on the device that are not ours; they are only looked at."""
 
     problems: tuple[str, ...] = ()
@@ -163,9 +163,9 @@ def limits_in(mask: int) -> tuple[str, ...]:
     return tuple(CLOCK_LIMITS.get(bit, f"limit_{bit:#x}") for bit in bits)
 
 
-def foreign_reason(pid: int, name: str, uuid: str) -> str:
+def other_process_reason(pid: int, name: str, uuid: str) -> str:
     """Return the reason for a process on a device that is not ours."""
-    return f"foreign_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
+    return f"other_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 
 def throttled(limits: Iterable[str]) -> tuple[str, ...]:

@@ -53,14 +53,14 @@ def test_a_quiet_device_gives_no_reason() -> None:
     ("before", "after", "reason"),
     [
         (
-            {"foreign": (GPUProcess(pid=7, name="python"),)},
-            {"foreign": (GPUProcess(pid=7, name="python", memory_bytes=5),)},
-            "foreign_process: process 7 (python) computes on GPU-AAAA too",
+            {"other_processes": (GPUProcess(pid=7, name="python"),)},
+            {"other_processes": (GPUProcess(pid=7, name="python", memory_bytes=5),)},
+            "other_process: process 7 (python) computes on GPU-AAAA too",
         ),
         (
             {},
-            {"foreign": (GPUProcess(pid=7),)},
-            "foreign_process: process 7 (name not known) computes on GPU-AAAA too",
+            {"other_processes": (GPUProcess(pid=7),)},
+            "other_process: process 7 (name not known) computes on GPU-AAAA too",
         ),
         (
             {"clock_limits": ("gpu_idle", "hw_thermal_slowdown")},

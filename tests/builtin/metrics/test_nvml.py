@@ -188,8 +188,8 @@ def test_a_foreign_process_degrades_and_is_never_signalled(
     seen = machine.watch()
     assert seen.result.status is Status.DEGRADED
     (reason,) = seen.result.reasons
-    assert reason.startswith(f"foreign_process: process {stranger.pid} (")
-    assert seen.metric("gpu_foreign_processes").value == 1
+    assert reason.startswith(f"other_process: process {stranger.pid} (")
+    assert seen.metric("gpu_other_processes").value == 1
     assert seen.metric("nvml_peak_memory_bytes", "process").value == 5000
     assert stranger.poll() is None
     assert not (tmp_path / "signals").exists()
@@ -201,8 +201,8 @@ def test_a_foreign_process_that_comes_and_goes_is_seen(
     lines = [f"0 process {stranger.pid} 7000"]
     seen = machine.watch(seconds=0.6, during=lines, gone=lines)
     assert seen.result.state_before is not None
-    assert seen.result.state_before.gpus[0].foreign == ()
-    assert seen.metric("gpu_foreign_processes").value == 1
+    assert seen.result.state_before.gpus[0].other_processes == ()
+    assert seen.metric("gpu_other_processes").value == 1
     assert seen.result.status is Status.DEGRADED
 
 
@@ -213,7 +213,7 @@ def test_a_foreign_process_on_another_device_is_nobody_s_business(
     seen = machine.watch(device=0)
     assert seen.result.status is Status.OK
     assert seen.result.state_after is not None
-    assert [one.pid for one in seen.result.state_after.gpus[1].foreign] == [stranger.pid]
+    assert [one.pid for one in seen.result.state_after.gpus[1].other_processes] == [stranger.pid]
 
 
 def test_where_nvml_numbers_processes_otherwise_it_does_not_call_our_own_foreign(
@@ -221,7 +221,7 @@ def test_where_nvml_numbers_processes_otherwise_it_does_not_call_our_own_foreign
 ) -> None:
     before = ["0 memory_used 9000", "0 process 4000000000 5000"]
     seen = machine.watch(before=before, gone=before[1:])
-    assert seen.metric("gpu_foreign_processes").value is None
+    assert seen.metric("gpu_other_processes").value is None
     assert seen.metric("nvml_peak_memory_bytes", "process").value is None
     assert seen.metric("nvml_peak_memory_bytes", "device_above_start").value == 8000
     assert seen.result.status is Status.OK
@@ -231,7 +231,7 @@ def test_heat_in_the_window_degrades_and_says_how_much_of_it(machine: Machine) -
     seen = machine.watch(
         seconds=1.0, before=["0 limits 68", "0 process PID 5000"], gone=["0 limits 68"]
     )
-    share = seen.metric("gpu_throttled_share")
+    share = seen.metric("gpu_throttled_fraction")
     assert share.value == 1.0
     assert share.reason == "throttled: hw_thermal_slowdown in 100 % of the window on GPU-aaaa"
     assert seen.result.status is Status.DEGRADED
@@ -239,7 +239,7 @@ def test_heat_in_the_window_degrades_and_says_how_much_of_it(machine: Machine) -
 
 def test_a_power_cap_that_is_reached_is_normal_work(machine: Machine) -> None:
     seen = machine.watch(before=["0 limits 4"])
-    assert seen.metric("gpu_throttled_share").value == 0
+    assert seen.metric("gpu_throttled_fraction").value == 0
     assert seen.result.status is Status.OK
 
 

@@ -15,13 +15,13 @@ from accel_bench.analysis.wording import label, listing, percent
 from accel_bench.machine.state import (
     GPUState,
     MachineState,
-    foreign_reason,
+    other_process_reason,
     throttled,
     used_by,
 )
 from accel_bench.result import RankResult, Result
 
-THROTTLED_SHARE = 0.01
+THROTTLED_FRACTION = 0.01
 """Share of an attempt's time in which heat may hold the clocks down."""
 
 MINIMUM_RUNS = 3
@@ -127,7 +127,7 @@ def _device_reasons(
             why = "; ".join(state.problems) or "NVML does not list it"
             yield f"nvml: the state of device {uuid or 'without uuid'} is not known: {why}"
     for one in pair:
-        yield from (foreign_reason(p.pid, p.name, one.uuid) for p in one.foreign)
+        yield from (other_process_reason(p.pid, p.name, one.uuid) for p in one.other_processes)
         yield from (
             f"throttled: {limit} on {one.uuid}" for limit in throttled(one.clock_limits or ())
         )
@@ -145,5 +145,5 @@ def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterable[str]:
             yield f"ecc: {errors} memory errors of {after.uuid} could not be corrected"
     if before.thermal_limited_seconds is not None and after.thermal_limited_seconds is not None:
         hot = after.thermal_limited_seconds - before.thermal_limited_seconds
-        if hot > THROTTLED_SHARE * seconds:
+        if hot > THROTTLED_FRACTION * seconds:
             yield f"throttled: heat held the clocks of {after.uuid} down for {hot:.1f} s"

@@ -197,7 +197,7 @@ def _throttling(rank: DeviceRank) -> Metric:
         limits = [nvml.throttled(nvml.limits_in(mask)) for mask in masks]
         value = sum(map(bool, limits)) / len(limits) if limits else None
         obstacle = _slowed(value, limits, track.device.uuid)
-    return rank.metric("gpu_throttled_share", value, "1", **_why(obstacle))
+    return rank.metric("gpu_throttled_fraction", value, "1", **_why(obstacle))
 
 
 def _slowed(share: float | None, limits: Sequence[Sequence[str]], uuid: str) -> Obstacle | None:
@@ -214,14 +214,14 @@ def _strangers(rank: DeviceRank) -> Metric:
     value, obstacle = None, rank.obstacle("processes")
     if obstacle is None and rank.track is not None:
         track = rank.track
-        value = len(track.foreign) if track.rank_bytes or track.foreign else None
+        value = len(track.other_processes) if track.rank_bytes or track.other_processes else None
         if value is None:
             obstacle = Obstacle("NVML does not list the rank's own process", False)
-        uuid, others = track.device.uuid, track.foreign.values()
+        uuid, others = track.device.uuid, track.other_processes.values()
         if others:
-            named = (nvml.foreign_reason(other.pid, other.name, uuid) for other in others)
+            named = (nvml.other_process_reason(other.pid, other.name, uuid) for other in others)
             obstacle = Obstacle("; ".join(named), True)
-    return rank.metric("gpu_foreign_processes", value, "1", **_why(obstacle))
+    return rank.metric("gpu_other_processes", value, "1", **_why(obstacle))
 
 
 def _why(obstacle: Obstacle | None) -> dict[str, object]:

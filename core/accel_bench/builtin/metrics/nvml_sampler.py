@@ -70,7 +70,7 @@ class Track:
         self.limit_masks = array("Q")
         """What holds its clocks down, as NVML's bits."""
 
-        self.foreign: dict[int, nvml.GPUProcess] = {}
+        self.other_processes: dict[int, nvml.GPUProcess] = {}
         """Processes that are not ours, by pid."""
 
     def read(self, family: Family) -> None:
@@ -128,7 +128,7 @@ class Track:
             # In a container NVML may number processes as the host does: only where it knows ours
             # can it tell us who is not.
             strangers = [process for process in processes if owners[process.pid] is None]
-            self.foreign.update({process.pid: process for process in strangers})
+            self.other_processes.update({process.pid: process for process in strangers})
 
 
 class Family:
