@@ -113,3 +113,26 @@ def test_what_a_plugin_needs_is_noticed_for_every_stack() -> None:
     """`lora` stands in for a plugin that needs something: it is added nowhere by itself."""
     found = plan()
     assert found["notices"] == []
+
+
+def test_no_secret_of_the_environment_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-0123456789")
+    path = write_nulls(tmp_path)
+    with path.open("a") as file:
+        file.write("exclude: [{when: {stack: other}, because: canary-0123456789}]\n")
+    for form in ("table", "json"):
+        done = call("run", str(path), "--dry-run", "--format", form)
+        assert done.code == 0, done.err
+        assert "canary" not in done.out
+        assert "[redacted]" in done.out
+
+
+def test_a_secret_that_is_a_word_of_the_schema_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "causal-lm")
+    done = call("run", str(write_nulls(tmp_path)), "--dry-run")
+    assert done.code == 2
+    assert "unset variables such as PASSWORD=float32" in done.err

@@ -28,15 +28,13 @@ def doctor(
 
     Ends with 1 when a known incompatibility is found, or when not even a tiny run works.
     """
-    import os
-
     from accel_bench.cli.output import print_json
     from accel_bench.doctor.checks import examine
     from accel_bench.documents.redaction import Redactor
     from accel_bench.machine.info import read_machine
 
     machine = read_machine()
-    redactor = Redactor.from_environment(os.environ)
+    redactor = Redactor.of_this_process()
     found = redactor.redact_model(examine(machine, results))
     if output == "table":
         _print(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -10,12 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import differs
 from accel_bench.cli.output import print_report
 from accel_bench.cli.progress import duration
-from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import NothingToRunError, StoreError
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.store.database import open_store
 
@@ -69,17 +68,17 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
         raise NothingToRunError(plans[0].nothing)
 
 
-def _document(plan: Plan, row: Callable[[Planned], dict[str, Any]], **facts: Any) -> dict[str, Any]:
-    """Return a plan for programs, without secrets."""
-    document = {
+def _document(
+    plan: Plan, row: Callable[[PlannedSummary], dict[str, Any]], **facts: Any
+) -> dict[str, Any]:
+    """Return a plan for programs."""
+    return {
         "scenario": plan.file.name,
         "baseline": plan.baseline,
         **facts,
         "notices": list(plan.notices),
-        "experiments": [row(planned) for planned in plan.planned],
+        "experiments": [row(planned) for planned in plan.summaries],
     }
-    redacted: dict[str, Any] = Redactor.from_environment(os.environ).redact_value(document)
-    return redacted
 
 
 def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> Section:
@@ -90,7 +89,7 @@ def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> 
     )
 
 
-def _planned_row(planned: Planned) -> dict[str, Any]:
+def _planned_row(planned: PlannedSummary) -> dict[str, Any]:
     experiment = planned.experiment
     return {
         "experiment_id": experiment.id,
@@ -102,7 +101,7 @@ def _planned_row(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _check_row(planned: Planned) -> dict[str, Any]:
+def _check_row(planned: PlannedSummary) -> dict[str, Any]:
     return {
         "stack": planned.experiment.stack.name,
         "sweep": planned.experiment.sweep,

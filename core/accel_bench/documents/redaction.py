@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+
+from accel_bench.errors import AccelBenchError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 REDACTED = "[redacted]"
 """What stands in place of a secret."""
+
+SPOILED = (
+    "a text holds the value of a secret environment variable where a name or a number must stand; "
+    "unset variables such as PASSWORD=float32 and run again"
+)
+"""Why something cannot be shown or stored without secrets, and what to do."""
 
 MINIMUM_LENGTH = 8
 """Characters of the shortest value taken for a secret; shorter ones are words such as `true`."""
@@ -127,8 +135,14 @@ class Redactor:
         return value
 
     def redact_model(self, model: ModelT) -> ModelT:
-        """Return a pydantic model with the texts in it redacted, validated again."""
-        return type(model).model_validate(self.redact_value(model.model_dump(mode="python")))
+        """Return a pydantic model with the texts in it redacted, validated again.
+
+        Raises AccelBenchError for a secret that is a word of the model's own.
+        """
+        try:
+            return type(model).model_validate(self.redact_value(model.model_dump(mode="python")))
+        except ValidationError as error:
+            raise AccelBenchError(f"{SPOILED}: {error}") from error
 
     def redact_arguments(self, arguments: Sequence[str]) -> list[str]:
         """Return a command's arguments with the values of secret flags redacted too."""

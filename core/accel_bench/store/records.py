@@ -11,7 +11,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.documents.redaction import Redactor
+from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 
@@ -94,9 +94,7 @@ def redact_result(result: Result) -> Result:
         return Result.model_validate_json(canonical_json(payload))
     except ValueError as error:
         raise StoreError(
-            f"run {result.run_id!r} cannot be stored, since its text holds the value of a secret "
-            "environment variable where a name or a number must stand; unset variables such as "
-            f"PASSWORD=float32 and run again: {error}"
+            f"run {result.run_id!r} cannot be stored, since {SPOILED}: {error}"
         ) from error
 
 
