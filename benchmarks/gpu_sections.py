@@ -37,6 +37,7 @@ TINY = ("model.id=tiny-llama-cpu", "data.sequence_length=64", "resources.threads
 
 TINIER = (
     "model.overrides.num_hidden_layers=1",
+    "stacks.torch-compile.torch-compile.backend=aot_eager",
     "train.micro_batch_size=2",
     *("data.sequence_length=32", "resources.threads=1"),
 )

@@ -167,7 +167,7 @@ WATCHED = f"""
 import json, sys
 sys.path.insert(0, {str(ROOT)!r})
 from benchmarks.gpu_product import Size, product_figures
-size = Size(side=64, batches=5, batch_seconds=0.1, heat_seconds=0.2)
+size = Size(side=64, batches=5, batch_seconds=0.4, heat_seconds=0.2)
 found = product_figures("cpu", "NVIDIA H100 80GB HBM3", "bbbb", size)
 print(json.dumps([one.model_dump() for one in found]))
 """
@@ -180,7 +180,8 @@ print(json.dumps([one.model_dump() for one in found]))
 def test_energy_of_the_products_is_held_against_power_by_the_real_bindings(tmp_path: Path) -> None:
     machine = Machine(tmp_path, compile_library(tmp_path))
     energy = {one["name"]: one for one in machine.python(WATCHED)}["energy_over_power_times_time"]
-    assert energy["value"] == pytest.approx(1, rel=0.01)
+    # On a busy machine a reading and its time may be tens of milliseconds apart.
+    assert energy["value"] == pytest.approx(1, rel=0.05)
     assert energy["met"] is True
     assert energy["samples"]["mean_power_watts"] == [pytest.approx(200)]
     machine.add("1 refuse 4 nvmlDeviceGetTotalEnergyConsumption")

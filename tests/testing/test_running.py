@@ -18,7 +18,7 @@ from testing.faults import plugin, source
 
 from accel_bench import Result, Status
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.testing import run_plugin
+from accel_bench.testing import run_plugin, run_program, run_scenario
 from accel_bench.testing.tiny import tiny_work
 from accel_bench.testing.trials import losses
 
@@ -180,3 +180,51 @@ def test_the_tiny_scenario_takes_seconds_not_minutes() -> None:
 
     work = tiny_work(Memory, (), {}, "cpu")
     assert work["measure"]["steps"] * work["data"]["sequence_length"] <= 512
+
+
+TWO_STACKS = """\
+model: {use: null}
+data: {use: null, sequence_length: 16}
+optimizer: {use: null}
+engine: {use: null}
+stacks: {baseline: [], nowhere: {set: {resources.nodes: 2}}}
+measure: {warmup: 1, steps: 2, rounds: 3}
+"""
+
+
+def written(folder: Path, more: str = "") -> Path:
+    """Return the file of a scenario without torch."""
+    path = folder / "two.yaml"
+    path.write_text(TWO_STACKS + more, encoding="utf8")
+    return path
+
+
+def test_a_scenario_is_run_once_and_its_results_are_found_by_stack(tmp_path: Path) -> None:
+    found = run_scenario(written(tmp_path), settings={"measure.steps": 4})
+    assert list(found) == ["baseline", "nowhere"]
+    window = found["baseline"].ranks[0].window
+    assert window is not None
+    assert len(window.samples) == 4
+    assert found["nowhere"].status is Status.SKIPPED
+
+
+def test_stacks_of_a_scenario_are_added_and_chosen_as_the_program_does(tmp_path: Path) -> None:
+    found = run_scenario(written(tmp_path), plugins=["memory"], only=["memory"])
+    assert list(found) == ["baseline", "memory"]
+
+
+def test_a_scenario_that_one_process_cannot_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="starts no ranks"):
+        run_scenario(written(tmp_path), settings={"resources.devices": 2})
+    with pytest.raises(ScenarioError, match="one point of its sweep"):
+        run_scenario(written(tmp_path, "sweep: {train.seed: [1, 2]}\n"))
+    with pytest.raises(ScenarioError, match="did you mean 'quickstart'"):
+        run_scenario("quickstrat")
+
+
+def test_the_program_is_run_in_a_folder_with_further_variables(tmp_path: Path) -> None:
+    done = run_program(
+        *("results", "list"), folder=tmp_path, environment={"ACCEL_BENCH_RESULTS": "elsewhere"}
+    )
+    assert done.returncode == 2
+    assert "elsewhere" in done.stderr
