@@ -33,7 +33,8 @@ test-ordinary: $(VENV)/.test $(QUANTIZED)/.done
 
 # What it prints follows in one piece when it has ended.
 test-quantized: $(QUANTIZED)/.done
-	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) $(QUANTIZED_TESTS) > $(QUANTIZED_LOG) 2>&1; \
+	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -o cache_dir=$(QUANTIZED)/.pytest_cache \
+		$(QUANTIZED_TESTS) > $(QUANTIZED_LOG) 2>&1; \
 		code=$$?; cat $(QUANTIZED_LOG); exit $$code
 
 quick: $(VENV)/.test
