@@ -32,6 +32,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf8")
 
 
+pytestmark = pytest.mark.long
+
+
 def blocks(*languages: str) -> list[str]:
     """The fenced blocks in one of these languages."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
