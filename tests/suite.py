@@ -120,6 +120,8 @@ class Budget:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the slowest files, and those that are over budget."""
+        if not self._files:
+            return
         slowest = sorted(self._files.items(), key=lambda pair: -pair[1].processor)[:LISTED]
         terminalreporter.section("slowest files")
         total = sum(file.processor for file in self._files.values())
