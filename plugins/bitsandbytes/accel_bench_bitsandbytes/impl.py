@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -187,7 +188,28 @@ def linear_4bit(
         quant_storage=storage,
         module=made,
     ).to(weight.device)
+    if weight.device.type == "cpu":
+        _check_restored(made.weight)
     return made
+
+
+def _check_restored(packed: Any) -> None:
+    """Refuse a matrix that the CPU's kernel gives back wrong.
+
+    On processors with AVX-512, bitsandbytes 0.50 takes the wrong scales where a row ends within a
+    block; the same numbers as one long row come back right. Raises PluginError.
+    """
+    dequantize = bitsandbytes.functional.dequantize_4bit
+    flat = copy.copy(packed.quant_state)
+    flat.shape = torch.Size([packed.quant_state.shape.numel()])
+    restored = dequantize(packed.data, packed.quant_state).flatten()
+    if not torch.equal(restored, dequantize(packed.data, flat).flatten()):
+        columns, block = packed.quant_state.shape[-1], packed.quant_state.blocksize
+        raise PluginError(
+            f"bitsandbytes: on this processor a matrix with rows of {columns} comes back wrong "
+            f"from 4 bits, since that is no multiple of its blocks of {block}; choose sizes that "
+            f"are (model.overrides), quant_type: int8, or a GPU"
+        )
 
 
 def linear_8bit(
