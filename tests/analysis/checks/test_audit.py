@@ -246,3 +246,11 @@ def test_shorter_samples_are_honest_where_nobody_says_that_all_are_full():
     longer = make_experiment(scenario={"data": {"sequence_length": 220}})
     rank = make_rank().model_copy(update={"evidence": {"text": {"constant_length": False}}})
     assert broken(make_result(longer, ranks=[rank])) == []
+
+
+@pytest.mark.parametrize(("packed", "invariants"), [(False, []), (True, ["sequence_length"])])
+def test_batches_without_their_padding_are_honest_beside_data_that_is_padded(packed, invariants):
+    longer = make_experiment(scenario={"data": {"sequence_length": 220}})
+    evidence = {"text": {"constant_length": True}, "batches": {"constant_length": packed}}
+    rank = make_rank().model_copy(update={"evidence": evidence})
+    assert broken(make_result(longer, ranks=[rank])) == invariants

@@ -59,9 +59,9 @@ def sequence_length(result: Result) -> Iterator[str]:
     """Processed tokens per second x devices / samples per second = sequence length.
 
     That holds where all samples have one length, as the data's plugin says in its evidence
-    (`constant_length`); elsewhere it is their upper limit. The
-    seconds and the devices stand on both sides of the division: tokens and samples are what is
-    left, and they are held against what was asked.
+    (`constant_length`), unless one that makes batches of another form says otherwise; elsewhere it
+    is their upper limit. Seconds and devices stand on both sides of the division: tokens and
+    samples are left, and are compared with the scenario.
     """
     asked = result.experiment.scenario.data.sequence_length
     steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
@@ -79,9 +79,10 @@ def sequence_length(result: Result) -> Iterator[str]:
 
 
 def _says_constant(rank: RankResult) -> bool:
-    """Whether a plugin says that all samples are as long as asked."""
+    """Whether plugins say that all samples are as long as asked, and none says otherwise."""
     shown = (found for found in rank.evidence.values() if isinstance(found, dict))
-    return any(found.get("constant_length") is True for found in shown)
+    said = [found["constant_length"] for found in shown if "constant_length" in found]
+    return bool(said) and all(one is True for one in said)
 
 
 def global_batch(result: Result) -> Iterator[str]:
