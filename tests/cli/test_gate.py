@@ -98,7 +98,7 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
     assert failure is not None
     assert failure.get("type") == "regression"
     assert failure.get("message") == point["reason"]
-    assert markdown.read_text(encoding="utf8").startswith("## gated: regression\n")
+    assert markdown.read_text(encoding="utf8").startswith("## gated: regression (exit 4)\n")
 
 
 def test_a_stack_that_sets_the_doubled_step_is_a_regression_against_the_plain_one() -> None:
