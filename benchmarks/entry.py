@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, computed_field
 
-from accel_bench.analysis.statistics.comparison import Comparison
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.machine.info import read_machine
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.noise import load_of
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.comparison import Comparison
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 from benchmarks.entry import Counts, Entry, this_machine

@@ -12,7 +12,7 @@ import pytest
 from analysis_factory import make_rank, make_result
 from fake_nvml.library import Machine, compile_library, compiler_found
 
-from accel_bench.analysis.statistics.comparison import compare
+from accel_bench.analysis.statistics.verdict import compare
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, Result, Sample, Window

@@ -12,8 +12,8 @@ from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
-from accel_bench.analysis.statistics.comparison import PairKey
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
+from accel_bench.analysis.statistics.verdict import PairKey
 from accel_bench.result import Metric, Result, Status
 
 

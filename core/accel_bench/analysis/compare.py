@@ -19,8 +19,8 @@ from accel_bench.analysis.aggregate import (
 from accel_bench.analysis.checks.comparability import Comparability, Difference, comparability
 from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
-from accel_bench.analysis.statistics.comparison import Comparison, PairKey, Verdict, compare
 from accel_bench.analysis.statistics.estimators import Interval, t_quantile
+from accel_bench.analysis.statistics.verdict import Comparison, PairKey, Verdict, compare
 from accel_bench.analysis.summary import differs
 from accel_bench.analysis.wording import listing
 from accel_bench.documents.base import Frozen, JsonValue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS
+from accel_bench.analysis.statistics.verdict import MAXIMUM_PAIRS, MINIMUM_PAIRS
 from accel_bench.analysis.wording import (
     count,
     label,

@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
 from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_pairs
+from accel_bench.analysis.statistics.verdict import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
 from accel_bench.analysis.wording import interval_text, label, percent, ratio
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status

@@ -13,13 +13,13 @@ from accel_bench.analysis.aggregate import ExperimentRuns, peak_memory
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.metrics.memory import largest
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
-from accel_bench.analysis.statistics.comparison import PairKey, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     log_interval,
     standard_error,
     t_quantile,
 )
+from accel_bench.analysis.statistics.verdict import PairKey, logs_of_pairs
 from accel_bench.result import Result, Status
 
 Held = tuple[int, ...]

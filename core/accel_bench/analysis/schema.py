@@ -11,8 +11,8 @@ from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
-from accel_bench.analysis.statistics.comparison import Verdict
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Verdict
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status

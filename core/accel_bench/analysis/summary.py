@@ -30,9 +30,9 @@ from accel_bench.analysis.schema import (
     PlannedSummary,
     Summary,
 )
-from accel_bench.analysis.statistics.comparison import Comparison, compare, logs_of_pairs
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
+from accel_bench.analysis.statistics.verdict import Comparison, compare, logs_of_pairs
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status

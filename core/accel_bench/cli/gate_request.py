@@ -12,8 +12,8 @@ from pathlib import Path
 import typer
 
 from accel_bench.analysis.gate import GateReport, judge_gate
-from accel_bench.analysis.statistics.comparison import MINIMUM_PAIRS
 from accel_bench.analysis.statistics.sequential import look_sizes
+from accel_bench.analysis.statistics.verdict import MINIMUM_PAIRS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
 from accel_bench.cli.progress import make_reporter

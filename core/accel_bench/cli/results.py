@@ -146,7 +146,7 @@ def _print_experiment(runs: Sequence[Result]) -> None:
     """Print what was run, so that it can be run again, and where the time of its steps goes."""
     from accel_bench.analysis.schema import PlannedSummary
     from accel_bench.analysis.summary import summarize
-    from accel_bench.report.views.stacks import details
+    from accel_bench.report.views.stack_comparison import details
 
     result, experiment = runs[0], runs[0].experiment
     planned = [PlannedSummary(experiment=experiment)]

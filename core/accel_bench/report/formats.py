@@ -11,7 +11,7 @@ from accel_bench.report.render_json import render_json
 from accel_bench.report.render_markdown import render_markdown
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.table import Report
-from accel_bench.report.views.stacks import stacks_report
+from accel_bench.report.views.stack_comparison import stacks_report
 
 FORMATS: dict[str, Callable[[Report], str]] = {
     "table": lambda report: render_terminal(report.sections, report.width),

@@ -9,7 +9,7 @@ from analysis_factory import make_experiment, make_rank, make_result, make_summa
 
 from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
-from accel_bench.report.views.stacks import stacks_report
+from accel_bench.report.views.stack_comparison import stacks_report
 from accel_bench.result import Result
 
 CUDA = make_rank(device={"type": "cuda", "name": "a GPU", "uuid": "aaaa"})

@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from accel_bench.analysis.statistics.comparison import ONE_SIDED_ALPHA
 from accel_bench.analysis.statistics.estimators import one_sided_p
 from accel_bench.analysis.statistics.sequential import judge_pairs, look_sizes
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 
 RUNS = 1000
 """Simulated gates."""

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from accel_bench import Batch, Device, Metric, Run, TokenCounts, Window
 from accel_bench.builtin.metrics.memory import Memory, MemoryOptions
-from accel_bench.builtin.metrics.memory_impl import saved_bytes
+from accel_bench.builtin.metrics.saved_for_backward_impl import saved_bytes
 from accel_bench.result import Stage
 
 MakeRun = Callable[..., Run]

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.statistics.comparison import PairKey
+from accel_bench.analysis.statistics.verdict import PairKey
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result

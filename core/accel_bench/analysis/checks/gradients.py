@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accel_bench.analysis.statistics.comparison import PairKey
+from accel_bench.analysis.statistics.verdict import PairKey
 from accel_bench.analysis.wording import listing
 from accel_bench.result import Result
 

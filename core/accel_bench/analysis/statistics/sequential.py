@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
-from accel_bench.analysis.statistics.comparison import MAXIMUM_PAIRS, ONE_SIDED_ALPHA
 from accel_bench.analysis.statistics.estimators import t_quantile
+from accel_bench.analysis.statistics.verdict import MAXIMUM_PAIRS, ONE_SIDED_ALPHA
 
 Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
 """What pairs may settle."""

@@ -35,7 +35,7 @@ class Memory(Plugin[MemoryOptions]):
             yield from _device_peaks(stages, last) if run.device.type == "cuda" else ()
             yield from _resident_peaks(run, stages, last)
         if self.options.saved_for_backward and "torch" in sys.modules:
-            from accel_bench.builtin.metrics.memory_impl import saved_for_backward
+            from accel_bench.builtin.metrics.saved_for_backward_impl import saved_for_backward
 
             yield from saved_for_backward(run)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from accel_bench.analysis.statistics.comparison import Comparison, compare
+from accel_bench.analysis.statistics.verdict import Comparison, compare
 
 RUNS = 2000
 """Simulated comparisons; three standard deviations of a 1 % share are then 0.67 %."""
