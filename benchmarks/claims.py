@@ -160,7 +160,7 @@ def samples_of(results: Sequence[Result]) -> str:
     """Every run with every step, without what names places on the machine."""
     rows = [result.model_dump(mode="json", exclude=set(UNPUBLISHED)) for result in results]
     for row in rows:
-        row["machine"] = {k: v for k, v in row["machine"].items() if k not in PRIVATE}
+        row["machine"] = {k: v for k, v in (row["machine"] or {}).items() if k not in PRIVATE}
     return f"{json.dumps(rows)}\n"
 
 

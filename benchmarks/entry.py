@@ -67,7 +67,7 @@ class Entry(Frozen):
 class Document(Frozen):
     """What `python -m benchmarks` prints."""
 
-    schema_version: int = 1
+    schema_version: int = 2
     """Version of this document's form."""
 
     measured: str

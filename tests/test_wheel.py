@@ -99,7 +99,7 @@ def test_the_plugins_of_all_wheels_are_listed(site: Path, tmp_path: Path) -> Non
 
 def test_the_quickstart_is_planned_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     found = json.loads(call(site, tmp_path, "run", "--dry-run", "--format", "json"))
-    assert [row["stack"] for row in found["experiments"]][:2] == ["baseline", "torch-compile"]
+    assert [row["stack"] for row in found["experiments"]][:2] == ["baseline", "padding-free"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from analysis_factory import make_experiment, make_rank, make_result
+from gpu_factory import gpu_run
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Metric, Result
@@ -194,8 +195,6 @@ def test_a_work_whose_scenario_is_not_installed_is_refused(tmp_path: Path) -> No
 
 
 def test_the_floor_is_products_and_optimizer_over_measured_rates() -> None:
-    from test_benchmarks_numbers import gpu_run
-
     from benchmarks.claims import summary_of
     from benchmarks.floor import Rates, floor_line, floor_seconds
 

@@ -76,7 +76,7 @@ def document(*arguments: str) -> tuple[Any, dict[str, Any]]:
 
 
 def rounds(stack: str) -> list[tuple[str, int]]:
-    """SessionRecord and round of every stored run of a stack."""
+    """Session and round of every stored run of a stack."""
     with open_store(Path("accel_bench_results"), write=False) as store:
         return [(r.session, r.round) for r in store.results() if r.experiment.stack.name == stack]
 

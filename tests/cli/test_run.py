@@ -486,7 +486,7 @@ def test_a_scenario_that_cannot_run_is_reported_beside_one_that_can(folder: Path
     runs, does_not = json.loads(done.out)
     assert {row["status"] for row in runs["experiments"]} == {"planned"}
     assert {row["status"] for row in does_not["experiments"]} == {"skipped"}
-    assert "the launcher starts" in does_not["experiments"][0]["reasons"][0]
+    assert "starts processes on one node" in does_not["experiments"][0]["reasons"][0]
 
 
 def test_a_stack_asked_for_by_name_that_cannot_run_ends_with_2() -> None:

@@ -75,7 +75,7 @@ def rank(done: Finished, stack: str) -> RankResult:
 def norms(done: Finished, stack: str) -> dict[str, float]:
     """Gradient norms of the second matrices of the adapters, the first ones being rightly zero."""
     flow: Any = rank(done, stack).effective.gradient_flow
-    return {name: norm for name, norm in flow["gradient_norms"].items() if "lora_B" in name}
+    return {name: norm for name, norm in flow.gradient_norms.items() if "lora_B" in name}
 
 
 @pytest.mark.parametrize("stack", ["gptq-evaluated", "int8-dynamic"])

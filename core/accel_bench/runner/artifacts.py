@@ -139,7 +139,7 @@ def _pinned(name: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `scenario.load` reads: no aliases, and texts that look like numbers in quotes."""
+    """Writes what `documents.load` reads: no aliases, texts that look like numbers in quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

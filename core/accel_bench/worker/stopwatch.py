@@ -1,5 +1,5 @@
 """The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-measures a unstable window again, and at last splits a few steps into their phases."""
+measures an unstable window again, and at last splits a few steps into their phases."""
 
 from __future__ import annotations
 

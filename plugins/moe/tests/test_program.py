@@ -117,11 +117,9 @@ def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
         environment={"COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()]
-    for stack in ("moe-eager", "moe-grouped"):
-        # A busy machine degrades a run, for reasons of its own.
-        (row,) = [row for row in rows if row[:1] == [stack] and row[-1] in ("ok", "degraded")]
-        assert stack == "moe-eager" or "equivalent" in row
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}
+    assert rows["moe-eager"][-1] == "baseline"
+    assert "equivalent" in rows["moe-grouped"]
 
 
 def test_it_does_not_stand_beside_what_packs_experts_one_by_one(tmp_path: Path) -> None:

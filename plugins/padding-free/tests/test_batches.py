@@ -59,7 +59,7 @@ def test_with_the_same_sampler_each_micro_batch_holds_the_samples_of_the_padded_
     for ours, theirs in zip(flattened, padded, strict=True):
         assert sequences(ours) == unpadded(theirs)
         assert ours.supervised_in_step == theirs.supervised_in_step
-        assert ours.samples == theirs.samples
+        assert ours.sequences == theirs.sequences
         assert ours.tokens.real == theirs.tokens.real == ours.tokens.processed
         assert ours.tokens.supervised == theirs.tokens.supervised
         assert ours.tokens.real_pairs == theirs.tokens.real_pairs == ours.tokens.processed_pairs

@@ -90,8 +90,8 @@ def test_quantized_layers_take_this_share_of_bfloat16(
 ) -> None:
     """Integers of few bits take a byte each; only nf4 is packed."""
     plugin = bench.plugin(**options)
-    run = bench.run()
-    run.model = plugin.load_model(bench.run(model={"dtype": "bfloat16"}))
+    run = bench.run(model={"dtype": "bfloat16"})
+    run.model = plugin.load_model(run)
     found = evidence_of(run)
     assert found["quantized_bytes"] / found["quantized_bytes_in_bfloat16"] == pytest.approx(
         share, abs=0.01
@@ -102,8 +102,9 @@ def test_quantized_layers_take_this_share_of_bfloat16(
 
 def test_evidence_names_configuration_group_and_version(bench: Any) -> None:
     plugin = bench.plugin(weights="intx", bits=3)
-    plugin.load_model(bench.run())
-    found = plugin.report_evidence(bench.run())
+    run = bench.run()
+    run.model = plugin.load_model(run)
+    found = evidence_of(run)
     expected = {
         "quantized_modules": bench.linears,
         "module_classes": {"Linear": bench.linears},

@@ -105,7 +105,7 @@ def _compare(
 
 
 def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:
-    """Both losses at the end of the steps that both took: a unstable window makes more of them."""
+    """Both losses at the end of the steps that both took: an unstable window makes more of them."""
     steps = shared_steps([before, after])
     return loss_at_end(before, steps), loss_at_end(after, steps)
 

@@ -19,7 +19,7 @@ from accel_bench.analysis.statistics.estimators import (
 from accel_bench.documents.base import Frozen
 
 PairKey: TypeAlias = tuple[str, int]
-"""SessionRecord and round: runs that share both are a pair."""
+"""Session and round: runs that share both are a pair."""
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 """What may be said about a stack's speed."""

@@ -36,7 +36,7 @@ class Group:
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
-        self.plugins = tuple(members)
+        self.members = tuple(members)
         """In the order in which they are called."""
 
         self.apart = False
@@ -55,9 +55,9 @@ class Group:
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
-        if alone or not all([member.ready() for member in self.plugins]):
-            return Single(self.plugins[0]).forward(inputs, *others, **keywords)
-        first, *rest = _project(self.plugins, inputs)
+        if alone or not all([member.ready() for member in self.members]):
+            return Single(self.members[0]).forward(inputs, *others, **keywords)
+        first, *rest = _project(self.members, inputs)
         self._waiting = inputs, self._versions(inputs), dict(enumerate(rest, 1))
         return first
 
@@ -76,8 +76,8 @@ class Group:
             self.apart = True
         elif not self.apart:
             # Called before the first: what that leaves behind would be fetched in another pass.
-            self.apart = all([member.ready() for member in self.plugins])
-        return Single(self.plugins[place]).forward(inputs, *others, **keywords)
+            self.apart = all([member.ready() for member in self.members])
+        return Single(self.members[place]).forward(inputs, *others, **keywords)
 
     def _versions(self, inputs: torch.Tensor) -> list[int]:
         """How often the input and the weights were changed in place.
@@ -86,7 +86,7 @@ class Group:
         """
         if torch.compiler.is_compiling():
             return []
-        tensors = (inputs, *_matrices(self.plugins))
+        tensors = (inputs, *_matrices(self.members))
         return [tensor._version for tensor in tensors if tensor is not None]
 
 
@@ -112,19 +112,19 @@ class Mlp:
         self, module: nn.Module, members: Sequence[Member], activation: Activation
     ) -> None:
         self.module = module
-        self.plugins = tuple(members)
+        self.members = tuple(members)
         self.activation = activation
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Stands for the MLP's forward."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
-        if not unseen or not all([member.ready() for member in self.plugins]):
+        if not unseen or not all([member.ready() for member in self.members]):
             answer: torch.Tensor = type(self.module).forward(self.module, inputs)
             return answer
-        gate, up, down = (member.projection(inputs) for member in self.plugins)
+        gate, up, down = (member.projection(inputs) for member in self.members)
         mlp = GatedMlp(gate, up, down, self.activation)
-        return gated_mlp(mlp, inputs, _matrices(self.plugins))
+        return gated_mlp(mlp, inputs, _matrices(self.members))
 
 
 def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -200,6 +200,6 @@ def test_the_plugin_keeps_the_contract_with_liger_s_kernels(name: str) -> None:
         "measure": {"steps": 2},
     }
     report = check_plugin(name, scenario=tiny, archs=["LlamaForCausalLM"], dtypes=["float32"])
-    assert {"loss of the baseline", "undone by close_run"} <= {
+    assert {"loss of the baseline", "undone at the end"} <= {
         clause.name for clause in report.clauses if clause.outcome == "proven"
     }
