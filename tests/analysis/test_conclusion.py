@@ -87,6 +87,13 @@ def test_several_open_stacks_share_a_clause_with_the_rounds_that_settle_all():
     assert "and nf4" in said
 
 
+def test_an_open_stack_whose_interval_leaves_out_one_leans_that_way():
+    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, [0.11, 0.13, 0.12, 0.1, 0.14])])
+    assert "may be slower than lora, about" in said
+    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, [0.09, 0.077, 0.083, 0.1, 0.071])])
+    assert "may be faster than lora, about" in said
+
+
 def test_a_hopeless_spread_points_at_the_machine_instead_of_more_pairs():
     wild = [0.1, 0.3, 0.1 / 3, 0.2, 0.05]
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, wild)])

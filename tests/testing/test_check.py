@@ -16,6 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from accel_bench.testing import Report, check_plugin, declared
 
+pytestmark = pytest.mark.long
+
 NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine")}
 """A scenario in which nothing is computed, for clauses that do not need it."""
 

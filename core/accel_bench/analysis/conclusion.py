@@ -100,11 +100,26 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
     )
     rounds = max((row.pairs_needed or 0 for row in rows), default=0)
     ways_out = {True: f"about {rounds} rounds would settle it (--rounds {rounds})", False: hopeless}
-    return [
-        f"{listing(list(map(_range, same)))} cannot be told apart from {baseline}, {way_out}"
-        for settled, way_out in ways_out.items()
-        if (same := [row for row in rows if (row.pairs_needed is not None) == settled])
-    ]
+    clauses = []
+    for settled, way_out in ways_out.items():
+        open_rows = [row for row in rows if (row.pairs_needed is not None) == settled]
+        known = [
+            f"{listing(list(map(_range, leaning)))} {verb} {baseline}"
+            for verb in ("may be faster than", "may be slower than", "cannot be told apart from")
+            if (leaning := [row for row in open_rows if _leaning(row) == verb])
+        ]
+        clauses += [f"{listing(known)}, {way_out}"] if known else []
+    return clauses
+
+
+def _leaning(row: ExperimentSummary) -> str:
+    """Return which way the 95 % interval points, where it is not enough for a verdict."""
+    if row.ratio is not None and row.ratio.low is not None and row.ratio.high is not None:
+        if row.ratio.low > 1:
+            return "may be faster than"
+        if row.ratio.high < 1:
+            return "may be slower than"
+    return "cannot be told apart from"
 
 
 def _range(row: ExperimentSummary) -> str:

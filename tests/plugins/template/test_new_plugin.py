@@ -20,6 +20,8 @@ from accel_bench.plugins.template.new_plugin import ALWAYS, plugin_files, write_
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.testing import check_plugin, run_plugin, run_program
 
+pytestmark = pytest.mark.long
+
 ACTING = sorted(set(hook_arguments()) - {*ALWAYS, "launch_ranks", "parallelize_model"})
 """Hooks that one process can carry out."""
 
