@@ -102,3 +102,19 @@ def test_one_that_fails_is_named_and_the_others_are_undone_all_the_same(
     assert "ValueError: broken" in str(error)
     assert len(calls) == 6
     assert f"{'close_run' if what == 'close_run' else 'on_close'} of two" in caplog.text
+
+
+def test_an_error_of_what_was_registered_outside_of_a_hook_is_returned_as_it_is(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run()
+    active, calls = prepared(run)
+
+    def undo() -> None:
+        raise ValueError("of nobody")
+
+    run.on_close(undo)
+    error = closed(active, run, tmp_path)
+    assert isinstance(error, ValueError)
+    assert str(error) == "of nobody"
+    assert len(calls) == 6

@@ -318,8 +318,13 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
             active.call_plugin(member, "close_run", run=run)
     while run.undo_callbacks:
         owner, undo = run.undo_callbacks.pop()
-        with _log_error(run, "on_close", owner, errors), attribute_errors_to(owner, "on_close"):
-            undo()
+        with _log_error(run, "on_close", owner, errors):
+            # What was registered outside of a hook belongs to nobody.
+            attribute = (
+                attribute_errors_to(owner, "on_close") if owner else contextlib.nullcontext()
+            )
+            with attribute:
+                undo()
     try:
         settings.leave_process_group()
     except Exception:
@@ -330,7 +335,7 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
 
 @contextlib.contextmanager
 def _log_error(
-    run: Run, hook: str, member: ActivePlugin, errors: list[BaseException]
+    run: Run, hook: str, member: ActivePlugin | None, errors: list[BaseException]
 ) -> Iterator[None]:
     """Log whatever is raised within the block, and keep it in `errors`."""
     try:
