@@ -15,6 +15,8 @@ from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_program
 
+pytestmark = pytest.mark.long
+
 SCENARIO = """
 name: shards
 model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
@@ -96,7 +98,6 @@ def test_the_replicas_agree_after_the_window(two: Result) -> None:
     assert two.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
 
 
-@pytest.mark.long
 def test_padded_batches_and_accumulation_give_the_same_losses_too(folder: Path) -> None:
     padded = ", packing: false, padding: longest"
     alone = run_throughput(run(folder, "one-padded", 1, data=padded, length=256))
@@ -107,7 +108,6 @@ def test_padded_batches_and_accumulation_give_the_same_losses_too(folder: Path) 
     assert together.real_tokens == alone.real_tokens
 
 
-@pytest.mark.long
 def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
     scenario = folder / "apart.yaml"
     scenario.write_text(text_of(folder) + "parallel: none\n")
@@ -117,7 +117,6 @@ def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
     assert "nothing joins the gradients of 2 processes" in done.stdout
 
 
-@pytest.mark.long
 def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(folder: Path) -> None:
     """The preparation of torch-compile takes steps, in one process, where the runs have two."""
     scenario = folder / "compiled.yaml"

@@ -12,6 +12,8 @@ from accel_bench.result import Window
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_program
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 
 ENGINES = ("torch", "hf-trainer")
@@ -112,7 +114,6 @@ def run(scenario: Path, *settings: str) -> dict[str, Result]:
         return {result.experiment.stack.name: result for result in store.results()}
 
 
-@pytest.mark.long
 def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: Path) -> None:
     padded = ("data.packing=false", "data.padding=longest", "data.sequence_length=256")
     settings = ("resources.devices=2", "train.gradient_accumulation=2", *padded)

@@ -15,6 +15,8 @@ from gpu_factory import SECONDS, STEPS, gpu_run
 from accel_bench.analysis.statistics.verdict import compare
 from accel_bench.result import Result
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "benchmarks" / "published"
 

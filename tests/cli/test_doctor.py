@@ -12,6 +12,8 @@ from cli.program import call, start
 from fault_plugins.bare import lay_out
 from fault_plugins.distribution import install
 
+pytestmark = pytest.mark.long
+
 
 def test_without_the_noise_it_reports_at_once_and_measures_nothing(tmp_path: Path) -> None:
     done = start("doctor", "--no-noise", "--format", "json", folder=tmp_path)
@@ -73,7 +75,6 @@ def test_a_noise_floor_that_cannot_be_measured_is_a_reason_and_ends_with_1(
     assert json.loads(done.out)["noise"]["problems"] == ["no room"]
 
 
-@pytest.mark.long
 def test_the_noise_floor_is_measured_by_ordinary_runs(tmp_path: Path) -> None:
     variables = {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
     done = start("doctor", "--format", "json", folder=tmp_path, **variables)

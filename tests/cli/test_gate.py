@@ -19,6 +19,8 @@ from accel_bench.cli.gate_request import parse_share
 from accel_bench.errors import ScenarioError
 from accel_bench.store.database import open_store
 
+pytestmark = pytest.mark.long
+
 SCENARIO = """\
 name: gated
 model: {use: null}
@@ -156,7 +158,6 @@ def test_a_failed_run_is_neither_passed_nor_open() -> None:
     assert "a run of broken ended as failed: ValueError: broken on purpose" in done.out
 
 
-@pytest.mark.long
 def test_a_plugin_that_freezes_all_parameters_is_invalid(folder: Path) -> None:
     (folder / "trained.yaml").write_text(TRAINED, encoding="utf8")
     done = call("gate", "trained.yaml", "--stack", "frozen", "-q", "--format", "json")

@@ -13,6 +13,8 @@ from faults.program import Program, null_scenario, wait_for, write_scenario
 
 from accel_bench.result import Status
 
+pytestmark = pytest.mark.long
+
 ENDLESS = {"endless": [{"use": "faulty", "fault": "sleep"}]}
 DEAF = {"deaf": [{"use": "faulty", "fault": "ignore"}]}
 

@@ -58,6 +58,7 @@ GPT2 = {
 
 # What torch and the libraries that PEFT imports say of themselves is not ours to mend.
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"),
     pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),

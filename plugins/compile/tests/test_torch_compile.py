@@ -22,6 +22,7 @@ LAYERS = 3
 
 # What torch and peft say of themselves while they import and trace is not ours to mend.
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
@@ -192,7 +193,6 @@ def test_its_stacks_are_found_and_valid(name, options):
     assert TorchCompile.Options(**options).model_dump(include=set(options)) == options
 
 
-@pytest.mark.long
 def test_inductor_gives_the_loss_of_eager(compiled):
     model = tiny_llama()
     _, run = compiled(model)
@@ -200,7 +200,6 @@ def test_inductor_gives_the_loss_of_eager(compiled):
     assert evidence_of(run)["graphs"] == 1
 
 
-@pytest.mark.long
 def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled):
     from peft import LoraConfig, get_peft_model
 

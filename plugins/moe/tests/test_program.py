@@ -16,7 +16,7 @@ from accel_bench.result import Result, Status
 from accel_bench.testing import check_plugin, run_plugin, run_program, run_scenario
 
 # What torch, peft and transformers say of themselves while they are imported is not ours to mend.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 MIXTRAL: dict[str, Any] = {"model": {"id": "mixtral-8x7b"}}
 

@@ -16,6 +16,7 @@ from accel_bench.testing import check_plugin, make_machine, run_plugin
 
 # What the libraries say of themselves is not ours to mend.
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
 ]

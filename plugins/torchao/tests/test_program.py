@@ -15,7 +15,7 @@ from accel_bench.documents.presets import find_presets
 from accel_bench.testing import check_plugin, run_plugin, run_program
 
 # What torch, peft and torchao say of themselves while they are imported is not ours to mend.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 FLOAT8 = {"float8_training": "tensorwise", "emulate": True}
 

@@ -17,6 +17,8 @@ from accel_bench.builtin.accelerations.activations import (
 )
 from accel_bench.testing import check_plugin, make_machine, run_plugin
 
+pytestmark = pytest.mark.long
+
 MakeRun = Callable[..., Run]
 NAME = "activation-checkpointing"
 MACHINE = make_machine()

@@ -14,10 +14,13 @@ from fake_nvml.library import NAME, Machine, compile_library, compiler_found
 
 from accel_bench.result import Status
 
-pytestmark = pytest.mark.skipif(
-    not compiler_found() or sys.platform != "linux",
-    reason="the stand-in for NVIDIA's library is compiled with cc, for Linux",
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not compiler_found() or sys.platform != "linux",
+        reason="the stand-in for NVIDIA's library is compiled with cc, for Linux",
+    ),
+]
 
 LISTENER = """
 import os, signal, sys, time
