@@ -11,7 +11,10 @@ QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-ke
 LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Modules are compiled to bytecode when they are first imported: compiling all of torch and
+# transformers takes longer than installing them, and most of it is never imported.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP := $(BIN)/python $(INSTALL)
 # Most tests start programs and wait for them; a file's tests share what it prepared. With
 # what it starts, each process of tests holds more than 1 GB. Files start in the order of
 # tests/suite.py, the longest first.
@@ -73,8 +76,7 @@ $(QUANTIZED)/.done: $(VENV)/.test $(QUANTIZING:=/pyproject.toml)
 	$(BIN)/python -m venv --clear --without-pip $(QUANTIZED)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
 		> "$$($(QUANTIZED)/bin/python $(SITE))/ordinary.pth"
-	$(QUANTIZED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		$(QUANTIZING:%=-e %)
+	$(QUANTIZED)/bin/python $(INSTALL) $(QUANTIZING:%=-e %)
 	touch $@
 
 clean:
