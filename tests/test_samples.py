@@ -17,7 +17,7 @@ from accel_bench.documents.presets import PRESETS_GROUP, find_presets, preset_ro
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
-from accel_bench.plugins.extras import extras
+from accel_bench.plugins.shipped import extras
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
 
 if sys.version_info >= (3, 11):
@@ -101,7 +101,7 @@ def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
     known = {path for kind in KINDS for path in find_presets(kind).values()}
     assert {path.name for path in found - known} == {
         "defaults.yaml",
-        "extras.yaml",
+        "shipped.yaml",
         "libraries.yaml",
     }
 

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from accel_bench.plugins.extras import extras
+from accel_bench.plugins.shipped import extras
 from accel_bench.testing import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,7 +126,7 @@ def test_the_wheels_hold_code_samples_and_license_and_no_tests(wheels: Path) -> 
         assert next(iter(packages)).startswith("accel_bench")
     core = zipfile.ZipFile(next(path for path in files if path.name.startswith("accel_bench-")))
     assert "accel_bench/sample_configurations/scenarios/quickstart.yaml" in core.namelist()
-    assert "accel_bench/sample_configurations/extras.yaml" in core.namelist()
+    assert "accel_bench/sample_configurations/shipped.yaml" in core.namelist()
     assert [name for name in core.namelist() if name.endswith("licenses/LICENSE")]
 
 

@@ -13,8 +13,8 @@ from fault_plugins.distribution import install
 
 from accel_bench.cli.plugins import print_installed
 from accel_bench.plugins import registry
-from accel_bench.plugins.extras import extras, shipped
 from accel_bench.plugins.registry import installed
+from accel_bench.plugins.shipped import extras, shipped
 
 GOOD = """\
 from pydantic import Field

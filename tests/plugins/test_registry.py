@@ -11,9 +11,9 @@ from fault_plugins.bare import lay_out
 from fault_plugins.distribution import install
 
 from accel_bench.errors import PluginError
-from accel_bench.plugins.extras import extras, plugin_meant_by
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, unmet_requirement
+from accel_bench.plugins.shipped import extras, plugin_meant_by
 
 
 @pytest.fixture

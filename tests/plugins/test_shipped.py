@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.extras import ShippedPlugin, extras, shipped
+from accel_bench.plugins.shipped import ShippedPlugin, extras, shipped
 
 if sys.version_info >= (3, 11):
     import tomllib

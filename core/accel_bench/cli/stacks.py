@@ -36,8 +36,8 @@ def list_stacks(output: Format = "table") -> None:
 
 def _row(name: str, path: Path) -> dict[str, Any]:
     """Describe a named stack by its file."""
-    from accel_bench.plugins.extras import extras
     from accel_bench.plugins.registry import installed
+    from accel_bench.plugins.shipped import extras
     from accel_bench.scenario.draft import read_stack
 
     stack = read_stack(path)
@@ -54,7 +54,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 def _rows_of_extras() -> Iterator[dict[str, Any]]:
     """Describe the named stacks of all extras; those that are not installed have no file."""
-    from accel_bench.plugins.extras import extras
+    from accel_bench.plugins.shipped import extras
 
     for plugin, facts in extras().items():
         for name in facts.stacks:

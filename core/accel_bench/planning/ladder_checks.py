@@ -7,9 +7,9 @@ from typing import get_args
 
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile
-from accel_bench.plugins.extras import extras, plugin_meant_by
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed
+from accel_bench.plugins.shipped import extras, plugin_meant_by
 from accel_bench.scenario.ladder_items import Item
 from accel_bench.scenario.models import Work
 

@@ -13,7 +13,7 @@ from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
-from accel_bench.plugins.extras import extras, plugin_meant_by, shipped
+from accel_bench.plugins.shipped import extras, plugin_meant_by, shipped
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -16,8 +16,8 @@ import accel_bench
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import CONTRACT
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.plugins.extras import extras
 from accel_bench.plugins.registry import installed
+from accel_bench.plugins.shipped import extras
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.uses import NO_PLUGIN
 

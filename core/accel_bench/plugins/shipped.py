@@ -53,7 +53,7 @@ class ShippedPlugin(Frozen):
 @cache
 def shipped() -> dict[str, ShippedPlugin]:
     """Return all shipped plugins by name, those of extras first. Raises ScenarioError."""
-    document = load_file(presets_root() / "extras.yaml")
+    document = load_file(presets_root() / "shipped.yaml")
     return {name: _entry(document, name) for name in document.data}
 
 
