@@ -25,7 +25,7 @@ def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     first, second = done.out.splitlines()
     folder = tmp_path / "accel-bench-mine"
-    assert first.startswith(f"written: {folder} with the hooks start_metrics, finish_metrics, ")
+    assert first == f"written: {folder} with the hooks start_metrics, finish_metrics"
     assert second == f"next: pip install -e '{folder}[test]' and pytest {folder}; README.md goes on"
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
     assert written == [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ from packaging.requirements import Requirement
 from accel_bench.documents.load import load_file
 from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
-from accel_bench.plugins.template.new_plugin import ALWAYS, plugin_files, write_plugin
+from accel_bench.plugins.template.new_plugin import REGISTERED, plugin_files, write_plugin
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.testing import check_plugin, run_plugin, run_program
 
 pytestmark = pytest.mark.long
 
-ACTING = sorted(set(hook_arguments()) - {*ALWAYS, "launch_ranks", "parallelize_model"})
-"""Hooks that one process can carry out."""
+WRITTEN = [hook for hook in hook_arguments() if hook not in REGISTERED]
+"""Hooks that have a part in the templates, in call order."""
+
+ACTING = sorted(set(WRITTEN) - {"launch_ranks", "parallelize_model"})
+"""Hooks that one process can call."""
 
 TOGETHER = (
     ["accelerate_model", "prepare_process", "start_metrics"],
@@ -110,9 +114,9 @@ def test_the_plugin_that_is_written_by_default_counts(tmp_path: Path) -> None:
     assert "has no LlamaRMSNrom; did you mean 'LlamaRMSNorm'?" in failed.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["mine", "run", "p4bit", "a_b-c", "x" * 30])
+@pytest.mark.parametrize("name", ["mine", "run", "path", "p4bit", "a_b-c", "x" * 30])
 def test_every_name_makes_files_that_parse(name: str, tmp_path: Path) -> None:
-    files = plugin_files(name, [*hook_arguments()][:-2])
+    files = plugin_files(name, WRITTEN)
     for path, text in files.items():
         if path.endswith(".py"):
             ast.parse(text, path)
@@ -126,10 +130,10 @@ def test_every_name_makes_files_that_parse(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_clean_and_formatted(tmp_path: Path) -> None:
-    everything = [hook for hook in hook_arguments() if hook not in ALWAYS]
-    for number, hooks in enumerate([*([hook] for hook in everything), everything]):
+    pairs = map(list, combinations(WRITTEN, 2))
+    for number, hooks in enumerate([*([hook] for hook in WRITTEN), *pairs, WRITTEN]):
         write_plugin(f"p{number}", hooks, tmp_path)
-        write_plugin(f"{'p' * 28}{number}", hooks, tmp_path)
+        write_plugin(f"{'p' * 27}{number}", hooks, tmp_path)
     rules = ["--select", "B,E,F,I,UP,W", "--line-length", "100"]
     for arguments in (["check", *rules], ["format", "--line-length", "100", "--check"]):
         command = [sys.executable, "-m", "ruff", arguments[0], "--isolated", *arguments[1:]]
@@ -184,6 +188,6 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_partners_and_something_that_acts_are_added(tmp_path: Path) -> None:
     _, hooks = write_plugin("mine", ["load_data", "finish_metrics"], tmp_path)
-    assert hooks == ["load_data", "build_batches", "start_metrics", "finish_metrics", *ALWAYS]
-    _, hooks = write_plugin("other", ["check_scenario"], tmp_path)
-    assert hooks == ["check_scenario", "accelerate_model", *ALWAYS]
+    assert hooks == ["load_data", "build_batches", "start_metrics", "finish_metrics"]
+    _, hooks = write_plugin("other", ["check_scenario", "close_run"], tmp_path)
+    assert hooks == ["check_scenario", "accelerate_model"]
