@@ -171,10 +171,6 @@ class Run:
         )
         return context
 
-    def on_first_rank(self) -> bool:
-        """Whether this is rank 0."""
-        return self.rank == 0
-
     def on_close(self, undo: Callable[[], object]) -> None:
         """Register a call that undoes what the calling plugin has changed outside the model.
 

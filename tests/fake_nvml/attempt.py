@@ -82,7 +82,7 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
         ActivePlugin(NVML(NVMLOptions(**options)), "nvml", "metrics", "accel-bench"),
         ActivePlugin(Starter(Options()), "starter", "metrics", "tests"),
     ]
-    attempt = Attempt(job, "monday", 0, (), None, folder.parent)
+    attempt = Attempt(job, "monday", None, folder.parent)
     kept: list[Any] = []
     try:
         run_attempt(attempt, ActivePlugins(members), lambda beat: None, kept.append)

@@ -30,15 +30,13 @@ def doctor(
     """
     from accel_bench.cli.output import print_json
     from accel_bench.doctor.checks import examine
-    from accel_bench.documents.redaction import Redactor
     from accel_bench.machine.info import read_machine
 
     machine = read_machine()
-    redactor = Redactor.of_this_process()
-    found = redactor.redact_model(examine(machine, results))
+    found = examine(machine, results)
     if output == "table":
         _print(found)
-    floor = redactor.redact_model(_measure(machine)) if noise else None
+    floor = _measure(machine) if noise else None
     if output == "json":
         measured = floor.model_dump(mode="json") if floor else None
         print_json({**found.model_dump(mode="json"), "noise": measured})

@@ -218,16 +218,16 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
-    measured = [member for member in active.plugins if member.slot != "launcher"]
+    measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
     fingerprints = {
-        member.name: found
-        for member in measured
-        if (found := _fingerprint(member, experiment)) is not None
+        plugin.name: found
+        for plugin in measured
+        if (found := _fingerprint(plugin, experiment)) is not None
     }
     return {
         "python": machine.python,
         "versions": machine.versions,
-        "plugins": [member.version.model_dump() for member in measured],
+        "plugins": [plugin.version.model_dump() for plugin in measured],
         "cuda": machine.cuda if on_gpu else None,
         "driver": machine.driver if on_gpu else None,
         "devices": devices,
@@ -237,10 +237,10 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
     }
 
 
-def _fingerprint(member: ActivePlugin, experiment: Experiment) -> JsonValue:
+def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
     """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
-    with attribute_errors_to(member, "fingerprint"):
-        found = member.instance.fingerprint(experiment)
+    with attribute_errors_to(plugin, "fingerprint"):
+        found = plugin.instance.fingerprint(experiment)
         canonical_json(found)
     return found
 

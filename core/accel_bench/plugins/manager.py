@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -97,6 +97,21 @@ class ActivePlugins:
         if plugin is None:
             return None
         return self._call(plugin, self._functions(hook)[id(plugin.instance)], arguments)
+
+    def require(
+        self,
+        hook: str,
+        expected: str = "something",
+        accepts: Callable[[Any], bool] = lambda value: value is not None,
+        **arguments: Any,
+    ) -> Any:
+        """Call a one-answer hook that a plugin answers. Raises HookError for a value that `accepts`
+        refuses."""
+        plugin, value = self._answers[hook], self.call_one(hook, **arguments)
+        assert plugin is not None
+        if not accepts(value):
+            raise wrong_answer(plugin, hook, expected, value)
+        return value
 
     def answers(self, hook: str) -> ActivePlugin | None:
         """Return the plugin that answers a one-answer hook."""

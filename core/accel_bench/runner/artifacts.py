@@ -18,15 +18,16 @@ from accel_bench.job import Job
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
+from accel_bench.store.records import redact_result
 
 KEPT_BYTES = 4 * 1024 * 1024
-"""How much is kept of the beginning of a log, and of its end."""
+"""Bytes kept of the beginning of a log, and of its end."""
 
 TAIL_BYTES = 64 * 1024
-"""How much of a failed rank's log goes into the result."""
+"""Bytes of a failed rank's log that go into the result."""
 
 BLOCK_BYTES = 1024 * 1024
-"""How much is read at a time, and more where a line is longer."""
+"""Bytes read at a time; more where a line is longer."""
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
@@ -57,9 +58,11 @@ def redact_files(job: Job) -> None:
     redact_file(job.path(), redactor, shorten=False)
 
 
-def record_result(folder: Path, result: Result) -> None:
-    """Write the result, as it is stored."""
-    write_atomically(folder / "result.json", result.model_dump_json(indent=1))
+def record_result(folder: Path, result: Result) -> Result:
+    """Write the result, and return it as it is written: without secrets."""
+    redacted = redact_result(result)
+    write_atomically(folder / "result.json", redacted.model_dump_json(indent=1))
+    return redacted
 
 
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
@@ -107,7 +110,9 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def packages_list() -> str:
     """Return `name==version` for each distribution; `name==version @ commit` for a checkout."""
-    found = {name.lower(): name for name in map(_name, metadata.distributions()) if name}
+    # An interrupted install leaves no metadata.
+    metadatas = filter(None, (found.metadata for found in metadata.distributions()))
+    found = {name.lower(): name for one in metadatas if (name := one["Name"])}
     return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
 
 
@@ -126,11 +131,6 @@ def _blocks(source: BinaryIO, shorten: bool) -> Iterator[bytes]:
             left_out = False
 
 
-def _name(found: metadata.Distribution) -> str:
-    # An interrupted install leaves no metadata.
-    return (found.metadata and found.metadata["Name"]) or ""
-
-
 def _pinned(name: str) -> str:
     released = metadata.version(name)
     commit = distribution_version(name).removeprefix(released).removeprefix("+")
@@ -139,7 +139,7 @@ def _pinned(name: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `documents.load` reads: no aliases, texts that look like numbers in quotes."""
+    """Write what `documents.load` reads: no aliases, texts that look like numbers in quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.errors import AccelBenchError, HookError
@@ -15,7 +17,7 @@ from accel_bench.launcher import RankProcess
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
-from accel_bench.plugins.manager import ActivePlugins, wrong_answer
+from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.observers import Observation
@@ -27,28 +29,23 @@ from accel_bench.runner.supervise import (
     deferred_signals,
 )
 
+CACHE_FOLDER = "cache"
+"""Where content-keyed caches lie in a results folder."""
+
 
 @dataclass(frozen=True)
 class Attempt:
-    """The inputs of one attempt."""
+    """The inputs of one attempt; those that no rank reads become part of its `Result`."""
 
     job: Job
-    """What the ranks read."""
-
     session: str
-    """The session that it belongs to."""
-
-    position: int
-    """Place within the round."""
-
-    command: tuple[str, ...]
-    """Arguments that repeat this run."""
-
     machine: Machine | None
-    """The machine, for the record."""
 
     root: Path
     """The results folder."""
+
+    position: int = 0
+    command: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,22 +59,26 @@ class Observations:
     """UTC time of that, ISO 8601."""
 
     outcome: ProcessOutcome = field(default_factory=ProcessOutcome)
-    """How the ranks ended."""
-
     ranks: dict[int, RankResult] = field(default_factory=dict)
-    """What the ranks wrote."""
-
     metrics: tuple[Metric, ...] = ()
-    """What the observers measured."""
-
     before: MachineState | None = None
-    """The machine before it."""
-
     after: MachineState | None = None
-    """The machine after it."""
 
     fault: AccelBenchError | None = None
     """What an observer raised."""
+
+
+def make_attempt(
+    root: Path, folder: Path, session: str, machine: Machine, **fields: Any
+) -> Attempt:
+    """Return an attempt with a new id in a folder of the results folder `root`.
+
+    `fields` are those of its `Job` that say what to run.
+    """
+    run_id = f"{session}-{secrets.token_hex(4)}"
+    cache = str(root / CACHE_FOLDER)
+    job = Job(run_id=run_id, folder=str(folder), cache_folder=cache, **fields)
+    return Attempt(job, session, machine, root)
 
 
 def run_attempt(
@@ -126,15 +127,14 @@ def run_attempt(
 
 def _start(job: Job, active: ActivePlugins) -> Sequence[RankProcess]:
     """Let the launcher start the ranks. Raises HookError when it returns anything else."""
-    ranks = active.call_one("launch_ranks", job=job)
-    found = ranks if isinstance(ranks, list | tuple) else ()
-    numbers = [getattr(rank, "rank", None) for rank in found]
-    if numbers != list(range(job.world_size)):
-        launcher = active.answers("launch_ranks")
-        assert launcher is not None
-        wanted = f"the processes of {job.world_size} ranks"
-        raise wrong_answer(launcher, "launch_ranks", wanted, ranks)
-    return found
+
+    def are_all(ranks: Any) -> bool:
+        found = ranks if isinstance(ranks, list | tuple) else ()
+        return [getattr(rank, "rank", None) for rank in found] == list(range(job.world_size))
+
+    expected = f"the processes of {job.world_size} ranks"
+    ranks: Sequence[RankProcess] = active.require("launch_ranks", expected, are_all, job=job)
+    return ranks
 
 
 def _not_run(error: OSError | AccelBenchError) -> Verdict:

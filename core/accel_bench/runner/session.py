@@ -5,37 +5,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from accel_bench.job import Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command
-from accel_bench.runner.attempt import Attempt, run_attempt
+from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.folders import run_folder
 from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
-from accel_bench.store.records import SessionRecord, redact_result
-
-CACHE_FOLDER = "cache"
-"""Where content-keyed caches lie in a results folder."""
+from accel_bench.store.records import SessionRecord
 
 DROPPED = frozenset(
-    {
-        Status.FAILED,
-        Status.HUNG,
-        Status.INVALID,
-        Status.OOM,
-        Status.PLUGIN_ERROR,
-        Status.TIMEOUT,
-    }
+    {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
 )
 """Statuses after which a stack is not run again in this session: it would likely fail again."""
 
@@ -69,13 +58,8 @@ class Session:
     """One session on one results folder."""
 
     store: Store
-    """Where results go."""
-
     machine: Machine
-    """The machine, read once."""
-
     reporter: Reporter
-    """What shows progress."""
 
     retries: int = 0
     """How often a run is tried again whose failure may be transient."""
@@ -90,19 +74,29 @@ class Session:
     """Name of the session: its UTC time and random digits."""
 
     continues: tuple[str, ...] = ()
-    """Earlier sessions whose complete rounds count, also where all others are not resumed."""
+    """Earlier sessions whose complete rounds count even without `resume`."""
 
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.
 
         Ctrl-C terminates the run in progress, stores it, and is raised again.
         """
-        points = [
-            SweepPoint(self, plan, list(group)) for _, group in groupby(plan.runnable, _point_of)
-        ]
-        self.store.add_session(self._record(plan, points))
-        self.reporter.on_plan(plan, sum(len(s) for point in points for s in point.rounds.values()))
-        for point in points:
+        by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
+        points = {name: SweepPoint(self, plan, list(group)) for name, group in by_point}
+        order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
+        self.store.add_session(
+            SessionRecord(
+                id=self.id,
+                started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+                scenario=plan.file.name,
+                command=self.command,
+                document={"scenario": plan.file.model_dump(mode="json"), "order": order},
+            )
+        )
+        self.reporter.on_plan(
+            plan, sum(len(stacks) for rounds in order.values() for stacks in rounds)
+        )
+        for point in points.values():
             point.run_point()
 
     def results(self, plan: Plan) -> list[Result]:
@@ -122,33 +116,21 @@ class Session:
             for result in self.store.results(session=session, experiment_ids=ids)
         ]
 
-    def _record(self, plan: Plan, points: Sequence[SweepPoint]) -> SessionRecord:
-        order: dict[str, Any] = {
-            point.planned[0].experiment.point: list(point.rounds.values()) for point in points
-        }
-        return SessionRecord(
-            id=self.id,
-            started_at=_now(),
-            scenario=plan.file.name,
-            command=self.command,
-            document={"scenario": plan.file.model_dump(mode="json"), "order": order},
-        )
-
 
 class SweepPoint:
     """The stacks of one sweep point, and the rounds that are still to be run."""
 
     def __init__(self, session: Session, plan: Plan, planned: Sequence[Planned]) -> None:
-        self.planned = list(planned)
+        self._stacks = {one.experiment.stack.name: one for one in planned}
         self._session = session
         self._plan = plan
-        self._stored = session.earlier([one.experiment.id for one in self.planned])
+        self._stored = session.earlier([one.experiment.id for one in planned])
         self._dropped: set[str] = set()
-        self._warmup = self._known_warmup()
+        # None lets round 1 find the warm-up.
+        self._warmup = max(filter(None, map(_warmup_steps, self._stored)), default=None)
         self._found = 0
         measure = plan.file.measure
-        names = [one.experiment.stack.name for one in self.planned]
-        order = williams_rounds(names, measure.rounds, measure.seed)
+        order = williams_rounds(list(self._stacks), measure.rounds, measure.seed)
         missing = self._missing_rounds(measure.rounds)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in missing}
 
@@ -156,12 +138,12 @@ class SweepPoint:
         """Prepare every stack, then run the rounds."""
         if not self.rounds:
             return
-        for planned in self.planned:
+        for planned in self._stacks.values():
             self._prepare(planned)
         for number, stacks in self.rounds.items():
             for position, name in enumerate(stacks):
                 if name not in self._dropped:
-                    self._run(self._named(name), number, position)
+                    self._run(self._stacks[name], number, position)
             self._warmup = self._warmup or self._found or None
 
     def _prepare(self, planned: Planned) -> None:
@@ -187,7 +169,9 @@ class SweepPoint:
                 break
         if result.status in DROPPED:
             self._dropped.add(planned.experiment.stack.name)
-        self._freeze_warmup(result)
+        if self._plan.file.measure.warmup == "auto" and result.status.completed:
+            # The largest of round 1 becomes that of all stacks.
+            self._found = max(self._found, _warmup_steps(result))
 
     def _attempt(
         self,
@@ -204,36 +188,30 @@ class SweepPoint:
         folder = run_folder(root, session.id, name)
         command = repeat_command(folder, root, self._plan.request)
         record_start(folder, planned, command)
-        job = Job(
+        made = make_attempt(
+            root,
+            folder,
+            session.id,
+            session.machine,
             purpose=purpose,
-            run_id=f"{session.id}-{secrets.token_hex(4)}",
             experiment=planned.experiment,
-            folder=str(folder),
-            cache_folder=str(root / CACHE_FOLDER),
             warmup=self._warmup,
             round=number,
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
         )
-        what = Attempt(job, session.id, position, command, session.machine, root)
         return run_attempt(
-            what,
+            replace(made, position=position, command=command),
             planned.active,
             lambda progress: session.reporter.on_progress(planned, progress),
             lambda result: self._keep(folder, result, purpose),
         )
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
-        """Store a run and return it as stored; a preparation is stored only when it failed."""
+        """Store a run, and a preparation only when it failed; return it without secrets."""
         if purpose == "measure" or not result.status.completed:
-            stored = self._session.store.add(result)
-        else:
-            stored = redact_result(result)
-        record_result(folder, stored)
-        return stored
-
-    def _named(self, name: str) -> Planned:
-        return next(one for one in self.planned if one.experiment.stack.name == name)
+            self._session.store.add(result)
+        return record_result(folder, result)
 
     def _missing_rounds(self, rounds: int) -> list[int]:
         """Return numbers of rounds to run: as many as are missing, first those with a gap.
@@ -245,20 +223,10 @@ class SweepPoint:
             if result.status.completed:
                 key = (result.session, result.round)
                 by_round.setdefault(key, set()).add(_name(result.experiment))
-        wanted = {_name(planned.experiment) for planned in self.planned}
-        complete = [number for (_, number), found in by_round.items() if found == wanted]
+        every = {_name(planned.experiment) for planned in self._stacks.values()}
+        complete = [number for (_, number), found in by_round.items() if found == every]
         missing = [number for number in range(rounds) if number not in complete]
         return missing[: max(0, rounds - len(complete))]
-
-    def _known_warmup(self) -> int | None:
-        """Return the warm-up of earlier rounds; None lets round 1 find it."""
-        counts = [_warmup_steps(result) for result in self._stored]
-        return max((count for count in counts if count), default=None)
-
-    def _freeze_warmup(self, result: Result) -> None:
-        """Remember the largest warm-up of round 1, which becomes that of all stacks."""
-        if self._plan.file.measure.warmup == "auto" and result.status.completed:
-            self._found = max(self._found, _warmup_steps(result))
 
 
 def _name(experiment: Experiment) -> tuple[str, str]:
@@ -275,14 +243,5 @@ def _folder_name(
     return f"{order}-{experiment.stack.name}-{experiment.id}{again}"
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _point_of(planned: Planned) -> str:
-    return planned.experiment.point
-
-
 def _warmup_steps(result: Result) -> int:
-    """Return the warm-up steps of a run; 0 when it did not get that far."""
     return max((len(rank.window.warmup) for rank in result.ranks if rank.window), default=0)

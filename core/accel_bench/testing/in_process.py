@@ -22,7 +22,7 @@ from accel_bench.plugin import Options, Plugin, hookimpl
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
-from accel_bench.runner.attempt import Attempt, run_attempt
+from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.testing.tiny import this_machine
 from accel_bench.testing.traces import ProcessState, changes, preserved, read_process_state
 from accel_bench.worker import settings
@@ -134,17 +134,11 @@ def _attempt(
     planned: Planned, root: Path, purpose: Literal["prepare", "measure"], fails: bool = False
 ) -> Execution:
     """One purpose: a folder and a job, then everything that the product does with them."""
-    identity = f"{SESSION}-{secrets.token_hex(4)}"
-    folder = root / identity
+    folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
-    job = Job(
-        purpose=purpose,
-        run_id=identity,
-        experiment=planned.experiment,
-        folder=str(folder),
-        cache_folder=str(root / "cache"),
+    attempt = make_attempt(
+        root, folder, SESSION, this_machine(), purpose=purpose, experiment=planned.experiment
     )
-    attempt = Attempt(job, SESSION, 0, (), this_machine(), root)
     here = InProcess(Options(), "in-process", fails)
     scenario = planned.experiment.scenario
     with preserved(), _heap_set_aside(), warnings.catch_warnings():

@@ -9,21 +9,17 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accel_bench.engine import Engine
-from accel_bench.errors import AccelBenchError, InvalidRunError
+from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
-from accel_bench.plugins.manager import (
-    ActivePlugin,
-    ActivePlugins,
-    attribute_errors_to,
-    wrong_answer,
-)
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.result import RankResult, Window
 from accel_bench.run import Run
 from accel_bench.worker import settings
@@ -88,11 +84,9 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
 def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     """Fill caches; when a plugin asks for it, take a few steps so that compile caches fill too."""
     heartbeat.phase = "prepare_experiment"
-    for _ in active.call_all("prepare_experiment", run=run):
-        pass
+    list(active.call_all("prepare_experiment", run=run))
     if run.rehearsal:
-        build(active, run, heartbeat)
-        engine = build_engine(active, run, heartbeat)
+        engine = build(active, run, heartbeat)
         stopwatch = WindowStopwatch(clock_of(run), heartbeat, warmup=REHEARSAL_STEPS, steps=1)
         stopwatch.start()
         engine.run(stopwatch)
@@ -102,8 +96,7 @@ def run_rank(
     job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
     """Build, warm up, measure, split a few steps into phases, and collect evidence."""
-    build(active, run, heartbeat)
-    engine = build_engine(active, run, heartbeat)
+    engine = build(active, run, heartbeat)
     window = AroundWindow(active, run, heartbeat, record)
     stopwatch = make_stopwatch(job, run, heartbeat, window)
     with run.calling(active.answers("build_engine")):
@@ -113,24 +106,23 @@ def run_rank(
     collect_evidence(active, run, record)
 
 
-def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Call the hooks from `prepare_process` to `build_batches`, in the order of the contract."""
+def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
+    """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
     heartbeat.phase = "prepare_process"
-    for _ in active.call_all("prepare_process", run=run):
-        pass
+    list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
     run.trace.mark("imports")
     heartbeat.phase = "load_data"
-    run.dataset = answer(active, "load_data", run)
+    run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
     heartbeat.phase = "load_model"
-    run.model = answer(active, "load_model", run)
+    run.model = active.require("load_model", run=run)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
         refuse_architecture(active, type(run.model).__name__)
     run.trace.mark("load_model")
     heartbeat.phase = "add_adapter"
     if active.answers("add_adapter"):
-        run.model = answer(active, "add_adapter", run)
+        run.model = active.require("add_adapter", run=run)
     if run.scenario.train.gradient_checkpointing:
         enable_gradient_checkpointing(run.model)
     heartbeat.phase = "accelerate_model"
@@ -143,35 +135,17 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     run.unwrapped_model = run.model
     # A rehearsal is one process: there is nobody to share the work with.
     if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
-        run.model = answer(active, "parallelize_model", run)
+        run.model = active.require("parallelize_model", run=run)
     heartbeat.phase = "build_optimizer"
-    run.optimizer = answer(active, "build_optimizer", run)
+    run.optimizer = active.require("build_optimizer", run=run)
     heartbeat.phase = "build_batches"
-    run.batches = answer(active, "build_batches", run)
+    run.batches = active.require("build_batches", run=run)
     run.trace.mark("build")
-
-
-def build_engine(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
-    """Build the engine, which must have a `run`. Raises HookError."""
     heartbeat.phase = "build_engine"
-    engine: Engine = answer(active, "build_engine", run)
-    if not callable(getattr(engine, "run", None)):
-        raise blame(active.answers("build_engine"), "build_engine", "an Engine", engine)
+    engine: Engine = active.require(
+        "build_engine", "an Engine", lambda found: callable(getattr(found, "run", None)), run=run
+    )
     return engine
-
-
-def answer(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """Return what the responsible plugin returns from a hook. Raises HookError for None."""
-    value = active.call_one(hook, run=run)
-    if value is None:
-        raise blame(active.answers(hook), hook, "something", value)
-    return value
-
-
-def blame(member: ActivePlugin | None, hook: str, wanted: str, got: Any) -> AccelBenchError:
-    """Return the error for a one-answer hook that returned the wrong thing."""
-    assert member is not None
-    return wrong_answer(member, hook, wanted, got)
 
 
 def make_stopwatch(
@@ -211,61 +185,61 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
         raise InvalidRunError(["the engine returned before the window was full"])
 
 
+@dataclass
 class AroundWindow:
     """What core does before each window opens and after the last has closed."""
 
-    def __init__(
-        self, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
-    ) -> None:
-        self._active = active
-        self._run = run
-        self._heartbeat = heartbeat
-        self._record = record
-        self._probe = first_step_probe(run)
-        self.synchronizations = SynchronizationCounter(run.device.type)
-        self.monitor = WindowMonitor(run.device.type)
+    active: ActivePlugins
+    run: Run
+    heartbeat: Heartbeat
+    record: RankRecord
+
+    def __post_init__(self) -> None:
+        self.probe = first_step_probe(self.run)
+        self.synchronizations = SynchronizationCounter(self.run.device.type)
+        self.monitor = WindowMonitor(self.run.device.type)
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
-        if self._run.trace.find("warm-up") is None:
-            self._run.trace.mark("warm-up")
+        if self.run.trace.find("warm-up") is None:
+            self.run.trace.mark("warm-up")
             self.synchronizations.stop()
             self._verify()
         else:
-            self._run.trace.mark("unstable window")
-        for _ in self._active.call_all("start_metrics", run=self._run):
-            pass
+            self.run.trace.mark("unstable window")
+        list(self.active.call_all("start_metrics", run=self.run))
         self.monitor.start()
-        self._run.trace.reset_peak_memory()
-        self._run.barrier()
+        self.run.trace.reset_peak_memory()
+        self.run.barrier()
 
     def after(self, window: Window) -> None:
         """Keep the window, finish the metrics, and refuse a window that trained nothing."""
-        self._record.window = window
+        self.record.window = window
         if len(window.instabilities) > MOST_DISCARDED:
             last = window.instabilities[-1]
-            self._record.degraded.append(f"every window was disturbed, the kept one too: {last}")
-        self._run.trace.mark("window", forget=False)
-        self._heartbeat.phase = "finish_metrics"
-        collect_metrics(self._active, self._run, self._record)
+            self.record.degraded.append(f"every window was disturbed, the kept one too: {last}")
+        self.run.trace.mark("window", forget=False)
+        self.heartbeat.phase = "finish_metrics"
+        collect_metrics(self.active, self.run, self.record)
         check_window(window)
 
     def remove_probes(self) -> None:
         """Take all hooks away; what the first step showed is kept even when it ended the run."""
         self.synchronizations.stop()
-        if self._probe is not None:
-            self._probe.remove()
-            flow = {"gradient_flow": self._probe.flow}
-            self._record.effective = self._record.effective.model_copy(update=flow)
+        if self.probe is not None:
+            self.probe.remove()
+            flow = {"gradient_flow": self.probe.flow}
+            self.record.effective = self.record.effective.model_copy(update=flow)
 
     def _verify(self) -> None:
         """Read back what really holds; without torch there is nothing to read."""
-        if self._probe is None:
-            self._record.device = Device(self._run.device.type, self._run.local_rank)
+        if self.probe is None:
+            self.record.device = Device(self.run.device.type, self.run.local_rank)
             return
-        strategy = declared_strategy(self._active, self._run)
+        plugin = self.active.answers("parallelize_model")
+        strategy = plugin.instance.strategy if plugin and self.run.world_size > 1 else None
         check_first_step(
-            self._run, self._probe, self._record, strategy, self.synchronizations.per_step()
+            self.run, self.probe, self.record, strategy, self.synchronizations.per_step()
         )
 
 
@@ -276,12 +250,6 @@ def first_step_probe(run: Run) -> FirstStepProbe | None:
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
     return FirstStepProbe(run)
-
-
-def declared_strategy(active: ActivePlugins, run: Run) -> str | None:
-    """Return how the responsible plugin joins the ranks; None where it does not say."""
-    member = active.answers("parallelize_model")
-    return member.instance.strategy if member and run.world_size > 1 else None
 
 
 def check_first_step(
@@ -313,18 +281,15 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
     """
     heartbeat.phase = "close_run"
     errors: list[BaseException] = []
-    for member in active.plugins:
-        with _log_error(run, "close_run", member, errors):
-            active.call_plugin(member, "close_run", run=run)
+    for plugin in active.plugins:
+        with log_error(run, "close_run", plugin, errors):
+            active.call_plugin(plugin, "close_run", run=run)
     while run.undo_callbacks:
-        owner, undo = run.undo_callbacks.pop()
-        with _log_error(run, "on_close", owner, errors):
-            # What was registered outside of a hook belongs to nobody.
-            attribute = (
-                attribute_errors_to(owner, "on_close") if owner else contextlib.nullcontext()
-            )
-            with attribute:
-                undo()
+        plugin, undo = run.undo_callbacks.pop()
+        # What was registered outside of a hook belongs to no plugin.
+        attributed = attribute_errors_to(plugin, "on_close") if plugin else contextlib.nullcontext()
+        with log_error(run, "on_close", plugin, errors), attributed:
+            undo()
     try:
         settings.leave_process_group()
     except Exception:
@@ -334,12 +299,12 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
 
 
 @contextlib.contextmanager
-def _log_error(
-    run: Run, hook: str, member: ActivePlugin | None, errors: list[BaseException]
+def log_error(
+    run: Run, hook: str, plugin: ActivePlugin | None, errors: list[BaseException]
 ) -> Iterator[None]:
     """Log whatever is raised within the block, and keep it in `errors`."""
     try:
         yield
     except BaseException as error:
-        run.logger.exception("%s of %s", hook, getattr(member, "name", "core"))
+        run.logger.exception("%s of %s", hook, getattr(plugin, "name", "core"))
         errors.append(error)

@@ -41,38 +41,38 @@ class RankRecord:
 
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None:
     """Collect what metrics plugins measured around the window."""
-    for member, found in active.call_lists("finish_metrics", run=run, window=record.window):
-        for metric in found:
+    for plugin, metrics in active.call_lists("finish_metrics", run=run, window=record.window):
+        for metric in metrics:
             if not isinstance(metric, Metric):
-                raise wrong_answer(member, "finish_metrics", "Metric objects", metric)
-        record.metrics += found
+                raise wrong_answer(plugin, "finish_metrics", "Metric objects", metric)
+        record.metrics += metrics
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:
     """Collect the evidence of every plugin, which must be JSON, from its hook and its callbacks."""
-    for member, hook, shown in _reports(active, run):
+    for plugin, hook, shown in _reports(active, run):
         if shown is None:
             continue
         if not isinstance(shown, dict):
-            raise wrong_answer(member, hook, "a dict", shown)
+            raise wrong_answer(plugin, hook, "a dict", shown)
         try:
             plain = json.loads(json.dumps(shown, allow_nan=False))
         except (TypeError, ValueError) as error:
             problem = f"returned what is not JSON: {error}"
-            raise HookError(member.name, member.distribution, hook, problem) from error
+            raise HookError(plugin.name, plugin.distribution, hook, problem) from error
         # A stack may use what a slot uses too, and only one of the two acts.
-        record.evidence.setdefault(member.name, {}).update(plain)
+        record.evidence.setdefault(plugin.name, {}).update(plain)
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
     """Yield each plugin with the hook or callback that was called, and what that returned."""
-    for member in active.plugins:
-        yield member, "report_evidence", active.call_plugin(member, "report_evidence", run=run)
+    for plugin in active.plugins:
+        yield plugin, "report_evidence", active.call_plugin(plugin, "report_evidence", run=run)
         for owner, report in run.evidence_callbacks:
-            if owner is member:
-                with attribute_errors_to(member, "on_evidence"):
+            if owner is plugin:
+                with attribute_errors_to(plugin, "on_evidence"):
                     shown = report()
-                yield member, "on_evidence", shown
+                yield plugin, "on_evidence", shown
 
 
 def check_window(window: Window) -> None:

@@ -26,7 +26,7 @@ PLATEAU_TOLERANCE = 0.01
 """Relative difference of those medians that counts as a plateau."""
 
 MOST_DISCARDED = 2
-"""Disturbed windows that are measured again; the one after them is kept as it is."""
+"""Unstable windows that are measured again; the one after them is kept as it is."""
 
 
 class WindowStopwatch:
@@ -73,7 +73,7 @@ class WindowStopwatch:
         self._warmup_samples: list[Sample] = []
         self._window_samples: list[Sample] = []
         self._discarded: list[list[Sample]] = []
-        self._disturbed: list[str] = []
+        self._unstable: list[str] = []
         self._names: list[PhaseName | None] = []
         self._started = self._ended = 0.0
 
@@ -91,7 +91,7 @@ class WindowStopwatch:
             ended=self._ended,
             samples=tuple(self._window_samples),
             discarded=tuple(sample for window in self._discarded for sample in window),
-            instabilities=tuple(self._disturbed),
+            instabilities=tuple(self._unstable),
             warmup=tuple(self._warmup_samples),
         )
 
@@ -149,7 +149,7 @@ class WindowStopwatch:
         found = self._instabilities(samples)
         calm = self._agree(not found)
         if not calm:
-            self._disturbed.append("; ".join(found) or "the window of another rank was disturbed")
+            self._unstable.append("; ".join(found) or "the window of another rank was disturbed")
         if calm or len(self._discarded) == MOST_DISCARDED:
             self._keep_window(samples)
         else:
