@@ -35,7 +35,7 @@ from benchmarks.floor import Rates, floor_line
 from benchmarks.goals import GOALS, UNITS, Goal, Metric
 
 ROUNDS = 5
-"""Pairs without which nothing is said to be met."""
+"""Rounds without which nothing is said to be met."""
 
 STEPS = 20
 """Steps of a window without which nothing is."""
@@ -57,7 +57,7 @@ class Claim(Frozen):
     """What was measured."""
 
     value: float | None
-    """Median over runs, or the ratio over pairs; null where it was not measured."""
+    """Median over runs, or the ratio over rounds; null where it was not measured."""
 
     unit: str
     """Unit of value, goal, low and high."""
@@ -281,13 +281,13 @@ def _peak(run: Result) -> float | None:
 def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result]) -> str:
     """Why a measured figure is not held against its goal; empty where it is."""
     steps = min((run.experiment.scenario.measure.steps for run in runs), default=0)
-    pairs = row.pairs if row else 0
+    rounds = row.rounds if row else 0
     if not all(goal.device in name for name in _devices(runs)):
         return f"the goal is for an {goal.device}"
     if not all(rank.device and rank.device.type == "cuda" for run in runs for rank in run.ranks):
         return "the goal is for a GPU"
-    if pairs < ROUNDS:
-        return f"{pairs} of {ROUNDS} rounds"
+    if rounds < ROUNDS:
+        return f"{rounds} of {ROUNDS} rounds"
     return f"{steps} of {STEPS} steps" if steps < STEPS else ""
 
 

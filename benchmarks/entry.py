@@ -55,7 +55,7 @@ class Entry(Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; null without one, or without enough pairs for a verdict."""
+        """Whether the goal is reached; null without one, or without enough rounds for a verdict."""
         if self.comparison is not None and self.right_verdicts:
             verdict = self.comparison.verdict
             return None if verdict == "not tested" else verdict in self.right_verdicts
@@ -101,11 +101,11 @@ class Counts(Frozen):
     steps: int = Field(10, ge=1)
     """Steps of a window that train."""
 
-    pairs: int = Field(5, ge=1)
+    process_rounds: int = Field(5, ge=1)
     """Rounds of processes of their own; 5 are the fewest that a verdict rests on."""
 
 
-QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, pairs=1)
+QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, process_rounds=1)
 """Enough to see that everything works."""
 
 

@@ -44,7 +44,7 @@ def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
     A stack with another name does the very same: whoever calls it faster or slower is wrong.
     """
     arguments = ("quickstart", "--set", f"stacks.{AGAIN}=[]", "--device", device)
-    tiny = settings(*TINIER) if counts.pairs == 1 else ()
+    tiny = settings(*TINIER) if counts.process_rounds == 1 else ()
     return _measure("identical", (*arguments, *tiny), AGAIN, counts, ("same", "inconclusive"))
 
 
@@ -62,12 +62,12 @@ def _measure(
     compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
     said = Comparison(
-        pairs=row["pairs"],
+        rounds=row["rounds"],
         ratio=row["ratio"],
         verdict=row["verdict"],
         reason=row["verdict_reason"],
         minimum_detectable_effect=row["minimum_detectable_effect"],
-        pairs_needed=row["pairs_needed"],
+        rounds_needed=row["rounds_needed"],
     )
     if said.ratio is None:
         raise RuntimeError(f"{name}: no ratio: {'; '.join([*row['reasons'], row['ratio_reason']])}")
@@ -89,8 +89,8 @@ def _measure(
 
 def shortened(counts: Counts) -> tuple[str, ...]:
     """Options that make a comparison short where it only has to work."""
-    if counts.pairs > 1:
-        return ("--rounds", str(counts.pairs))
+    if counts.process_rounds > 1:
+        return ("--rounds", str(counts.process_rounds))
     return ("--rounds", "1", *settings(f"measure.steps={counts.steps}", "measure.warmup=1"))
 
 

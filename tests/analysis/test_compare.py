@@ -18,7 +18,7 @@ LONGER = make_experiment("lora", scenario={"train": {"seed": 7}})
 
 def test_pairs_get_a_verdict():
     found = compare_stored(make_rounds(BASE, STEADY), make_rounds(FAST, scaled(0.8)))
-    assert (found.comparable, found.paired, found.pairs) == (True, True, 5)
+    assert (found.comparable, found.paired, found.rounds) == (True, True, 5)
     assert (found.verdict, found.loss_verdict) == ("faster", "equivalent")
     assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert (found.a.stack, found.b.stack) == ("lora", "fast")
@@ -27,7 +27,7 @@ def test_pairs_get_a_verdict():
 def test_runs_that_are_no_pairs_get_a_ratio_and_never_a_verdict():
     tuesday = make_rounds(FAST, scaled(0.5), session="tuesday")
     found = compare_stored(make_rounds(BASE, STEADY), tuesday)
-    assert (found.comparable, found.paired, found.pairs) == (True, False, 0)
+    assert (found.comparable, found.paired, found.rounds) == (True, False, 0)
     assert (found.verdict, found.verdict_reason) == ("not tested", HISTORY)
     assert found.ratio.low < 2.0 < found.ratio.high
     assert found.loss_verdict == "equivalent"

@@ -94,13 +94,13 @@ def test_an_open_stack_whose_interval_leaves_out_one_leans_that_way():
     assert "may be faster than lora, about" in said
 
 
-def test_a_hopeless_spread_points_at_the_machine_instead_of_more_pairs():
+def test_a_hopeless_spread_points_at_the_machine_instead_of_more_rounds():
     wild = [0.1, 0.3, 0.1 / 3, 0.2, 0.05]
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, wild)])
     assert "even 200 rounds would not settle it" in said
 
 
-def test_too_few_pairs_say_how_many_are_needed():
+def test_too_few_rounds_say_how_many_are_needed():
     runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
     assert say([LORA, FAST], runs, rounds=2) == (
         "no verdict against lora for fast (1.999 times as fast): 2 rounds of the 5 that a verdict "

@@ -28,7 +28,7 @@ def test_a_slower_stack_is_a_regression_with_its_figures():
     (point,) = report.points
     assert (report.outcome, report.exit_code) == ("regression", 4)
     assert (point.stack_id, point.against_id) == (FAST.id, LORA.id)
-    assert (point.pairs, point.looks, point.loss_verdict) == (5, 1, "equivalent")
+    assert (point.rounds, point.looks, point.loss_verdict) == (5, 1, "equivalent")
     assert 0.049 < point.slower_by < 0.051
     assert point.slower_by < point.slower_by_at_most < 0.06
     assert "fast is slower than lora by more than 1 %: 0.952 times as fast" in point.reason
@@ -49,22 +49,22 @@ def test_a_different_loss_does_not_pass_however_fast():
     assert report.points[0].reason.startswith("the loss of fast is different (by up to 5 %")
 
 
-def test_an_open_gate_says_how_many_more_pairs_would_settle_it():
+def test_an_open_gate_says_how_many_more_rounds_would_settle_it():
     noisy = [0.1, 0.102, 0.099, 0.101, 0.1005]
     report = judged(make_rounds(LORA, STEADY), make_rounds(FAST, noisy))
     (point,) = report.points
     assert report.exit_code == 5
-    assert point.more_pairs == point.pairs_needed - 5 > 0
-    assert f"about {point.more_pairs} more pairs would settle it" in point.reason
+    assert point.more_rounds == point.rounds_needed - 5 > 0
+    assert f"about {point.more_rounds} more rounds would settle it" in point.reason
 
 
-def test_pairs_of_two_sessions_have_been_looked_at_twice():
+def test_rounds_of_two_sessions_have_been_looked_at_twice():
     one, two = (
         [*make_rounds(LORA, STEADY[:3], session=day), *make_rounds(FAST, STEADY[:3], session=day)]
         for day in ("monday", "tuesday")
     )
     (point,) = judged(one, two).points
-    assert (point.pairs, point.looks) == (6, 2)
+    assert (point.rounds, point.looks) == (6, 2)
 
 
 def test_one_run_that_did_not_complete_is_enough_to_fail():

@@ -68,7 +68,7 @@ def test_each_item_has_what_it_adds_and_what_leaving_it_out_costs() -> None:
 def test_steps_are_estimates_over_the_same_pairs_with_intervals() -> None:
     summary = climb()
     step = summary.ladder[1]
-    assert (step.adds.pairs, step.adds.loss_verdict) == (5, "equivalent")
+    assert (step.adds.rounds, step.adds.loss_verdict) == (5, "equivalent")
     assert step.adds.ratio is not None
     assert step.adds.ratio.low is not None
     assert step.adds.ratio.low < 2.0 < (step.adds.ratio.high or 0)

@@ -66,7 +66,7 @@ def test_a_faster_stack_is_called_so_with_its_ratio():
     assert row.verdict == "faster"
     assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert row.tokens_per_second.median == pytest.approx(1250, rel=1e-3)
-    assert (row.runs, row.pairs, row.loss_verdict) == (5, 5, "equivalent")
+    assert (row.runs, row.rounds, row.loss_verdict) == (5, 5, "equivalent")
 
 
 def test_the_baseline_is_once_as_fast_as_itself_and_not_tested():
@@ -123,8 +123,8 @@ def test_failed_runs_lend_no_numbers_to_a_degraded_experiment():
     fast = make_rounds(FAST, scaled(0.8))
     fast[2] = make_result(FAST, round=2, status=Status.CRASHED)
     row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
-    assert (row.status, row.runs, row.pairs) == (Status.DEGRADED, 4, 4)
-    assert row.verdict_reason == "4 of the 5 pairs that a verdict needs; 1 missing"
+    assert (row.status, row.runs, row.rounds) == (Status.DEGRADED, 4, 4)
+    assert row.verdict_reason == "4 of the 5 rounds that a verdict needs; 1 missing"
 
 
 def test_a_retry_replaces_the_attempt_before():

@@ -131,7 +131,7 @@ def test_a_longer_step_is_compared_by_the_program_itself_process_by_process() ->
     from benchmarks.entry import Counts
     from benchmarks.identical import measure_slowdown
 
-    entry = measure_slowdown(Counts(pairs=2, steps=3), 10)
+    entry = measure_slowdown(Counts(process_rounds=2, steps=3), 10)
     assert entry.right_verdicts == ("slower",)
     assert entry.comparison is not None
     assert entry.comparison.verdict == "not tested"
@@ -156,7 +156,7 @@ def test_the_quickstarts_baseline_is_compared_with_itself() -> None:
 
     entry = measure_identical(QUICK)
     assert entry.comparison is not None
-    assert entry.comparison.pairs == 1
+    assert entry.comparison.rounds == 1
     assert entry.met is None
     assert len(entry.samples["baseline_again_seconds_per_token"]) == 1
     assert "loss of baseline-again: equivalent" in entry.notes
@@ -175,7 +175,7 @@ def test_a_published_verdict_follows_from_the_published_samples_and_is_right(fil
             for key, runs in times.items()
         }
         said = compare(pairs["baseline_seconds_per_token"], {stack: pairs[stack]})[stack]
-        assert said.pairs >= 5
+        assert said.rounds >= 5
         assert said.ratio is not None
         assert said.verdict == entry["comparison"]["verdict"]
         assert [entry["value"], *entry["interval"]] == pytest.approx(

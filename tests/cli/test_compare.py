@@ -49,7 +49,7 @@ def test_pairs_are_printed_with_their_verdict() -> None:
     assert "comparable: yes" in printed
     assert printed.splitlines()[:2] == [
         "lora and fast",
-        "B, fast, is 1.250 times as fast as A, lora [1.249, 1.251] (5 pairs): faster; loss "
+        "B, fast, is 1.250 times as fast as A, lora [1.249, 1.251] (5 rounds): faster; loss "
         "equivalent.",
     ]
 
@@ -58,7 +58,7 @@ def test_the_document_says_what_differs() -> None:
     found = json.loads(compare("lora", "other", "--format", "json").out)
     assert found["comparable"] is False
     assert found["differing"] == [{"key": "scenario.train.seed", "a": None, "b": 7}]
-    assert (found["verdict"], found["pairs"]) == ("not tested", 5)
+    assert (found["verdict"], found["rounds"]) == ("not tested", 5)
     assert set(found["a"]["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
 
 

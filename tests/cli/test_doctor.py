@@ -81,7 +81,7 @@ def test_the_noise_floor_is_measured_by_ordinary_runs(tmp_path: Path) -> None:
     found = json.loads(done.out)
     assert done.code == (1 if found["incompatible"] else 0), done.err
     noise = found["noise"]
-    assert noise["pairs"] == 5
+    assert noise["rounds"] == 5
     assert noise["ratio"]["low"] <= noise["ratio"]["median"] <= noise["ratio"]["high"]
     assert noise["minimum_detectable_effect"] >= 0.01
     assert noise["words"]

@@ -89,7 +89,7 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
     code, found = document("--stack", "doubled", "--against", "baseline", "--floor", "1%", *files)
     (point,) = found["points"]
     assert (code, found["exit_code"], found["outcome"]) == (4, 4, "regression")
-    assert (point["pairs"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
+    assert (point["rounds"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
     assert 0.5 < point["slower_by"] < 1.5
     assert "doubled is slower than baseline by more than 1 %" in point["reason"]
 
@@ -105,7 +105,7 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
 
 def test_a_stack_that_sets_the_doubled_step_is_a_regression_against_the_plain_one() -> None:
     code, found = document("--stack", "set-doubled", "--against", "baseline")
-    assert (code, found["points"][0]["pairs"]) == (4, 5)
+    assert (code, found["points"][0]["rounds"]) == (4, 5)
 
 
 def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> None:
@@ -123,32 +123,32 @@ def test_the_same_work_passes_a_wide_floor_and_other_stacks_are_not_run() -> Non
     assert rounds("doubled") == []
 
 
-def test_too_few_pairs_are_inconclusive_and_say_how_many_are_missing_until_they_are_added() -> None:
+def test_too_few_rounds_are_inconclusive_and_say_how_many_are_missing_until_added() -> None:
     code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "2")
     (point,) = found["points"]
-    assert (code, point["pairs"], point["more_pairs"]) == (5, 2, 3)
+    assert (code, point["rounds"], point["more_rounds"]) == (5, 2, 3)
     code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "5", "--resume")
     (point,) = found["points"]
-    assert (code, point["pairs"], point["looks"], point["more_pairs"]) == (0, 5, 2, None)
+    assert (code, point["rounds"], point["looks"], point["more_rounds"]) == (0, 5, 2, None)
     assert len(rounds("twin")) == 5
 
 
-def test_pairs_are_added_up_to_the_limit_and_each_time_is_a_look() -> None:
+def test_rounds_are_added_up_to_the_limit_and_each_time_is_a_look() -> None:
     # Nothing passes a floor of a ten-millionth: every look stays open.
-    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "2", "--max-pairs", "5")
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "2", "--max-rounds", "5")
     code, found = document(*arguments)
     (point,) = found["points"]
-    assert (code, point["pairs"], point["looks"]) == (5, 5, 3)
+    assert (code, point["rounds"], point["looks"]) == (5, 5, 3)
     by_look = [session for session, _ in rounds("twin")]
     assert [by_look.count(session) for session in dict.fromkeys(by_look)] == [2, 2, 1]
     assert sorted(number for _, number in rounds("twin")) == [0, 1, 2, 3, 4]
 
 
-def test_pairs_of_earlier_commands_do_not_count_unless_they_are_resumed() -> None:
+def test_rounds_of_earlier_commands_do_not_count_unless_they_are_resumed() -> None:
     gate("--stack", "twin", "--floor", "0.0000001", "--rounds", "2")
-    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "1", "--max-pairs", "2")
+    arguments = ("--stack", "twin", "--floor", "0.0000001", "--rounds", "1", "--max-rounds", "2")
     _, found = document(*arguments)
-    assert found["points"][0]["pairs"] == 2
+    assert found["points"][0]["rounds"] == 2
     assert len(rounds("twin")) == 4
 
 
@@ -175,7 +175,7 @@ def test_every_sweep_point_is_judged() -> None:
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert done.code == 5, done.err
     assert [row["sweep"] for row in rows] == ['{"train.seed":1}', '{"train.seed":2}']
-    assert {(row["outcome"], row["pairs"]) for row in rows} == {("inconclusive", "1")}
+    assert {(row["outcome"], row["rounds"]) for row in rows} == {("inconclusive", "1")}
 
 
 def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
@@ -194,8 +194,8 @@ def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
         (("--stack", "double"), "did you mean 'doubled'?"),
         (("--stack", "twin", "--against", "basline"), "did you mean 'baseline'?"),
         (("--stack", "twin", "--floor", "1"), "write 1% or 0.01"),
-        (("--stack", "twin", "--rounds", "9", "--max-pairs", "6"), "--max-pairs 6 is less"),
-        (("--stack", "twin", "--max-pairs", "2000"), "more than --max-runs 1,000"),
+        (("--stack", "twin", "--rounds", "9", "--max-rounds", "6"), "--max-rounds 6 is less"),
+        (("--stack", "twin", "--max-rounds", "2000"), "more than --max-runs 1,000"),
         (("--stack", "twin", "--junit", "no/such/file.xml"), "no/such/file.xml cannot be written"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_ladder_is_run_in_one_session_and_reported_from_the_store_again(folder
     evidence = {row["stack"]: row["evidence"].get("switches") for row in found["experiments"]}
     assert evidence["2+first"] == {"first": True, "second": False, "bits": 8}
     assert evidence["all-first"] == {"first": False, "second": True, "bits": 8}
-    steps = [(s["item"], s["adds"]["pairs"], s["left_out"]["pairs"]) for s in found["ladder"]]
+    steps = [(s["item"], s["adds"]["rounds"], s["left_out"]["rounds"]) for s in found["ladder"]]
     assert steps == [("step", 1, 1), ("first", 1, 1), ("second", 1, 1)]
 
     again = call("run", "nulls.yaml", "--resume", "--format", "json")

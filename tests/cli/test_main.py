@@ -120,12 +120,21 @@ def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str]) -> N
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("command", [["run"], ["gate", "quickstart", "--stack", "baseline"]])
-def test_the_former_name_of_an_option_is_answered_with_the_new_one(command: list[str]) -> None:
-    done = call(*command, "--repeats", "3")
+@pytest.mark.parametrize(
+    ("command", "former", "successor"),
+    [
+        ("run", "--repeats", "--rounds"),
+        ("gate quickstart --stack baseline", "--repeats", "--rounds"),
+        ("gate quickstart --stack baseline", "--max-pairs", "--max-rounds"),
+    ],
+)
+def test_the_former_name_of_an_option_is_answered_with_the_new_one(
+    command: str, former: str, successor: str
+) -> None:
+    done = call(*command.split(), former, "3")
     assert done.code == 2
-    assert done.err == "error: there is no option --repeats; did you mean --rounds?\n"
-    assert "--repeats" not in call(command[0], "--help").out
+    assert done.err == f"error: there is no option {former}; did you mean {successor}?\n"
+    assert former not in call(command.split(maxsplit=1)[0], "--help").out
 
 
 def test_run_and_gate_share_their_options() -> None:

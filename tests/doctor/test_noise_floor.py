@@ -20,7 +20,7 @@ def row(stack: str, **changes: Any) -> ExperimentSummary:
     """A row of the table."""
     ratio = Interval(median=1.002, low=0.99, high=1.014)
     seconds = StepSeconds(p50=0.1, p90=0.1, p95=0.1, p99=0.1, spread=0.02)
-    values = {"ratio": ratio, "verdict": "same", "pairs": 5, "minimum_detectable_effect": 0.021}
+    values = {"ratio": ratio, "verdict": "same", "rounds": 5, "minimum_detectable_effect": 0.021}
     empty = dict.fromkeys(
         (
             "tokens_per_second",
@@ -52,12 +52,12 @@ def row(stack: str, **changes: Any) -> ExperimentSummary:
     )
 
 
-def test_it_says_what_can_be_seen_and_with_how_many_pairs() -> None:
+def test_it_says_what_can_be_seen_and_with_how_many_rounds() -> None:
     found = noise_of(row("baseline"), row(AGAIN), ())
     assert found.words == (
-        "The same work, measured twice in 5 pairs, came out 1.002 times as fast as itself "
-        "(95 % interval 0.990 to 1.014). So with 5 pairs a difference of 2.1 % or more between "
-        "two stacks can be seen on this machine; more pairs (--rounds) show smaller ones."
+        "The same work, measured twice in 5 rounds, came out 1.002 times as fast as itself "
+        "(95 % interval 0.990 to 1.014). So with 5 rounds a difference of 2.1 % or more between "
+        "two stacks can be seen on this machine; more rounds (--rounds) show smaller ones."
     )
     assert found.spread == 0.02
     assert found.problems == ()
@@ -80,7 +80,7 @@ def test_where_a_run_failed_the_reason_stands_there() -> None:
         AGAIN,
         ratio=None,
         minimum_detectable_effect=None,
-        pairs=0,
+        rounds=0,
         step_seconds=None,
         status=Status.FAILED,
         reasons=("it broke",),

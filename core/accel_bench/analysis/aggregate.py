@@ -13,7 +13,7 @@ from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
-from accel_bench.analysis.statistics.verdict import PairKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.result import Metric, Result, Status
 
 
@@ -41,13 +41,13 @@ class ExperimentRuns:
     ending: StopReason
     """How it ended."""
 
-    counted: Mapping[PairKey, Result]
+    counted: Mapping[RoundKey, Result]
     """Runs that count, however they ended."""
 
-    completed: Mapping[PairKey, Result]
+    completed: Mapping[RoundKey, Result]
     """Those of them whose numbers may be used: none when any run is invalid."""
 
-    speeds: Mapping[PairKey, RunThroughput]
+    speeds: Mapping[RoundKey, RunThroughput]
     """What the completed ones measured."""
 
     @property
@@ -56,7 +56,7 @@ class ExperimentRuns:
         return self.ending.status.completed and bool(self.speeds)
 
     @property
-    def seconds_per_token(self) -> dict[PairKey, float]:
+    def seconds_per_token(self) -> dict[RoundKey, float]:
         """Seconds per real token of every completed run: what is compared."""
         return {key: speed.seconds_per_token for key, speed in self.speeds.items()}
 
@@ -105,13 +105,13 @@ def collect_runs(
     return ExperimentRuns(planned, end, counted, completed, speeds)
 
 
-def counted_runs(results: Iterable[Result]) -> dict[PairKey, Result]:
+def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:
     """Runs of one experiment that count, by session and round, oldest session first.
 
     Of the attempts of a run only the last counts. A run that failed does not count either when a
     later session ran its round again, since that is how a run is resumed.
     """
-    last: dict[PairKey, Result] = {}
+    last: dict[RoundKey, Result] = {}
     for result in sorted(results, key=lambda result: (result.started_at, result.attempt)):
         key = (result.session, result.round)
         if key not in last or result.attempt >= last[key].attempt:
@@ -172,7 +172,7 @@ def _commonest(statuses: Sequence[Status]) -> Status | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def step_seconds(speeds: Mapping[PairKey, RunThroughput]) -> StepSeconds | None:
+def step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
     """Quantiles of each run, then the median over runs: steps of runs are never pooled."""
     if not speeds:
         return None
@@ -200,7 +200,7 @@ def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
     return min(counts, default=0)
 
 
-def loss_ends(speeds: Mapping[PairKey, RunThroughput], steps: int) -> LossEnds | None:
+def loss_ends(speeds: Mapping[RoundKey, RunThroughput], steps: int) -> LossEnds | None:
     """Loss of the first and of the last of `steps` steps, in the first completed run."""
     first = next(iter(speeds.values()), None)
     if first is None:
@@ -208,7 +208,7 @@ def loss_ends(speeds: Mapping[PairKey, RunThroughput], steps: int) -> LossEnds |
     return LossEnds(first=first.losses[0], last=first.losses[steps - 1], last_step=steps - 1)
 
 
-def peak_memory(runs: Mapping[PairKey, Result]) -> tuple[int | None, str | None]:
+def peak_memory(runs: Mapping[RoundKey, Result]) -> tuple[int | None, str | None]:
     """Bytes of the rank that needed most, as a median over runs, and how they were measured."""
     metrics = [_peak_metrics(run) for run in runs.values()]
     known = [metric for run in metrics for metric in run]

@@ -20,7 +20,7 @@ from accel_bench.analysis.checks.comparability import Comparability, Difference,
 from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, t_quantile
-from accel_bench.analysis.statistics.verdict import Comparison, PairKey, Verdict, compare
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, Verdict, compare
 from accel_bench.analysis.summary import differs
 from accel_bench.analysis.wording import listing
 from accel_bench.documents.base import Frozen, JsonValue
@@ -106,7 +106,7 @@ class ExperimentComparison(Frozen):
     paired: bool
     """Whether rounds of one session hold both."""
 
-    pairs: int
+    rounds: int
     """How many."""
 
     ratio: Interval | None
@@ -119,10 +119,10 @@ class ExperimentComparison(Frozen):
     """Why there is no verdict, where there is none."""
 
     minimum_detectable_effect: float | None
-    """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
+    """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
 
-    pairs_needed: int | None
-    """Pairs in all that would settle an open verdict."""
+    rounds_needed: int | None
+    """Rounds in all that would settle an open verdict."""
 
     loss_verdict: LossWord
     """Whether the loss curve of B is that of A."""
@@ -152,12 +152,12 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
         declared=allowed.declared,
         differing=allowed.differing,
         paired=paired,
-        pairs=speed.pairs,
+        rounds=speed.rounds,
         ratio=speed.ratio,
         verdict=speed.verdict,
         verdict_reason=speed.reason,
         minimum_detectable_effect=speed.minimum_detectable_effect,
-        pairs_needed=speed.pairs_needed,
+        rounds_needed=speed.rounds_needed,
         loss_verdict=loss.verdict,
         loss_difference=loss.largest_difference,
         loss_tolerance=loss.tolerance,
@@ -200,14 +200,14 @@ def _judge(
     if not paired:
         ratio = unpaired_ratio(list(before.values()), list(after.values()))
         reason = HISTORY if ratio else _obstacle(left, right)
-        return Comparison(pairs=0, ratio=ratio, verdict="not tested", reason=reason)
+        return Comparison(rounds=0, ratio=ratio, verdict="not tested", reason=reason)
     if allowed.comparable:
         return found
     keys = listing([difference.key for difference in allowed.differing])
     changes = {
         "verdict": "not tested",
         "reason": f"not comparable: {keys} differ without being declared",
-        "pairs_needed": None,
+        "rounds_needed": None,
     }
     return found.model_copy(update=changes)
 
@@ -233,7 +233,7 @@ def _loss(
     return compare_losses(_numbered(left.completed), _numbered(right.completed))
 
 
-def _numbered(runs: Mapping[PairKey, Value]) -> dict[PairKey, Value]:
+def _numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
     """Runs by their number alone, so that the first stands beside the first."""
     return {("", number): run for number, run in enumerate(runs.values())}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.statistics.verdict import MAXIMUM_PAIRS, MINIMUM_PAIRS
+from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
     count,
     label,
@@ -96,13 +96,13 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that are open: those that more rounds would settle, then the hopeless."""
     hopeless = (
-        f"even {MAXIMUM_PAIRS} rounds would not settle it: look for what makes the machine noisy"
+        f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine noisy"
     )
-    rounds = max((row.pairs_needed or 0 for row in rows), default=0)
+    rounds = max((row.rounds_needed or 0 for row in rows), default=0)
     ways_out = {True: f"about {rounds} rounds would settle it (--rounds {rounds})", False: hopeless}
     clauses = []
     for settled, way_out in ways_out.items():
-        open_rows = [row for row in rows if (row.pairs_needed is not None) == settled]
+        open_rows = [row for row in rows if (row.rounds_needed is not None) == settled]
         known = [
             f"{listing(list(map(_range, leaning)))} {verb} {baseline}"
             for verb in ("may be faster than", "may be slower than", "cannot be told apart from")
@@ -136,10 +136,10 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     names = [
         f"{_name(row)} ({ratio_texts(row.ratio)[0]} times as fast)" for row in rows if row.ratio
     ]
-    fewest = min(row.pairs for row in rows)
+    fewest = min(row.rounds for row in rows)
     return [
         f"no verdict against {baseline} for {listing(names)}: {count(fewest, 'round')} of the "
-        f"{MINIMUM_PAIRS} that a verdict needs (--rounds {MINIMUM_PAIRS})"
+        f"{MINIMUM_ROUNDS} that a verdict needs (--rounds {MINIMUM_ROUNDS})"
     ]
 
 

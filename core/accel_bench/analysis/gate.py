@@ -9,8 +9,8 @@ from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, coll
 from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
-from accel_bench.analysis.statistics.sequential import Judgement, judge_pairs
-from accel_bench.analysis.statistics.verdict import MAXIMUM_PAIRS, MINIMUM_PAIRS, logs_of_pairs
+from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
+from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS, paired_logs
 from accel_bench.analysis.wording import interval_text, label, percent, ratio
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status
@@ -50,25 +50,25 @@ class GatePoint(Frozen):
     against_id: str
     """Id of the other one's."""
 
-    pairs: int = 0
+    rounds: int = 0
     """Rounds in which both completed."""
 
     looks: int = 0
-    """Sessions in which these pairs were measured; each is a look at them."""
+    """Sessions in which these rounds were measured; each is a look at them."""
 
     ratio: Interval | None = None
-    """The stack's speed over the other's, with a 95 % interval; null without a pair."""
+    """The stack's speed over the other's, with a 95 % interval; null without a round."""
 
     slower_by: float | None = None
     """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
 
     slower_by_at_most: float | None = None
-    """Upper bound of that, at the level of this look; null with fewer than two pairs."""
+    """Upper bound of that, at the level of this look; null with fewer than two rounds."""
 
-    pairs_needed: int | None = None
-    """Pairs in all that would settle it, if spread and mean stay; null when settled or hopeless."""
+    rounds_needed: int | None = None
+    """Rounds in all that would settle it, if spread and mean stay; null if settled or hopeless."""
 
-    more_pairs: int | None = None
+    more_rounds: int | None = None
     """How many of those are missing."""
 
     loss_verdict: LossWord = "not tested"
@@ -155,10 +155,10 @@ def _judge_point(
 ) -> GatePoint:
     """Skipped and failed runs first, then the loss, then the speed."""
     loss = compare_losses(against.completed, stack.completed)
-    logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
-    judged = judge_pairs(logs, floor, _looks(stack, against), points) if _enough(logs) else None
+    logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
+    judged = judge_rounds(logs, floor, _looks(stack, against), points) if _enough(logs) else None
     outcome, reason = _outcome(stack, against, loss, judged, floor)
-    needed = MINIMUM_PAIRS if judged is None else judged.pairs_needed
+    needed = MINIMUM_ROUNDS if judged is None else judged.rounds_needed
     needed = needed if outcome == "inconclusive" else None
     runs = [*stack.counted.values(), *against.counted.values()]
     stack = beside_baseline(stack, against)
@@ -168,13 +168,13 @@ def _judge_point(
         reason=reason,
         stack_id=stack.planned.experiment.id,
         against_id=against.planned.experiment.id,
-        pairs=len(logs),
+        rounds=len(logs),
         looks=_looks(stack, against),
         ratio=log_interval(logs),
         slower_by=judged.slower_by if judged else None,
         slower_by_at_most=judged.at_most if judged else None,
-        pairs_needed=needed,
-        more_pairs=needed - len(logs) if needed else None,
+        rounds_needed=needed,
+        more_rounds=needed - len(logs) if needed else None,
         loss_verdict=loss.verdict,
         loss_difference=loss.largest_difference,
         loss_reason=loss.reason,
@@ -202,9 +202,9 @@ def _outcome(
     if loss.verdict == "different":
         return "regression", f"the loss of {_name(stack)} is different ({loss.reason})"
     if judged is None:
-        pairs = len(set(stack.seconds_per_token) & set(against.seconds_per_token))
-        reason = f"{pairs} of the {MINIMUM_PAIRS} pairs that a verdict needs"
-        return "inconclusive", f"{reason} (--rounds {MINIMUM_PAIRS})"
+        rounds = len(set(stack.seconds_per_token) & set(against.seconds_per_token))
+        reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
+        return "inconclusive", f"{reason} (--rounds {MINIMUM_ROUNDS})"
     return judged.outcome, _sentence(stack, against, loss, judged, floor)
 
 
@@ -216,11 +216,11 @@ def _sentence(
     floor: float,
 ) -> str:
     """The speed in words."""
-    logs = logs_of_pairs(against.seconds_per_token, stack.seconds_per_token)
+    logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
     speed = log_interval(logs)
     assert speed is not None
     times = (
-        f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {len(logs)} pairs)"
+        f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {len(logs)} rounds)"
     )
     names = f"{_name(stack)} is slower than {_name(against)}"
     if judged.outcome == "regression":
@@ -230,10 +230,10 @@ def _sentence(
         trained = loss.verdict if loss.verdict == "equivalent" else f"not tested ({loss.reason})"
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
-        f"about {judged.pairs_needed - len(logs)} more pairs would settle it (--resume --rounds "
-        f"{judged.pairs_needed}, or --max-pairs {judged.pairs_needed} from the start)"
-        if judged.pairs_needed
-        else f"even {MAXIMUM_PAIRS} pairs would not settle it: look for what makes the machine "
+        f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "
+        f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"
+        if judged.rounds_needed
+        else f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine "
         "noisy, or raise --floor"
     )
 
@@ -253,14 +253,14 @@ def _skipped(stack: ExperimentRuns, against: ExperimentRuns) -> bool:
 
 
 def _looks(stack: ExperimentRuns, against: ExperimentRuns) -> int:
-    """Sessions that brought pairs."""
+    """Sessions that added rounds."""
     return len(
         {session for session, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
     )
 
 
 def _enough(logs: Sequence[float]) -> bool:
-    return len(logs) >= MINIMUM_PAIRS
+    return len(logs) >= MINIMUM_ROUNDS
 
 
 def _name(side: ExperimentRuns) -> str:

@@ -1,6 +1,6 @@
 """What each item of an ablation ladder adds to the rung before, and what leaving it out costs.
 
-The figures are estimates over the same pairs of runs as all others, with 95 % intervals. They get
+The figures are estimates over the same rounds as all others, with 95 % intervals. They get
 no verdict: Holm's family is that of the stacks against the baseline.
 """
 
@@ -19,7 +19,7 @@ from accel_bench.analysis.statistics.estimators import (
     standard_error,
     t_quantile,
 )
-from accel_bench.analysis.statistics.verdict import PairKey, logs_of_pairs
+from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
 from accel_bench.result import Result, Status
 
 Held = tuple[int, ...]
@@ -91,14 +91,14 @@ def _figure(
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
         return LadderFigure(stack=_name(new), against=_name(old), reason=reason)
-    logs = logs_of_pairs(old.seconds_per_token, new.seconds_per_token)
+    logs = paired_logs(old.seconds_per_token, new.seconds_per_token)
     # The stack with the item comes second: its plugins declare what is allowed.
     fewer, more = (new, old) if reverse_loss else (old, new)
     loss = compare_losses(fewer.completed, more.completed)
     return LadderFigure(
         stack=_name(new),
         against=_name(old),
-        pairs=len(logs),
+        rounds=len(logs),
         ratio=log_interval(logs),
         memory=_memory(old, new),
         loss_verdict=loss.verdict,
@@ -144,7 +144,7 @@ def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
     return MemoryChange(bytes=mean, low=mean - half, high=mean + half)
 
 
-def _peak(runs: Mapping[PairKey, Result], key: PairKey, kind: str) -> int | None:
+def _peak(runs: Mapping[RoundKey, Result], key: RoundKey, kind: str) -> int | None:
     """Peak of one run: that of the rank that needed most."""
     found = largest(runs[key], "peak_memory", kind)
     return found[0] if found else None

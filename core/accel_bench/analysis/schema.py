@@ -96,7 +96,7 @@ class ExperimentSummary(Frozen):
     """Real tokens per second, global, with a 95 % interval over runs."""
 
     ratio: Interval | None
-    """Speed-up over the baseline of the same sweep point, with a 95 % interval over pairs."""
+    """Speed-up over the baseline of the same sweep point, with a 95 % interval over rounds."""
 
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
@@ -155,14 +155,14 @@ class ExperimentSummary(Frozen):
     verdict_reason: str = ""
     """Why the speed was not tested, where it was not."""
 
-    pairs: int = 0
+    rounds: int = 0
     """Rounds in which the stack and its baseline both completed."""
 
     minimum_detectable_effect: float | None = None
-    """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
+    """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
 
-    pairs_needed: int | None = None
-    """Pairs in all that would settle an open verdict; null when none is open, or it is hopeless."""
+    rounds_needed: int | None = None
+    """Rounds in all that would settle an open verdict; null if none is open, or it is hopeless."""
 
     loss_difference: float | None = None
     """Largest relative difference from the baseline's smoothed loss curve; 0.01 is 1 %."""
@@ -175,16 +175,16 @@ class ExperimentSummary(Frozen):
 
 
 class MemoryChange(Frozen):
-    """Difference of two peaks in bytes: the mean over pairs, with a 95 % t interval."""
+    """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
 
     bytes: float
     """Mean of the paired differences; negative is less."""
 
     low: float | None
-    """Lower end; null with one pair."""
+    """Lower end; null with one round."""
 
     high: float | None
-    """Upper end; null with one pair."""
+    """Upper end; null with one round."""
 
 
 class LadderFigure(Frozen):
@@ -196,11 +196,11 @@ class LadderFigure(Frozen):
     against: str | None
     """Name of the neighbour."""
 
-    pairs: int = 0
+    rounds: int = 0
     """Rounds in which both completed."""
 
     ratio: Interval | None = None
-    """Speed of the stack over the neighbour's, with a 95 % interval over pairs."""
+    """Speed of the stack over the neighbour's, with a 95 % interval over rounds."""
 
     reason: str = ""
     """Why there is no ratio, where there is none."""

@@ -32,7 +32,7 @@ from accel_bench.analysis.schema import (
 )
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
-from accel_bench.analysis.statistics.verdict import Comparison, compare, logs_of_pairs
+from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
 from accel_bench.analysis.wording import plain_value, settings
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
@@ -151,7 +151,7 @@ def _unjudged(row: ExperimentRuns, reason: str, is_baseline: bool) -> _Judgement
     """Nothing compared; the baseline is 1 times as fast as itself, by definition."""
     itself = is_baseline and row.usable
     ratio = Interval(median=1.0, low=1.0, high=1.0) if itself else None
-    comparison = Comparison(pairs=0, ratio=ratio, verdict="not tested", reason=reason)
+    comparison = Comparison(rounds=0, ratio=ratio, verdict="not tested", reason=reason)
     loss = LossVerdict(verdict="not tested", reason=reason)
     return _Judgement(comparison, loss, row.ending)
 
@@ -163,7 +163,7 @@ def _noise_floor(base: ExperimentRuns | None, rows: Iterable[ExperimentRuns]) ->
         for row in rows
         if base
         and row.planned.experiment.id == base.planned.experiment.id
-        and (logs := logs_of_pairs(_times(base), _times(row)))
+        and (logs := paired_logs(_times(base), _times(row)))
     ]
     return max((math.expm1(abs(fmean(logs))) for logs in same), default=None)
 
@@ -209,9 +209,9 @@ def _row(row: ExperimentRuns, judged: _Judgement, steps: int) -> ExperimentSumma
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         ratio_reason="" if comparison.ratio else comparison.reason,
         verdict_reason=comparison.reason,
-        pairs=comparison.pairs,
+        rounds=comparison.rounds,
         minimum_detectable_effect=comparison.minimum_detectable_effect,
-        pairs_needed=comparison.pairs_needed,
+        rounds_needed=comparison.rounds_needed,
         loss_difference=loss.largest_difference,
         loss_tolerance=loss.tolerance,
         loss_reason=loss.reason,

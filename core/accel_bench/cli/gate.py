@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import MeasureOptions, takes
+from accel_bench.cli.options import MeasureOptions, former_option, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,13 @@ class GateOptions(MeasureOptions):
     ] = "1%"
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Pairs at the first look; else the scenario's, at least 5."),
+        typer.Option(min=1, help="Rounds at the first look; else the scenario's, at least 5."),
     ] = None
-    max_pairs: Annotated[
+    max_rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Add pairs until it is settled, but no more than this in all."),
+        typer.Option(min=1, help="Add rounds until it is settled, but no more than this in all."),
     ] = None
+    max_pairs: Annotated[str | None, former_option("--max-pairs", "--max-rounds")] = None
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for a CI system too.")
     ] = None
@@ -44,10 +45,11 @@ def gate(options: GateOptions) -> int:
     """Run two stacks side by side and fail when one is slower than the other by more than a floor.
 
     Exits with 0 when the stack passes, 1 when a run failed or is invalid, 4 when it is slower or
-    its loss is different, 5 when that is open, saying how many more pairs would settle it.
+    its loss is different, 5 when that is open, saying how many more rounds would settle it.
 
-    Each look at the pairs, the first and those after --max-pairs or --resume has added some, spends
-    its share of the error rates, so that looking often raises no more false alarms: at most 0.5 %.
+    Each look at the rounds, the first and those after --max-rounds or --resume has added some,
+    spends its fraction of the error rates, so that looking often raises no more false alarms: at
+    most 0.5 %.
     """
     from accel_bench.cli.gate_request import GateRequest
 

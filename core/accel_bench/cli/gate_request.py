@@ -13,7 +13,7 @@ import typer
 
 from accel_bench.analysis.gate import GateReport, judge_gate
 from accel_bench.analysis.statistics.sequential import look_sizes
-from accel_bench.analysis.statistics.verdict import MINIMUM_PAIRS
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
 from accel_bench.cli.progress import make_reporter
@@ -62,11 +62,11 @@ class GateRequest:
                 f"stack {written.baseline!r} cannot be compared with itself; name another one with "
                 "--against"
             )
-        first = self.options.rounds or max(written.file.measure.rounds, MINIMUM_PAIRS)
-        most = self.options.max_pairs or first
+        first = self.options.rounds or max(written.file.measure.rounds, MINIMUM_ROUNDS)
+        most = self.options.max_rounds or first
         if most < first:
             raise ScenarioError(
-                f"--max-pairs {most} is less than the {first} pairs of the first look; raise it, "
+                f"--max-rounds {most} is less than the {first} rounds of the first look; raise it, "
                 "or lower --rounds"
             )
         return [self._plan(drafts[0], machine, size) for size in look_sizes(first, most)]

@@ -21,10 +21,14 @@ Results: TypeAlias = Annotated[
 Names: TypeAlias = list[str] | None
 
 
-def _refuse_repeats(value: str | None) -> None:
-    """Name the option that took the place of a former one; click would suggest `--retries`."""
-    if value is not None:
-        raise ScenarioError("there is no option --repeats; did you mean --rounds?")
+def former_option(name: str, successor: str) -> Any:
+    """Return a hidden option whose error names its successor; click would suggest a namesake."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise ScenarioError(f"there is no option {name}; did you mean {successor}?")
+
+    return typer.Option(name, hidden=True, callback=refuse)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,7 @@ class MeasureOptions:
         Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
     ] = "table"
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
-    repeats: Annotated[
-        str | None, typer.Option("--repeats", hidden=True, callback=_refuse_repeats)
-    ] = None
+    repeats: Annotated[str | None, former_option("--repeats", "--rounds")] = None
 
 
 OptionsT = TypeVar("OptionsT", bound=MeasureOptions)

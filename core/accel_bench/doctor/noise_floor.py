@@ -33,14 +33,14 @@ TOO_NOISY = 0.5
 class NoiseFloor(Frozen):
     """The measured difference of identical code; null where it could not be measured."""
 
-    pairs: int
+    rounds: int
     """Rounds in which both completed."""
 
     ratio: Interval | None
     """Speed of the one over that of the other, which is the same, with a 95 % interval."""
 
     minimum_detectable_effect: float | None
-    """Smallest relative difference that so many pairs could show here; 0.03 is 3 %."""
+    """Smallest relative difference that so many rounds could show here; 0.03 is 3 %."""
 
     spread: float | None
     """Spread across processes: standard deviation of their step times over the mean."""
@@ -83,7 +83,7 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
 def not_measured(reason: str) -> NoiseFloor:
     """Return the noise floor that could not be measured, with the reason."""
     return NoiseFloor(
-        pairs=0,
+        rounds=0,
         ratio=None,
         minimum_detectable_effect=None,
         spread=None,
@@ -100,7 +100,7 @@ def noise_of(
     spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
     found = [spread for spread in spreads if spread is not None]
     return NoiseFloor(
-        pairs=again.pairs,
+        rounds=again.rounds,
         ratio=again.ratio,
         minimum_detectable_effect=again.minimum_detectable_effect,
         spread=max(found, default=None),
@@ -115,10 +115,10 @@ def _words(again: ExperimentSummary) -> str:
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
     said = (
-        f"The same work, measured twice in {again.pairs} pairs, came out "
+        f"The same work, measured twice in {again.rounds} rounds, came out "
         f"{ratio(again.ratio.median)} times as fast as itself "
         f"({interval_text(again.ratio, ratio)}). "
-        f"{_visible(again.pairs, again.minimum_detectable_effect)}"
+        f"{_visible(again.rounds, again.minimum_detectable_effect)}"
     )
     if again.verdict in ("faster", "slower"):
         said += (
@@ -128,16 +128,16 @@ def _words(again: ExperimentSummary) -> str:
     return said
 
 
-def _visible(pairs: int, effect: float) -> str:
+def _visible(rounds: int, effect: float) -> str:
     """Return the smallest difference that can be seen here."""
     if effect > TOO_NOISY:
         return (
-            "It is too noisy here just now to compare anything: with so many pairs a stack would "
+            "It is too noisy here just now to compare anything: with so many rounds a stack would "
             f"have to be {1 + effect:.2g} times as fast to be seen. Let other work end first."
         )
     return (
-        f"So with {pairs} pairs a difference of {percent(effect)} or more between two stacks can "
-        "be seen on this machine; more pairs (--rounds) show smaller ones."
+        f"So with {rounds} rounds a difference of {percent(effect)} or more between two stacks can "
+        "be seen on this machine; more rounds (--rounds) show smaller ones."
     )
 
 

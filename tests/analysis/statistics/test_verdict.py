@@ -1,4 +1,4 @@
-"""Verdicts by hand-made pairs, and the error rates of the rule by seeded simulation."""
+"""Verdicts by hand-made rounds, and the error rates of the rule by seeded simulation."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def noisy(generator, count, noise, factor=1.0):
     return factor * np.exp(noise * generator.standard_normal(count))
 
 
-def simulate(factor, noise, pairs=5, stacks=1, seed=1):
+def simulate(factor, noise, rounds=5, stacks=1, seed=1):
     """Verdicts of the first stack, and whether any stack was called different, in each run."""
     generator = np.random.default_rng(seed)
     verdicts, alarms = [], 0
     for _ in range(RUNS):
-        baseline = runs(noisy(generator, pairs, noise))
-        others = {str(n): runs(noisy(generator, pairs, noise, factor)) for n in range(stacks)}
+        baseline = runs(noisy(generator, rounds, noise))
+        others = {str(n): runs(noisy(generator, rounds, noise, factor)) for n in range(stacks)}
         found = [c.verdict for c in compare(baseline, others).values()]
         verdicts.append(found[0])
         alarms += any(verdict in ("faster", "slower") for verdict in found)
@@ -50,7 +50,7 @@ def test_a_stack_that_surely_takes_less_time_is_faster_and_its_ratio_above_1():
     assert found.verdict == "faster"
     assert found.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert found.ratio.low < 1.25 < found.ratio.high
-    assert found.pairs == 5
+    assert found.rounds == 5
 
 
 def test_a_stack_that_surely_takes_more_time_is_slower():
@@ -90,12 +90,12 @@ def test_a_noisy_machine_widens_what_counts_as_the_same():
     assert one(BASE, stack, noise_floor=0.02).verdict == "same"
 
 
-def test_four_pairs_get_no_verdict_but_the_ratio_and_what_is_missing():
+def test_four_rounds_get_no_verdict_but_the_ratio_and_what_is_missing():
     found = one(BASE[:4], [0.5] * 4)
     assert found.verdict == "not tested"
-    assert found.reason == "4 of the 5 pairs that a verdict needs; 1 missing"
+    assert found.reason == "4 of the 5 rounds that a verdict needs; 1 missing"
     assert found.ratio.median == pytest.approx(2.0, rel=1e-2)
-    assert found.pairs_needed == 5
+    assert found.rounds_needed == 5
 
 
 def test_one_pair_has_a_ratio_without_an_interval():
@@ -106,14 +106,14 @@ def test_one_pair_has_a_ratio_without_an_interval():
 
 def test_no_pair_has_no_ratio():
     found = one([], [0.5])
-    assert (found.pairs, found.ratio, found.verdict) == (0, None, "not tested")
+    assert (found.rounds, found.ratio, found.verdict) == (0, None, "not tested")
 
 
 def test_only_runs_of_one_session_and_round_are_pairs():
     baseline = {**runs(BASE), **runs([9.0] * 5, "tuesday")}
     stack = {**runs(BASE), **runs([1.0], "wednesday")}
     found = compare(baseline, {"stack": stack})["stack"]
-    assert found.pairs == 5
+    assert found.rounds == 5
     assert found.ratio.median == pytest.approx(1.0)
 
 
@@ -125,23 +125,23 @@ def test_an_open_verdict_says_what_it_could_have_seen():
     assert found.minimum_detectable_effect == pytest.approx(math.expm1(4.6041 * 0.008602), rel=1e-3)
 
 
-def test_an_open_verdict_says_how_many_pairs_would_settle_it():
+def test_an_open_verdict_says_how_many_rounds_would_settle_it():
     logs = [0.01, -0.02, 0.03, 0.0, 0.02]
     found = one(np.exp(logs), [1.0] * 5)
     # "same" is reached first: t(n - 1, 0.975) * 0.019235 / sqrt(n) <= log(1.02) - 0.008 = 0.0118.
     # n = 12: 2.2010 * 0.005553 = 0.01222; n = 13: 2.1788 * 0.005335 = 0.01162.
-    assert found.pairs_needed == 13
+    assert found.rounds_needed == 13
 
 
 def test_a_hopeless_spread_promises_nothing():
     generator = np.random.default_rng(3)
     found = one(noisy(generator, 5, 0.5), noisy(generator, 5, 0.5))
     assert found.verdict == "inconclusive"
-    assert found.pairs_needed is None
+    assert found.rounds_needed is None
 
 
-def test_settled_verdicts_ask_for_no_more_pairs():
-    assert one(BASE, BASE).pairs_needed is None
+def test_settled_verdicts_ask_for_no_more_rounds():
+    assert one(BASE, BASE).rounds_needed is None
 
 
 def test_the_more_stacks_are_compared_the_surer_each_must_be():
@@ -167,7 +167,7 @@ def test_four_identical_stacks_together_raise_no_more_false_alarms():
 
 
 @pytest.mark.parametrize(("factor", "wanted"), [(1.05, 0.95), (1.03, 0.90)])
-def test_a_slow_down_is_found_by_five_pairs(factor, wanted):
+def test_a_slow_down_is_found_by_five_rounds(factor, wanted):
     verdicts, _ = simulate(factor, 0.004)
     assert verdicts.count("slower") / RUNS >= wanted
 

@@ -24,7 +24,7 @@ def point(outcome: Outcome, reason: str = "why", **changes) -> GatePoint:
         "reason": reason,
         "stack_id": "aaa",
         "against_id": "bbb",
-        "pairs": 5,
+        "rounds": 5,
         "looks": 1,
         "ratio": Interval(median=0.95, low=0.94, high=0.96),
         "slower_by": 0.0526,

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.statistics.verdict import PairKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
@@ -34,7 +34,7 @@ class LossVerdict(Frozen):
     """What may be said."""
 
     largest_difference: float | None = None
-    """Largest relative difference of the smoothed curves, over steps and pairs; 0.01 is 1 %."""
+    """Largest relative difference of the smoothed curves, over steps and rounds; 0.01 is 1 %."""
 
     tolerance: float | None = None
     """What was allowed; null where nothing was compared."""
@@ -51,7 +51,7 @@ class _Pair(NamedTuple):
 
 
 def compare_losses(
-    baseline: Mapping[PairKey, Result], stack: Mapping[PairKey, Result]
+    baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> LossVerdict:
     """Compare the loss curves of completed runs with the same key; the worst pair counts."""
     keys = sorted(set(baseline) & set(stack))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accel_bench.analysis.statistics.verdict import PairKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import listing
 from accel_bench.result import Result
 
@@ -33,7 +33,7 @@ class Norms(NamedTuple):
 
 
 def gradient_reasons(
-    baseline: Mapping[PairKey, Result], runs: Mapping[PairKey, Result]
+    baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
     """Why a stack did not train as its baseline did: one sentence, or none.
 

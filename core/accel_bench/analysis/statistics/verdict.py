@@ -18,17 +18,17 @@ from accel_bench.analysis.statistics.estimators import (
 )
 from accel_bench.documents.base import Frozen
 
-PairKey: TypeAlias = tuple[str, int]
+RoundKey: TypeAlias = tuple[str, int]
 """Session and round: runs that share both are a pair."""
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 """What may be said about a stack's speed."""
 
-MINIMUM_PAIRS = 5
-"""Fewer pairs get no verdict."""
+MINIMUM_ROUNDS = 5
+"""Fewer rounds get no verdict."""
 
-MAXIMUM_PAIRS = 200
-"""More pairs than this are no advice."""
+MAXIMUM_ROUNDS = 200
+"""More rounds than this are no advice."""
 
 ONE_SIDED_ALPHA = 0.005
 """A 99.5 % bound on each side: identical code is called different in at most 1 % of comparisons."""
@@ -43,11 +43,11 @@ SAME_WITHIN = 0.02
 class Comparison(Frozen):
     """One stack held against the baseline."""
 
-    pairs: int
+    rounds: int
     """Rounds in which both completed."""
 
     ratio: Interval | None
-    """Speed-up: the baseline's seconds per token over the stack's; null without a pair."""
+    """Speed-up: the baseline's seconds per token over the stack's; null without a round."""
 
     verdict: Verdict
     """What may be said."""
@@ -56,15 +56,15 @@ class Comparison(Frozen):
     """Why there is no verdict, where there is none."""
 
     minimum_detectable_effect: float | None = None
-    """Smallest relative change of speed that these pairs could have shown; 0.03 is 3 %."""
+    """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
 
-    pairs_needed: int | None = None
-    """Pairs in all that would settle an open verdict, if spread and mean stay; null if hopeless."""
+    rounds_needed: int | None = None
+    """Rounds in all that would settle an open verdict if spread and mean stay; null if hopeless."""
 
 
 def compare(
-    baseline: Mapping[PairKey, float],
-    stacks: Mapping[str, Mapping[PairKey, float]],
+    baseline: Mapping[RoundKey, float],
+    stacks: Mapping[str, Mapping[RoundKey, float]],
     noise_floor: float | None = None,
     floor: float = PRACTICAL_FLOOR,
 ) -> dict[str, Comparison]:
@@ -74,8 +74,8 @@ def compare(
     identical code showed on this machine; effects up to `floor` are not worth a verdict, however
     sure they are. Holm's method adjusts for all stacks given.
     """
-    logs = {name: logs_of_pairs(baseline, runs) for name, runs in stacks.items()}
-    tested = [name for name in stacks if len(logs[name]) >= MINIMUM_PAIRS]
+    logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
+    tested = [name for name in stacks if len(logs[name]) >= MINIMUM_ROUNDS]
     p_values = holm([one_sided_p(logs[name]) for name in tested])
     chances = dict(zip(tested, p_values, strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
@@ -87,21 +87,21 @@ def compare(
     }
 
 
-def logs_of_pairs(baseline: Mapping[PairKey, float], runs: Mapping[PairKey, float]) -> list[float]:
+def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, float]) -> list[float]:
     """log(baseline / stack) of every pair, in order of the keys."""
     keys = sorted(set(baseline) & set(runs))
     return paired_log_ratio([baseline[key] for key in keys], [runs[key] for key in keys])
 
 
 def _too_few(logs: Sequence[float]) -> Comparison:
-    """Give the ratio without a verdict, and say how many pairs are missing."""
-    missing = MINIMUM_PAIRS - len(logs)
+    """Give the ratio without a verdict, and say how many rounds are missing."""
+    few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
     return Comparison(
-        pairs=len(logs),
+        rounds=len(logs),
         ratio=log_interval(logs),
         verdict="not tested",
-        reason=f"{len(logs)} of the {MINIMUM_PAIRS} pairs that a verdict needs; {missing} missing",
-        pairs_needed=MINIMUM_PAIRS,
+        reason=f"{few}; {MINIMUM_ROUNDS - len(logs)} missing",
+        rounds_needed=MINIMUM_ROUNDS,
     )
 
 
@@ -123,11 +123,11 @@ def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
     verdict = _verdict(logs, chance, rule)
     is_open = verdict == "inconclusive"
     return Comparison(
-        pairs=len(logs),
+        rounds=len(logs),
         ratio=log_interval(logs),
         verdict=verdict,
         minimum_detectable_effect=_visible_effect(logs, rule),
-        pairs_needed=_pairs_needed(logs, rule) if is_open else None,
+        rounds_needed=_rounds_needed(logs, rule) if is_open else None,
     )
 
 
@@ -147,10 +147,10 @@ def _visible_effect(logs: Sequence[float], rule: _Rule) -> float:
     return max(math.expm1(bound), rule.floor)
 
 
-def _pairs_needed(logs: Sequence[float], rule: _Rule) -> int | None:
+def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
     """The smallest count at which the same mean and spread would give a verdict."""
     mean, spread = abs(fmean(logs)), stdev(logs)
-    for count in range(len(logs) + 1, MAXIMUM_PAIRS + 1):
+    for count in range(len(logs) + 1, MAXIMUM_ROUNDS + 1):
         error = spread / math.sqrt(count)
         bound = t_quantile(count - 1, 1 - ONE_SIDED_ALPHA / rule.compared) * error
         if mean > max(bound, math.log1p(rule.floor)):

@@ -47,7 +47,7 @@ def conclusion(one: ExperimentComparison) -> str:
     a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
     if one.ratio is None:
         return f"no ratio: {one.verdict_reason}."
-    runs = f"{one.pairs} pairs" if one.paired else f"{one.a.runs} and {one.b.runs} runs, unpaired"
+    runs = f"{one.rounds} rounds" if one.paired else f"{one.a.runs} and {one.b.runs} runs, unpaired"
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
@@ -56,7 +56,7 @@ def conclusion(one: ExperimentComparison) -> str:
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)
-        parts.append(f"these pairs show only effects above {effect}")
+        parts.append(f"these rounds show only effects above {effect}")
     # A different loss comes first: a speed that was bought with it is not for the same training.
     parts.insert(0 if one.loss_verdict == "different" else len(parts), loss)
     return "; ".join(parts) + "."
@@ -127,8 +127,8 @@ FACTS = (
 """Rows of the table for people: each has both sides."""
 
 FLAT = (
-    *paths("", "schema_version comparable paired pairs verdict verdict_reason"),
-    *paths("", "minimum_detectable_effect pairs_needed loss_verdict loss_difference"),
+    *paths("", "schema_version comparable paired rounds verdict verdict_reason"),
+    *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
     *paths("", "loss_tolerance loss_reason"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),

@@ -35,8 +35,8 @@ COLUMNS = (
            kind="number"),
     Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
            kind="number"),
-    Column("rounds", reader("pairs"), kind="number"),
-    Column("missing", reader("more_pairs"), kind="number"),
+    Column("rounds", reader("rounds"), kind="number"),
+    Column("missing", reader("more_rounds"), kind="number"),
     Column("loss", reader("loss_verdict"), kind="word"),
 )  # fmt: skip
 """Columns for people; the outcome stands in JUnit's element."""
@@ -51,8 +51,8 @@ class FlatPoint(NamedTuple):
 
 FLAT = (
     *paths("report", "schema_version scenario stack against floor"),
-    *paths("point", "sweep outcome reason stack_id against_id pairs looks slower_by"),
-    *paths("point", "slower_by_at_most pairs_needed more_pairs loss_verdict loss_difference"),
+    *paths("point", "sweep outcome reason stack_id against_id rounds looks slower_by"),
+    *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "reasons"),

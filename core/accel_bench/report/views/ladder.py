@@ -10,7 +10,7 @@ from accel_bench.report.table import Column, Table, interval_paths, paths, reade
 
 MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
-    "everything; estimates from pairs, no verdicts"
+    "everything; estimates over rounds, no verdicts"
 )
 """What stands under the rows."""
 
@@ -28,7 +28,7 @@ def ladder_columns(side: str) -> list[Column]:
     """Return the CSV's columns for `adds` or `left_out`; rows have the step as `step`."""
     figure, key = f"step.{side}", f"ladder_{side}"
     return [
-        *paths(figure, "stack against pairs", f"{key}_{{}}"),
+        *paths(figure, "stack against rounds", f"{key}_{{}}"),
         *interval_paths(f"{figure}.ratio", f"{key}_ratio"),
         Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
         *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),

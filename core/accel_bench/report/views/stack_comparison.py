@@ -218,7 +218,7 @@ def _start(row: ExperimentSummary) -> str:
 def _visible(row: ExperimentSummary) -> str:
     """Return how small a difference the rounds could have shown."""
     effect = row.minimum_detectable_effect
-    return f"{row.pairs} rounds show differences above {percent(effect)}" if effect else ""
+    return f"{row.rounds} rounds show differences above {percent(effect)}" if effect else ""
 
 
 class FlatRow(NamedTuple):
@@ -245,8 +245,8 @@ FLAT = (
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
     *interval_paths("row.ratio", "ratio"),
-    *paths("row", "ratio_reason pairs verdict verdict_reason minimum_detectable_effect"),
-    *paths("row", "pairs_needed"),
+    *paths("row", "ratio_reason rounds verdict verdict_reason minimum_detectable_effect"),
+    *paths("row", "rounds_needed"),
     *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
     *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
     *paths("row.start_up", "load_data_seconds load_model_seconds first_step_seconds"),
