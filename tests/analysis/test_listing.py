@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store.store_factory import make_rank, make_result
 
-from accel_bench.analysis.listing import differences, flat_run
+from accel_bench.analysis.listing import differing_keys, flat_run
 from accel_bench.result import Metric, Status
 
 
@@ -41,7 +41,7 @@ def test_a_run_without_a_window_has_no_speed_and_no_zero_in_its_place() -> None:
 def test_differences_are_dotted_keys_with_both_values() -> None:
     left = {"work": {"seed": 0, "dtype": "float32"}, "uses": [1], "same": {"a": 1}}
     right = {"work": {"seed": 1, "dtype": "float32"}, "uses": [1, 2], "same": {"a": 1}, "new": 1}
-    assert differences(left, right) == [
+    assert differing_keys(left, right) == [
         ("work.seed", 0, 1),
         ("uses", [1], [1, 2]),
         ("new", None, 1),
@@ -49,4 +49,4 @@ def test_differences_are_dotted_keys_with_both_values() -> None:
 
 
 def test_a_number_and_a_truth_value_differ() -> None:
-    assert differences({"a": 1}, {"a": True}) == [("a", 1, True)]
+    assert differing_keys({"a": 1}, {"a": True}) == [("a", 1, True)]

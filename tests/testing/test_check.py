@@ -14,7 +14,7 @@ from testing.faults import plugin, source
 from torch.optim import optimizer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from accel_bench.testing import Report, check_plugin, declared
+from accel_bench.testing import CheckReport, check_plugin, declared
 
 pytestmark = pytest.mark.long
 
@@ -33,7 +33,7 @@ def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 real_import = pytest.mark.real_import
 
 
-def check(folder: Path, text: str, *, name: str = "it", **arguments: Any) -> Report:
+def check(folder: Path, text: str, *, name: str = "it", **arguments: Any) -> CheckReport:
     """Check a plugin with this source, on one model and in one dtype unless told otherwise."""
     few: dict[str, Any] = {"archs": (), "dtypes": (), **arguments}
     requires = few.pop("requires", ("accel-bench>=0.1,<0.2",))

@@ -22,7 +22,7 @@ from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, t_quantile
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, Verdict, compare
 from accel_bench.analysis.summary import differs
-from accel_bench.analysis.wording import listing
+from accel_bench.analysis.wording import join_names
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION
@@ -203,7 +203,7 @@ def _judge(
         return Comparison(rounds=0, ratio=ratio, verdict="not tested", reason=reason)
     if allowed.comparable:
         return found
-    keys = listing([difference.key for difference in allowed.differing])
+    keys = join_names([difference.key for difference in allowed.differing])
     changes = {
         "verdict": "not tested",
         "reason": f"not comparable: {keys} differ without being declared",

@@ -8,8 +8,8 @@ from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
     count,
+    join_names,
     label,
-    listing,
     rate,
     ratio_texts,
 )
@@ -104,11 +104,11 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
     for settled, way_out in ways_out.items():
         open_rows = [row for row in rows if (row.rounds_needed is not None) == settled]
         known = [
-            f"{listing(list(map(_range, leaning)))} {verb} {baseline}"
+            f"{join_names(list(map(_range, leaning)))} {verb} {baseline}"
             for verb in ("may be faster than", "may be slower than", "cannot be told apart from")
             if (leaning := [row for row in open_rows if _leaning(row) == verb])
         ]
-        clauses += [f"{listing(known)}, {way_out}"] if known else []
+        clauses += [f"{join_names(known)}, {way_out}"] if known else []
     return clauses
 
 
@@ -138,7 +138,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     ]
     fewest = min(row.rounds for row in rows)
     return [
-        f"no verdict against {baseline} for {listing(names)}: {count(fewest, 'round')} of the "
+        f"no verdict against {baseline} for {join_names(names)}: {count(fewest, 'round')} of the "
         f"{MINIMUM_ROUNDS} that a verdict needs (--rounds {MINIMUM_ROUNDS})"
     ]
 
@@ -150,7 +150,7 @@ def _uncompared(summary: Summary) -> list[str]:
     why = [] if failed else ["nothing was compared"]
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
-    return [*failed, listing([speed for speed in speeds if speed]), *why, *_ended(others)]
+    return [*failed, join_names([speed for speed in speeds if speed]), *why, *_ended(others)]
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
@@ -162,7 +162,7 @@ def _failed_baseline(summary: Summary) -> list[str]:
     ]
     if not rows:
         return []
-    ends = listing([f"{_name(row)} {_how([row])}" for row in rows])
+    ends = join_names([f"{_name(row)} {_how([row])}" for row in rows])
     return [f"the baseline {ends}, so that there is no ratio to it"]
 
 
@@ -172,7 +172,7 @@ def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
     for row in rows:
         if not row.status.completed:
             ends.setdefault(row.status, []).append(row)
-    return [f"{listing([_name(row) for row in same])} {_how(same)}" for same in ends.values()]
+    return [f"{join_names([_name(row) for row in same])} {_how(same)}" for same in ends.values()]
 
 
 def _others(summary: Summary) -> list[ExperimentSummary]:

@@ -70,7 +70,7 @@ def flat_run(result: Result) -> Cells:
     }
 
 
-def differences(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Return dotted keys whose values differ, with both; None where one side lacks the key."""
     if canonical_json(left) == canonical_json(right):
         return []
@@ -79,7 +79,7 @@ def differences(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, A
         return [
             difference
             for key in keys
-            for difference in differences(
+            for difference in differing_keys(
                 left.get(key), right.get(key), f"{path}.{key}" if path else key
             )
         ]

@@ -30,7 +30,7 @@ def label(stack: str, sweep: Mapping[str, JsonValue]) -> str:
     return f"{stack} ({settings(sweep)})" if sweep else stack
 
 
-def listing(names: Sequence[str], most: int = 3) -> str:
+def join_names(names: Sequence[str], most: int = 3) -> str:
     """Return `a, b and c`; what is beyond `most` is counted, not named."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most else list(names)
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
@@ -41,7 +41,7 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason, []).append(name)
-    return [f"{listing(same)}: {reason}" for reason, same in names.items()]
+    return [f"{join_names(same)}: {reason}" for reason, same in names.items()]
 
 
 def count(number: int, what: str) -> str:

@@ -112,12 +112,12 @@ def explain_difference(
     """Print what makes two experiments different ones."""
     import json
 
-    from accel_bench.analysis.listing import differences
+    from accel_bench.analysis.listing import differing_keys
     from accel_bench.store.database import open_store
 
     with open_store(results, write=False) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]
-    found = differences(pair[0].identity, pair[1].identity)
+    found = differing_keys(pair[0].identity, pair[1].identity)
     if not found:
         typer.echo(f"nothing differs: both are runs of the experiment {pair[0].id}")
         return

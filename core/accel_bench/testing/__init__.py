@@ -37,12 +37,12 @@ from accel_bench.testing.factory import (
     make_run,
 )
 from accel_bench.testing.program import run_program
-from accel_bench.testing.report import Clause, Report
+from accel_bench.testing.report import CheckReport, Clause
 from accel_bench.testing.running import run_plugin, run_scenario
 
 __all__ = [
+    "CheckReport",
     "Clause",
-    "Report",
     "check_plugin",
     "close_run",
     "evidence_of",

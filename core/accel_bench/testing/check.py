@@ -14,7 +14,7 @@ from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import Installed, find
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import behaviour
-from accel_bench.testing.report import Clause, Report, proven, violated
+from accel_bench.testing.report import CheckReport, Clause, proven, violated
 from accel_bench.testing.trials import TrialRuns
 
 
@@ -27,7 +27,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     dtypes: Sequence[str] | None = None,
     device: str = "cpu",
     other_work: bool = False,
-) -> Report:
+) -> CheckReport:
     """Hold an installed plugin against the contract; return what is proven, and what cannot be.
 
     `options` are the plugin's, `scenario` holds keys of a scenario file that are merged over the
@@ -47,7 +47,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
         "device": device,
         "other_work": other_work,
     }
-    report = Report(plugin=name, clauses=tuple(_clauses(name, options or {}, trials)))
+    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, options or {}, trials)))
     print(report)
     if report.violated:
         raise AssertionError(str(report))

@@ -30,7 +30,7 @@ class Clause(Frozen):
         return f"{self.outcome:9} {self.name}: {self.sentence}"
 
 
-class Report(Frozen):
+class CheckReport(Frozen):
     """All clauses of one plugin, in the order in which they were tried."""
 
     plugin: str

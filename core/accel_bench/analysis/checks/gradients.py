@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import listing
+from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
 
 FACTOR = 5.0
@@ -48,7 +48,9 @@ def gradient_reasons(
         found |= {norms.tensor: norms for norms in different_norms(base, stack)}
     if not found:
         return ()
-    shown = listing([f"{n.tensor} {n.stack:.2g} against {n.baseline:.2g}" for n in found.values()])
+    shown = join_names(
+        [f"{n.tensor} {n.stack:.2g} against {n.baseline:.2g}" for n in found.values()]
+    )
     return (
         f"gradient norms of the first step are not the baseline's in {len(found)} of "
         f"{len(compared)} tensors: {shown}",

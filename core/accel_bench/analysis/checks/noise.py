@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from accel_bench.analysis.wording import label, listing, percent
+from accel_bench.analysis.wording import join_names, label, percent
 from accel_bench.machine.state import (
     GPUState,
     MachineState,
@@ -102,7 +102,7 @@ def _notes(
     high = {key: share for key, share in shares.items() if share > middle + LOAD_MARGINS[kind]}
     if not high:
         return []
-    names = listing([_name(runs[key][0]) for key in high])
+    names = join_names([_name(runs[key][0]) for key in high])
     most = percent(round(max(high.values()), 3))
     usual = percent(round(middle, 3))
     return [f"{words} up to {most} of the CPUs during {names}; the session's median is {usual}"]

@@ -47,6 +47,6 @@ class Lora(Plugin[LoraOptions]):
         from accel_bench.builtin.models import lora_impl
 
         model = lora_impl.add_adapter(run.model, self.options, run.scenario.train.seed)
-        adapted = {"r": self.options.r, **lora_impl.describe(model)}
+        adapted = {"r": self.options.r, **lora_impl.lora_evidence(model)}
         run.on_evidence(lambda: adapted)
         return model

@@ -63,7 +63,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     return adapted.train()
 
 
-def describe(model: Any) -> dict[str, Any]:
+def lora_evidence(model: Any) -> dict[str, Any]:
     """Evidence of what was adapted, taken before anything changes it."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {

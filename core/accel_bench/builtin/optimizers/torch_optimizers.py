@@ -114,7 +114,7 @@ class TorchOptimizer(Plugin[OptionsT]):
         if self.options.optimizer_in_backward:
             run.on_close(built.remove)
         run.on_close(first_step.remove)
-        run.on_evidence(lambda: optimizers_impl.describe(built, first_step))
+        run.on_evidence(lambda: optimizers_impl.optimizer_evidence(built, first_step))
         return built
 
 

@@ -88,7 +88,7 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def describe(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
+def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
     """Evidence: class, implementation as its first step showed it, and what it updates.
 
     Without a step, the implementation is that which was asked for, or which torch would choose.

@@ -42,7 +42,7 @@ def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
     )
 
 
-def conclusion(one: ExperimentComparison) -> str:
+def _answer(one: ExperimentComparison) -> str:
     """Return in one sentence what may be said of B against A, and on what grounds."""
     a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
     if one.ratio is None:
@@ -75,7 +75,7 @@ def _section(one: ExperimentComparison) -> Section:
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
         title=" and ".join(label(side.stack, side.sweep) for side in (one.a, one.b)),
-        answer=conclusion(one),
+        answer=_answer(one),
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
     )
