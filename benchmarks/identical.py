@@ -61,14 +61,7 @@ def _measure(
     machine = this_machine()
     compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
-    said = Comparison(
-        rounds=row["rounds"],
-        ratio=row["ratio"],
-        verdict=row["verdict"],
-        reason=row["verdict_reason"],
-        minimum_detectable_effect=row["minimum_detectable_effect"],
-        rounds_needed=row["rounds_needed"],
-    )
+    said = Comparison(**{name: row[name] for name in Comparison.model_fields})
     if said.ratio is None:
         raise RuntimeError(f"{name}: no ratio: {'; '.join([*row['reasons'], row['ratio_reason']])}")
     low, high = said.ratio.low, said.ratio.high

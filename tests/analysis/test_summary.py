@@ -13,7 +13,7 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.summary import differs
+from accel_bench.analysis.wording import differs
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Status
 from accel_bench.scenario.models import Stack

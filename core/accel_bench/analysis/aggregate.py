@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
+from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.schema import LossEnds, PlannedSummary, StepSeconds
+from accel_bench.analysis.schema import ExperimentFigures, LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.result import Metric, Result, Status
+from accel_bench.analysis.wording import differs, label
+from accel_bench.result import Result, Status
 
 
 class StopReason(NamedTuple):
     """How an experiment ended, or what ended a session before its time."""
 
     status: Status
-    """Exactly one."""
-
     reasons: tuple[str, ...] = ()
     """Why it is not `ok`; each once."""
 
@@ -36,11 +36,7 @@ class ExperimentRuns:
     """An experiment with the runs that count."""
 
     planned: PlannedSummary
-    """What was planned."""
-
     ending: StopReason
-    """How it ended."""
-
     counted: Mapping[RoundKey, Result]
     """Runs that count, however they ended."""
 
@@ -51,9 +47,20 @@ class ExperimentRuns:
     """What the completed ones measured."""
 
     @property
+    def name(self) -> str:
+        """The stack's name, with the values of its sweep point where something is swept."""
+        return label(self.planned.experiment.stack.name, self.planned.experiment.sweep)
+
+    @property
     def usable(self) -> bool:
         """Whether it may be compared with others."""
         return self.ending.status.completed and bool(self.speeds)
+
+    @property
+    def how_it_ended(self) -> str:
+        """The ending as a verb, for the reason why there is no figure."""
+        status = self.ending.status
+        return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
     @property
     def seconds_per_token(self) -> dict[RoundKey, float]:
@@ -67,7 +74,7 @@ class ExperimentRuns:
 
     @property
     def middle(self) -> Result | None:
-        """The completed run of median speed, the slower of two: what is shown of one run alone."""
+        """The completed run of median speed, the slower of two."""
         keys = sorted(self.speeds, key=lambda key: self.speeds[key].tokens_per_second)
         return self.completed[keys[(len(keys) - 1) // 2]] if keys else None
 
@@ -83,7 +90,7 @@ def collect_runs(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> ExperimentRuns:
-    """Pick the experiment's runs out of all results and say how it ended.
+    """Select the experiment's runs from all results and return how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
     experiment has no runs, whatever an earlier session left. Runs whose figures disagree with one
@@ -106,7 +113,7 @@ def collect_runs(
 
 
 def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:
-    """Runs of one experiment that count, by session and round, oldest session first.
+    """Return the runs of one experiment that count, by session and round, oldest session first.
 
     Of the attempts of a run only the last counts. A run that failed does not count either when a
     later session ran its round again, since that is how a run is resumed.
@@ -139,46 +146,50 @@ def ending(
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
     statuses = [result.status for result in counted]
-    completed = sum(status.completed for status in statuses)
-    reasons = _reasons(counted)
+    reasons = tuple(dict.fromkeys(reason for result in counted for reason in result.reasons))
     if Status.INVALID in statuses:
         return StopReason(Status.INVALID, reasons)
-    wanted = max(rounds, len(counted))
-    if completed < wanted:
-        reasons = (*reasons, f"{completed} of {wanted} runs completed{_failures(statuses)}")
-    if 2 * completed < wanted:
-        failure = _commonest(statuses)
-        return StopReason(failure or stopped.status, reasons)
-    if completed == wanted and set(statuses) == {Status.OK}:
+    planned_runs = max(rounds, len(counted))
+    completed = sum(status.completed for status in statuses)
+    failures = Counter(status for status in statuses if not status.completed).most_common()
+    if completed < planned_runs:
+        listed = ", ".join(f"{status.value} {count}" for status, count in failures)
+        listed = f": {listed}" if listed else ""
+        reasons = (*reasons, f"{completed} of {planned_runs} runs completed{listed}")
+    if 2 * completed < planned_runs:
+        return StopReason(failures[0][0] if failures else stopped.status, reasons)
+    if completed == planned_runs and set(statuses) == {Status.OK}:
         return StopReason(Status.OK)
     return StopReason(Status.DEGRADED, reasons)
 
 
-def _reasons(counted: Sequence[Result]) -> tuple[str, ...]:
-    """Reasons of all runs, each once, in the order in which they came up."""
-    return tuple(dict.fromkeys(reason for result in counted for reason in result.reasons))
+def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
+    """Return what an experiment measured; `steps` is how many all runs of its table took."""
+    experiment = row.planned.experiment
+    peak, kind = peak_memory(list(row.completed.values()))
+    return ExperimentFigures(
+        experiment_id=experiment.id,
+        stack=experiment.stack.name,
+        sweep=experiment.sweep,
+        status=row.ending.status,
+        runs=len(row.completed),
+        tokens_per_second=row.tokens_per_second,
+        reasons=row.ending.reasons,
+        step_seconds=_step_seconds(row.speeds),
+        peak_memory_bytes=peak,
+        peak_memory_kind=kind,
+        loss=_loss_ends(row.speeds, steps),
+        differs=differs(experiment.stack),
+    )
 
 
-def _failures(statuses: Sequence[Status]) -> str:
-    """`: oom 2, killed 1`."""
-    counts = Counter(status.value for status in statuses if not status.completed)
-    listed = ", ".join(f"{status} {count}" for status, count in counts.most_common())
-    return f": {listed}" if listed else ""
-
-
-def _commonest(statuses: Sequence[Status]) -> Status | None:
-    """The commonest failure, the first of equals; None where the rounds were only cut short."""
-    counts = Counter(status for status in statuses if not status.completed)
-    return counts.most_common(1)[0][0] if counts else None
-
-
-def step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
-    """Quantiles of each run, then the median over runs: steps of runs are never pooled."""
+def _step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
+    """Return quantiles of each run, then medians over runs: steps of runs are never pooled."""
     if not speeds:
         return None
     p50, p90, p95, p99 = (
-        median(quantile(speed.step_seconds, share) for speed in speeds.values())
-        for share in (0.50, 0.90, 0.95, 0.99)
+        median(quantile(speed.step_seconds, fraction) for speed in speeds.values())
+        for fraction in (0.50, 0.90, 0.95, 0.99)
     )
     medians = [median(speed.step_seconds) for speed in speeds.values()]
     spread = stdev(medians) / fmean(medians) if len(medians) > 1 else None
@@ -186,7 +197,7 @@ def step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None
 
 
 def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
-    """The row, degraded where its first step did not have the baseline's gradients."""
+    """Return the row, degraded where its first step did not have the baseline's gradients."""
     reasons = gradient_reasons(base.completed, row.completed)
     if not reasons:
         return row
@@ -195,37 +206,14 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
 
 
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
-    """How many steps every completed run of these rows took, warm-up included."""
+    """Return how many steps every completed run of these rows took, warm-up included."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
     return min(counts, default=0)
 
 
-def loss_ends(speeds: Mapping[RoundKey, RunThroughput], steps: int) -> LossEnds | None:
-    """Loss of the first and of the last of `steps` steps, in the first completed run."""
+def _loss_ends(speeds: Mapping[RoundKey, RunThroughput], steps: int) -> LossEnds | None:
+    """Return the loss of the first and of the last of `steps` steps, in the first completed run."""
     first = next(iter(speeds.values()), None)
     if first is None:
         return None
     return LossEnds(first=first.losses[0], last=first.losses[steps - 1], last_step=steps - 1)
-
-
-def peak_memory(runs: Mapping[RoundKey, Result]) -> tuple[int | None, str | None]:
-    """Bytes of the rank that needed most, as a median over runs, and how they were measured."""
-    metrics = [_peak_metrics(run) for run in runs.values()]
-    known = [metric for run in metrics for metric in run]
-    if not known:
-        return None, None
-    kind = known[0].kind
-    peaks = [_peak([metric for metric in run if metric.kind == kind]) for run in metrics]
-    bytes_used = [peak for peak in peaks if peak is not None]
-    return (round(median(bytes_used)) if bytes_used else None), kind or None
-
-
-def _peak_metrics(run: Result) -> list[Metric]:
-    """The metric of every rank that reports it."""
-    return [m for rank in run.ranks for m in rank.metrics if m.figure == "peak_memory"]
-
-
-def _peak(metrics: Sequence[Metric]) -> float | None:
-    """The largest; unknown as soon as one is, since that may have been the largest."""
-    values = [metric.value for metric in metrics if metric.value is not None]
-    return max(values) if values and len(values) == len(metrics) else None

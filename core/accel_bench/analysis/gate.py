@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
-from accel_bench.analysis.checks.convergence import LossVerdict, LossWord, compare_losses
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.checks.convergence import LossComparison, LossWord, compare_losses
+from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS, paired_logs
-from accel_bench.analysis.wording import interval_text, label, percent, ratio
+from accel_bench.analysis.wording import interval_text, percent, ratio
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status
-from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
-"""What the gate says."""
+"""Outcomes of the gate."""
 
 EXIT_CODES: Mapping[Outcome, int] = {
     "passed": 0,
@@ -26,7 +25,7 @@ EXIT_CODES: Mapping[Outcome, int] = {
     "regression": 4,
     "inconclusive": 5,
 }
-"""What the program exits with."""
+"""Exit code of the program by outcome."""
 
 WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
 """Of several sweep points the worst outcome counts."""
@@ -39,7 +38,7 @@ class GatePoint(Frozen):
     """Values of the swept keys."""
 
     outcome: Outcome
-    """What the gate says."""
+    """Whether the stack passes."""
 
     reason: str
     """Why, in a sentence."""
@@ -93,20 +92,17 @@ class GatePoint(Frozen):
     """Wall-clock seconds of all runs of both."""
 
 
-class GateReport(Frozen):
+class GateReport(Document):
     """The document of `accel-bench gate`."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Version of this document's form."""
 
     scenario: str
     """Name of the scenario."""
 
     stack: str
-    """The stack that wants to pass."""
+    """The stack that is to pass."""
 
     against: str
-    """The stack that it is held against."""
+    """The stack that it is compared with."""
 
     floor: float
     """Relative slow-down that is allowed; 0.01 is 1 %."""
@@ -153,12 +149,13 @@ def judge_gate(
 def _judge_point(
     stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int
 ) -> GatePoint:
-    """Skipped and failed runs first, then the loss, then the speed."""
     loss = compare_losses(against.completed, stack.completed)
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
-    judged = judge_rounds(logs, floor, _looks(stack, against), points) if _enough(logs) else None
+    # Each session that added rounds is a look at them.
+    looks = len({session for session, _ in set(stack.speeds) & set(against.speeds)})
+    judged = judge_rounds(logs, floor, looks, points) if len(logs) >= MINIMUM_ROUNDS else None
     outcome, reason = _outcome(stack, against, loss, judged, floor)
-    needed = MINIMUM_ROUNDS if judged is None else judged.rounds_needed
+    needed = judged.rounds_needed if judged else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
     runs = [*stack.counted.values(), *against.counted.values()]
     stack = beside_baseline(stack, against)
@@ -169,15 +166,13 @@ def _judge_point(
         stack_id=stack.planned.experiment.id,
         against_id=against.planned.experiment.id,
         rounds=len(logs),
-        looks=_looks(stack, against),
+        looks=looks,
         ratio=log_interval(logs),
         slower_by=judged.slower_by if judged else None,
         slower_by_at_most=judged.at_most if judged else None,
         rounds_needed=needed,
         more_rounds=needed - len(logs) if needed else None,
-        loss_verdict=loss.verdict,
-        loss_difference=loss.largest_difference,
-        loss_reason=loss.reason,
+        **loss.model_dump(exclude={"loss_tolerance"}),
         status=stack.ending.status,
         against_status=against.ending.status,
         reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
@@ -188,21 +183,21 @@ def _judge_point(
 def _outcome(
     stack: ExperimentRuns,
     against: ExperimentRuns,
-    loss: LossVerdict,
+    loss: LossComparison,
     judged: Judgement | None,
     floor: float,
 ) -> tuple[Outcome, str]:
-    """What is said, and why."""
+    """Return the outcome and its reason: what was not run comes first, then the loss, the speed."""
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
         return "skipped", "; ".join(reasons)
     for side in (stack, against):
         if failure := _failure(side):
             return "failed", failure
-    if loss.verdict == "different":
-        return "regression", f"the loss of {_name(stack)} is different ({loss.reason})"
+    if loss.loss_verdict == "different":
+        return "regression", f"the loss of {stack.name} is different ({loss.loss_reason})"
     if judged is None:
-        rounds = len(set(stack.seconds_per_token) & set(against.seconds_per_token))
+        rounds = len(set(stack.speeds) & set(against.speeds))
         reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
         return "inconclusive", f"{reason} (--rounds {MINIMUM_ROUNDS})"
     return judged.outcome, _sentence(stack, against, loss, judged, floor)
@@ -211,23 +206,23 @@ def _outcome(
 def _sentence(
     stack: ExperimentRuns,
     against: ExperimentRuns,
-    loss: LossVerdict,
+    loss: LossComparison,
     judged: Judgement,
     floor: float,
 ) -> str:
-    """The speed in words."""
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
     speed = log_interval(logs)
     assert speed is not None
     times = (
         f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {len(logs)} rounds)"
     )
-    names = f"{_name(stack)} is slower than {_name(against)}"
+    names = f"{stack.name} is slower than {against.name}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
-        trained = loss.verdict if loss.verdict == "equivalent" else f"not tested ({loss.reason})"
+        tested = loss.loss_verdict == "equivalent"
+        trained = "equivalent" if tested else f"not tested ({loss.loss_reason})"
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "
@@ -239,30 +234,14 @@ def _sentence(
 
 
 def _failure(side: ExperimentRuns) -> str:
-    """Why a stack cannot be judged: one run that did not complete is enough. Empty if it can."""
+    """Return why a stack cannot be judged: one run that did not complete is enough. Else empty."""
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""
     status = failed[0].status if failed else side.ending.status
     why = "; ".join(failed[0].reasons if failed else side.ending.reasons)
-    return f"a run of {_name(side)} ended as {status.value}: {why}"
+    return f"a run of {side.name} ended as {status.value}: {why}"
 
 
 def _skipped(stack: ExperimentRuns, against: ExperimentRuns) -> bool:
     return bool(stack.planned.skipped or against.planned.skipped)
-
-
-def _looks(stack: ExperimentRuns, against: ExperimentRuns) -> int:
-    """Sessions that added rounds."""
-    return len(
-        {session for session, _ in set(stack.seconds_per_token) & set(against.seconds_per_token)}
-    )
-
-
-def _enough(logs: Sequence[float]) -> bool:
-    return len(logs) >= MINIMUM_ROUNDS
-
-
-def _name(side: ExperimentRuns) -> str:
-    experiment = side.planned.experiment
-    return label(experiment.stack.name, experiment.sweep)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field
-
-from accel_bench.analysis.checks.convergence import LossWord
+from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import Verdict
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
 SeedVerdict: TypeAlias = Literal["equivalent", "different", "inconclusive", "not tested"]
-"""What may be said about the loss at the end."""
+"""Verdicts on the loss at the end."""
+
+
+class Document(Frozen):
+    """What a command prints as JSON."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of the document's form."""
 
 
 class PlannedSummary(Frozen):
@@ -71,8 +76,8 @@ class LossEnds(Frozen):
     """Loss of that step; null when it was not finite."""
 
 
-class ExperimentSummary(Frozen):
-    """One row: an experiment over all its rounds. Null where there is no completed run, never 0."""
+class ExperimentRow(Frozen):
+    """An experiment in a document. Null where there is no completed run, never 0."""
 
     experiment_id: str
     """Identity of the experiment."""
@@ -86,17 +91,18 @@ class ExperimentSummary(Frozen):
     status: Status
     """How the experiment ended."""
 
-    reasons: tuple[str, ...]
-    """Why the status is not `ok`."""
-
     runs: int
     """Completed runs: those that the numbers come from."""
 
     tokens_per_second: Interval | None
     """Real tokens per second, global, with a 95 % interval over runs."""
 
-    ratio: Interval | None
-    """Speed-up over the baseline of the same sweep point, with a 95 % interval over rounds."""
+
+class ExperimentFigures(ExperimentRow):
+    """What one experiment measured over all its rounds, whatever it is compared with."""
+
+    reasons: tuple[str, ...]
+    """Why the status is not `ok`."""
 
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
@@ -104,26 +110,24 @@ class ExperimentSummary(Frozen):
     peak_memory_bytes: int | None
     """Largest of all ranks, per device; median over runs."""
 
+    peak_memory_kind: str | None
+    """How the peak was measured, in the words of the metric."""
+
     loss: LossEnds | None
     """Loss at both ends of the run."""
 
-    loss_verdict: LossWord
-    """Whether the loss curve is the baseline's."""
+    differs: str
+    """What the stack adds and changes, in one line."""
 
-    verdict: Verdict
-    """Whether the stack is faster than the baseline."""
+
+class ExperimentSummary(ExperimentFigures, Comparison, LossComparison):
+    """One row: an experiment, and its comparison with the baseline of the same sweep point."""
 
     tokens_per_second_per_device: float | None
     """Real tokens per second, per device."""
 
-    peak_memory_kind: str | None
-    """How the peak was measured, in the words of the metric."""
-
     memory: MemoryFigures | None = None
     """Every way in which memory was measured, with the rank that needed most, and its stages."""
-
-    differs: str
-    """What the stack changes, in one line."""
 
     devices_used: int | None
     """Distinct devices that ranks really used; on a CPU the number of ranks."""
@@ -152,27 +156,6 @@ class ExperimentSummary(Frozen):
     ratio_reason: str = ""
     """Why there is no ratio, where there is none."""
 
-    verdict_reason: str = ""
-    """Why the speed was not tested, where it was not."""
-
-    rounds: int = 0
-    """Rounds in which the stack and its baseline both completed."""
-
-    minimum_detectable_effect: float | None = None
-    """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
-
-    rounds_needed: int | None = None
-    """Rounds in all that would settle an open verdict; null if none is open, or it is hopeless."""
-
-    loss_difference: float | None = None
-    """Largest relative difference from the baseline's smoothed loss curve; 0.01 is 1 %."""
-
-    loss_tolerance: float | None = None
-    """What was allowed."""
-
-    loss_reason: str = ""
-    """Why the loss verdict is not `equivalent`, where it is not."""
-
 
 class MemoryChange(Frozen):
     """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
@@ -187,8 +170,8 @@ class MemoryChange(Frozen):
     """Upper end; null with one round."""
 
 
-class LadderFigure(Frozen):
-    """One stack held against its neighbour on the ladder: an estimate, not a verdict."""
+class LadderFigure(LossComparison):
+    """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
 
     stack: str | None
     """Name of the stack; null where the plan has none."""
@@ -207,18 +190,6 @@ class LadderFigure(Frozen):
 
     memory: MemoryChange | None = None
     """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
-
-    loss_verdict: LossWord = "not tested"
-    """Whether the loss curves of the two are the same."""
-
-    loss_difference: float | None = None
-    """Largest relative difference of the smoothed loss curves; 0.01 is 1 %."""
-
-    loss_tolerance: float | None = None
-    """What was allowed: the largest that a plugin of the stack with the item declares."""
-
-    loss_reason: str = ""
-    """Why the loss verdict is not `equivalent`, where it is not."""
 
 
 class LadderStep(Frozen):
@@ -244,7 +215,7 @@ class LadderStep(Frozen):
 
 
 class SeedEquivalence(Frozen):
-    """One stack's loss at the end against the baseline's, over seeds."""
+    """One stack's loss at the end against the baseline's, over seeds; relative differences."""
 
     stack: str
     """Name of the stack."""
@@ -259,7 +230,7 @@ class SeedEquivalence(Frozen):
     """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
 
     verdict: SeedVerdict
-    """What may be said."""
+    """Whether it is the baseline's."""
 
     difference: float | None = None
     """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
@@ -274,11 +245,8 @@ class SeedEquivalence(Frozen):
     """Relative difference that is allowed; null where nothing was compared."""
 
 
-class Summary(Frozen):
+class Summary(Document):
     """One scenario: every planned experiment, in the order of the plan."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Version of this document's form."""
 
     scenario: str
     """Name of the scenario."""
@@ -286,7 +254,7 @@ class Summary(Frozen):
     baseline: str
     """Stack that the others are compared with."""
 
-    experiments: tuple[ExperimentSummary, ...] = Field(default=())
+    experiments: tuple[ExperimentSummary, ...] = ()
     """Rows."""
 
     ladder: tuple[LadderStep, ...] = ()

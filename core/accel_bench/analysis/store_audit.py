@@ -4,43 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accel_bench.analysis.checks.audit import audit
-from accel_bench.documents.base import Frozen
+from accel_bench.analysis.checks.audit import Broken, audit
+from accel_bench.analysis.schema import Document
 from accel_bench.result import Result
-from accel_bench.scenario.experiment import SCHEMA_VERSION
 from accel_bench.store.database import Row, Store
 
 CHECKSUM = "checksum"
 """Name of the invariant that a corrupt row breaks."""
 
 
-class BrokenInvariant(Frozen):
-    """A row that breaks an invariant."""
+class BrokenInvariant(Broken):
+    """A row that breaks an invariant: a name of `analysis.checks.audit`, or `checksum`."""
 
     run_id: str
     """Unique name of the attempt."""
 
     experiment_id: str
-    """What was run."""
+    """Identity of the experiment."""
 
     session: str
-    """When it was run."""
+    """Session in which it ran."""
 
     stack: str
     """Name of the stack."""
 
-    invariant: str
-    """What does not hold: a name of `analysis.checks.audit`, or `checksum`."""
 
-    figures: str
-    """The figures that disagree."""
-
-
-class AuditReport(Frozen):
+class AuditReport(Document):
     """The document of `accel-bench audit`."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Version of this document's form."""
 
     rows: int
     """Stored rows, whatever became of them."""
@@ -64,15 +54,9 @@ def audit_store(store: Store) -> AuditReport:
 def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
     """Return broken invariants of a row; of a corrupt one only its own columns are known."""
     if row.corrupt:
-        found = [(CHECKSUM, "the row is corrupt: its content does not fit its checksum")]
+        figures = "the row is corrupt: its content does not fit its checksum"
+        found = [Broken(invariant=CHECKSUM, figures=figures)]
     else:
-        found = [(one.invariant, one.figures) for one in audit(result)] if result else []
-    for invariant, figures in found:
-        yield BrokenInvariant(
-            run_id=row.run_id,
-            experiment_id=row.experiment_id,
-            session=row.session,
-            stack=row.stack,
-            invariant=invariant,
-            figures=figures,
-        )
+        found = audit(result) if result else []
+    columns = row.model_dump(include={"run_id", "experiment_id", "session", "stack"})
+    yield from (BrokenInvariant(**dict(one), **columns) for one in found)

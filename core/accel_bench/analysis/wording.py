@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
+from accel_bench.scenario.models import Stack
 
 
 def percent(fraction: float) -> str:
@@ -28,6 +29,13 @@ def settings(values: Mapping[str, JsonValue]) -> str:
 def label(stack: str, sweep: Mapping[str, JsonValue]) -> str:
     """Return a stack's name, with the values of its sweep point where something is swept."""
     return f"{stack} ({settings(sweep)})" if sweep else stack
+
+
+def differs(stack: Stack) -> str:
+    """Return what a stack adds and changes: `name(option=value), key=value`."""
+    uses = [f"{use.use}({settings(use.options)})" if use.options else use.use for use in stack.uses]
+    changed = [settings(stack.settings)] if stack.settings else []
+    return ", ".join([*uses, *changed]) or "as the scenario says"
 
 
 def join_names(names: Sequence[str], most: int = 3) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.summary import differs
+from accel_bench.analysis.wording import differs
 from accel_bench.cli.output import print_report
 from accel_bench.cli.progress import duration
 from accel_bench.errors import NothingToRunError, StoreError

@@ -181,18 +181,19 @@ def _loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     if not set(trials.slots) <= SAME_WORK:
         return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
     found = compare_losses({("", 0): baseline}, {("", 0): result})
+    reason = found.loss_reason
     declared = trials.kind.loss_tolerance
     rule = "its loss_tolerance" if declared is not None else "it declares no loss_tolerance"
-    if found.verdict == "equivalent":
+    if found.loss_verdict == "equivalent":
         return proven(
             name,
-            f"differs by {found.largest_difference:.2g}, {found.tolerance:g} allowed ({rule})",
+            f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})",
         )
     if trials.other_work:
-        return unproven(name, f"the loss differs {found.reason}: acknowledged by other_work=True")
+        return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
     return violated(
         name,
-        f"the loss differs {found.reason} ({rule}); if that is by design, declare loss_tolerance, "
+        f"the loss differs {reason} ({rule}); if that is by design, declare loss_tolerance, "
         "or where it trains something else say check_plugin(..., other_work=True)",
     )
 

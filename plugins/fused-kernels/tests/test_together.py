@@ -35,7 +35,7 @@ def learn_alike(found: dict[str, Result], baseline: str) -> None:
         # A busy machine degrades a run, for reasons of its own.
         assert result.status.completed, (stack, result.reasons)
         compared = compare_losses({("", 0): found[baseline]}, {("", 0): result})
-        assert compared.verdict == "equivalent", (stack, compared)
+        assert compared.loss_verdict == "equivalent", (stack, compared)
 
 
 @pytest.mark.parametrize(

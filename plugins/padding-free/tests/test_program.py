@@ -26,7 +26,7 @@ def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding() -> No
         assert same.processed_tokens == same.real_tokens == other.real_tokens
         assert other.real_tokens < other.processed_tokens
     compared = compare_losses({("", 0): found["padded"]}, {("", 0): found["padding-free"]})
-    assert compared.verdict == "equivalent"
+    assert compared.loss_verdict == "equivalent"
 
 
 def test_the_program_runs_it_beside_the_padded_stack(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from accel_bench.analysis.checks.gradients import (
     gradient_norms,
     gradient_reasons,
 )
-from accel_bench.analysis.summary import PlannedSummary, summarize
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.summary import summarize
 from accel_bench.effective import EffectiveConfiguration, GradientFlow
 
 BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}

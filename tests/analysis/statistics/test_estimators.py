@@ -10,7 +10,6 @@ from accel_bench.analysis.statistics.estimators import (
     geometric_interval,
     holm,
     one_sided_p,
-    paired_log_ratio,
     quantile,
     t_quantile,
     t_tail,
@@ -53,10 +52,6 @@ def test_one_value_has_no_interval():
 
 def test_no_value_has_no_estimate():
     assert geometric_interval([]) is None
-
-
-def test_log_ratios_are_positive_where_the_stack_took_less_time():
-    assert paired_log_ratio([2.0, 1.0], [1.0, 1.0]) == [pytest.approx(math.log(2)), 0.0]
 
 
 def test_holm_multiplies_the_smallest_most_and_never_reverses_the_order():

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
-from accel_bench.analysis.schema import SeedEquivalence
+from accel_bench.analysis.schema import PlannedSummary, SeedEquivalence
 from accel_bench.analysis.statistics.seeds import judge_differences
-from accel_bench.analysis.summary import PlannedSummary, summarize
+from accel_bench.analysis.summary import summarize
 from accel_bench.result import Status
 
 STEPS = 8

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from accel_bench.analysis.statistics.verdict import Comparison, compare
+from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
 
 RUNS = 2000
 """Simulated comparisons; three standard deviations of a 1 % share are then 0.67 %."""
@@ -93,7 +93,7 @@ def test_a_noisy_machine_widens_what_counts_as_the_same():
 def test_four_rounds_get_no_verdict_but_the_ratio_and_what_is_missing():
     found = one(BASE[:4], [0.5] * 4)
     assert found.verdict == "not tested"
-    assert found.reason == "4 of the 5 rounds that a verdict needs; 1 missing"
+    assert found.verdict_reason == "4 of the 5 rounds that a verdict needs; 1 missing"
     assert found.ratio.median == pytest.approx(2.0, rel=1e-2)
     assert found.rounds_needed == 5
 
@@ -107,6 +107,10 @@ def test_one_pair_has_a_ratio_without_an_interval():
 def test_no_pair_has_no_ratio():
     found = one([], [0.5])
     assert (found.rounds, found.ratio, found.verdict) == (0, None, "not tested")
+
+
+def test_log_ratios_are_positive_where_the_stack_took_less_time():
+    assert paired_logs(runs([2.0, 1.0]), runs([1.0, 1.0])) == [pytest.approx(math.log(2)), 0.0]
 
 
 def test_only_runs_of_one_session_and_round_are_pairs():

@@ -1,11 +1,12 @@
-"""Did a stack train the same thing? Its loss curve held against the baseline's."""
+"""Did a stack train the same thing? Its loss curve compared with the baseline's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from statistics import fmean
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
@@ -15,7 +16,7 @@ from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario
 
 LossWord: TypeAlias = Literal["equivalent", "different", "not tested"]
-"""What may be said about a stack's loss."""
+"""Verdicts on a stack's loss."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
@@ -27,48 +28,41 @@ OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
 
 
-class LossVerdict(Frozen):
-    """A stack's loss curve against the baseline's."""
+class LossComparison(Frozen):
+    """A stack's loss curve against the baseline's, or that of B against that of A."""
 
-    verdict: LossWord
-    """What may be said."""
+    loss_verdict: LossWord = "not tested"
+    """Whether the two curves are the same."""
 
-    largest_difference: float | None = None
+    loss_difference: float | None = None
     """Largest relative difference of the smoothed curves, over steps and rounds; 0.01 is 1 %."""
 
-    tolerance: float | None = None
-    """What was allowed; null where nothing was compared."""
+    loss_tolerance: float | None = None
+    """What is allowed, by the plugins of the stack; null where nothing was compared."""
 
-    reason: str = ""
+    loss_reason: str = ""
     """Why the verdict is not `equivalent`."""
-
-
-class _Pair(NamedTuple):
-    """The same round of the baseline and of the stack."""
-
-    baseline: RunThroughput
-    stack: RunThroughput
 
 
 def compare_losses(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
-) -> LossVerdict:
-    """Compare the loss curves of completed runs with the same key; the worst pair counts."""
+) -> LossComparison:
+    """Compare the loss curves of completed runs with the same key; the worst round counts."""
     keys = sorted(set(baseline) & set(stack))
-    pairs = [pair for key in keys if (pair := _pair(baseline[key], stack[key]))]
+    speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
+    pairs = [(before, after) for before, after in speeds if before and after]
     if not pairs:
-        return LossVerdict(verdict="not tested", reason="no round in which both completed")
+        return LossComparison(loss_reason="no round in which both completed")
     tolerance = loss_tolerance(
         [stack[key].loss_tolerance for key in keys],
         baseline[keys[0]].experiment.scenario,
         stack[keys[0]].experiment.scenario,
     )
-    verdicts = [_compare_pair(pair, tolerance) for pair in pairs]
-    return max(verdicts, key=_severity)
+    return max((_compare_round(*pair, tolerance) for pair in pairs), key=_severity)
 
 
 def loss_tolerance(declared: Sequence[float | None], baseline: Scenario, stack: Scenario) -> float:
-    """The largest declared tolerance, else one for equal and one for different dtypes."""
+    """Return the largest declared tolerance, else one for equal and one for different dtypes."""
     given = [tolerance for tolerance in declared if tolerance is not None]
     if given:
         return max(given)
@@ -80,71 +74,62 @@ def loss_tolerance(declared: Sequence[float | None], baseline: Scenario, stack: 
 
 
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
-    """Largest relative difference of two smoothed curves of equal length; infinite against a 0."""
+    """Return the largest relative difference of two smoothed curves of equal length.
+
+    It is infinite against a 0.
+    """
     smooth = zip(smoothed(baseline), smoothed(stack), strict=True)
     return max(_relative(before, after) for before, after in smooth)
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """Centred moving mean of 5 steps; at the ends, of those steps of the 5 that there are."""
+    """Return the centred moving mean of 5 steps; at the ends, of those of the 5 that there are."""
     reach = SMOOTHING_STEPS // 2
     return [fmean(losses[max(0, i - reach) : i + reach + 1]) for i in range(len(losses))]
 
 
-def _pair(baseline: Result, stack: Result) -> _Pair | None:
-    """Both runs' numbers, or None where one did not complete or has none."""
-    if not (baseline.status.completed and stack.status.completed):
-        return None
-    before, after = run_throughput(baseline), run_throughput(stack)
-    return _Pair(before, after) if before and after else None
+def finite(losses: Sequence[float | None]) -> list[float]:
+    """Return the losses before the first one that is missing or not finite."""
+    return list(takewhile(math.isfinite, (math.nan if x is None else x for x in losses)))
 
 
-def _compare_pair(pair: _Pair, tolerance: float) -> LossVerdict:
+def _completed_throughput(run: Result) -> RunThroughput | None:
+    return run_throughput(run) if run.status.completed else None
+
+
+def _compare_round(
+    baseline: RunThroughput, stack: RunThroughput, tolerance: float
+) -> LossComparison:
     """Compare one round's curves over the steps that both took."""
-    steps = min(len(pair.baseline.losses), len(pair.stack.losses))
-    if pair.baseline.step_tokens[:steps] != pair.stack.step_tokens[:steps]:
-        return LossVerdict(verdict="not tested", reason="steps hold different numbers of tokens")
-    before, after = finite(pair.baseline.losses[:steps]), finite(pair.stack.losses[:steps])
+    steps = min(len(baseline.losses), len(stack.losses))
+    if baseline.step_tokens[:steps] != stack.step_tokens[:steps]:
+        return LossComparison(loss_reason="steps hold different numbers of tokens")
+    before, after = finite(baseline.losses[:steps]), finite(stack.losses[:steps])
     if len(before) < steps:
         reason = f"the baseline's loss of step {len(before)} is missing or not finite"
-        return LossVerdict(verdict="not tested", reason=reason)
-    if len(after) < steps:
-        reason = f"the loss of step {len(after)} is missing or not finite"
-        return LossVerdict(verdict="different", tolerance=tolerance, reason=reason)
-    return _against_tolerance(largest_difference(before, after), tolerance)
-
-
-def _against_tolerance(difference: float, tolerance: float) -> LossVerdict:
-    """Judge a difference of finite curves."""
-    if difference <= tolerance:
-        return LossVerdict(verdict="equivalent", largest_difference=difference, tolerance=tolerance)
-    return LossVerdict(
-        verdict="different",
-        largest_difference=difference if math.isfinite(difference) else None,
-        tolerance=tolerance,
-        reason=f"by up to {percent(difference)}, {percent(tolerance)} allowed",
+        return LossComparison(loss_reason=reason)
+    difference, reason = math.inf, f"the loss of step {len(after)} is missing or not finite"
+    if len(after) == steps:
+        difference = largest_difference(before, after)
+        reason = f"by up to {percent(difference)}, {percent(tolerance)} allowed"
+    equivalent = difference <= tolerance
+    return LossComparison(
+        loss_verdict="equivalent" if equivalent else "different",
+        loss_difference=difference if math.isfinite(difference) else None,
+        loss_tolerance=tolerance,
+        loss_reason="" if equivalent else reason,
     )
 
 
-def finite(losses: Sequence[float | None]) -> list[float]:
-    """The losses before the first one that is missing or not finite."""
-    found: list[float] = []
-    for loss in losses:
-        if loss is None or not math.isfinite(loss):
-            break
-        found.append(loss)
-    return found
-
-
 def _relative(before: float, after: float) -> float:
-    """Distance as a share of the baseline's value."""
+    """Return the distance as a fraction of the baseline's value."""
     if before == after:
         return 0.0
     return abs(after - before) / abs(before) if before else math.inf
 
 
-def _severity(verdict: LossVerdict) -> tuple[int, float]:
-    """Order verdicts from harmless to bad: one bad pair spoils the stack."""
+def _severity(found: LossComparison) -> tuple[int, float]:
+    """Order verdicts from harmless to bad: one bad round spoils the stack."""
     places: dict[LossWord, int] = {"equivalent": 0, "not tested": 1, "different": 2}
-    difference = verdict.largest_difference
-    return places[verdict.verdict], math.inf if difference is None else difference
+    difference = found.loss_difference
+    return places[found.loss_verdict], math.inf if difference is None else difference

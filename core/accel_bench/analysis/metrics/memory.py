@@ -160,6 +160,15 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
     return max(known, key=lambda one: (one[0], -one[1]))
 
 
+def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
+    """Return the bytes of the rank that needed most, a median over runs, and their kind."""
+    metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
+    kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
+    if kind is None:
+        return None, None
+    return _median(runs, "peak_memory", kind)[0], kind or None
+
+
 def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
     """All figures over the completed runs of an experiment; None without any run."""
     if not runs:

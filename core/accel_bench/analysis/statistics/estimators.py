@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import fmean, stdev
 
@@ -22,14 +22,20 @@ class Interval(Frozen):
     high: float | None
     """Upper end; null with fewer than two values."""
 
+    def mapped(self, function: Callable[[float], float]) -> Interval:
+        """Apply a monotonic function to the estimate and both ends."""
+        ends = [function(end) for end in (self.low, self.high) if end is not None]
+        low, high = min(ends, default=None), max(ends, default=None)
+        return Interval(median=function(self.median), low=low, high=high)
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the quantile at `share` (0 to 1), linear between order statistics.
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """Return the quantile at `fraction` (0 to 1), linear between order statistics.
 
     This is type 7 of Hyndman and Fan (1996), "Sample quantiles in statistical packages".
     """
     ordered = sorted(values)
-    place = share * (len(ordered) - 1)
+    place = fraction * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
@@ -41,28 +47,31 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
 
 
 def log_interval(logarithms: Sequence[float]) -> Interval | None:
-    """exp of the mean of logarithms and of its two-sided 95 % t interval; None without any."""
+    """Return exp of the mean of logarithms with its two-sided 95 % t interval; None without any."""
     if not logarithms:
         return None
-    mean = fmean(logarithms)
-    if len(logarithms) < 2:
-        return Interval(median=math.exp(mean), low=None, high=None)
-    half = t_quantile(len(logarithms) - 1, 0.975) * standard_error(logarithms)
-    return Interval(median=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+    half = t_bound(logarithms, 0.975) if len(logarithms) > 1 else None
+    return exp_interval(fmean(logarithms), half)
+
+
+def exp_interval(mean: float, half: float | None) -> Interval:
+    """Return exp of a mean of logarithms, and of its interval of that half width."""
+    low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
+    return Interval(median=math.exp(mean), low=low, high=high)
+
+
+def t_bound(values: Sequence[float], probability: float) -> float:
+    """Return the distance of a one-sided t bound from the mean of at least two values."""
+    return t_quantile(len(values) - 1, probability) * standard_error(values)
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Standard error of the mean of at least two values."""
+    """Return the standard error of the mean of at least two values."""
     return stdev(values) / math.sqrt(len(values))
 
 
-def paired_log_ratio(baseline: Sequence[float], stack: Sequence[float]) -> list[float]:
-    """log(baseline / stack) of each pair: positive where the stack took less time."""
-    return [math.log(before / after) for before, after in zip(baseline, stack, strict=True)]
-
-
 def one_sided_p(values: Sequence[float]) -> float:
-    """Probability of a mean at least this far from 0, to the side on which it lies, if it were 0.
+    """Return the probability of a mean at least this far from 0, on its side, if it were 0.
 
     At least two values. Values without any spread give 0, or 0.5 when they are all 0.
     """
@@ -87,14 +96,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @cache
 def t_quantile(degrees: float, probability: float) -> float:
-    """Quantile of Student's t distribution with that many degrees of freedom."""
+    """Return a quantile of Student's t distribution with that many degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
 
 
 def t_tail(degrees: int, statistic: float) -> float:
-    """Probability that Student's t exceeds a statistic."""
+    """Return the probability that Student's t exceeds a statistic."""
     from scipy.special import stdtr
 
     return float(stdtr(degrees, -statistic))

@@ -12,8 +12,7 @@ from accel_bench.analysis.statistics.estimators import (
     holm,
     log_interval,
     one_sided_p,
-    paired_log_ratio,
-    standard_error,
+    t_bound,
     t_quantile,
 )
 from accel_bench.documents.base import Frozen
@@ -41,18 +40,21 @@ SAME_WITHIN = 0.02
 
 
 class Comparison(Frozen):
-    """One stack held against the baseline."""
+    """The speed of a stack over that of its baseline, or of B over that of A."""
 
-    rounds: int
+    rounds: int = 0
     """Rounds in which both completed."""
 
-    ratio: Interval | None
-    """Speed-up: the baseline's seconds per token over the stack's; null without a round."""
+    ratio: Interval | None = None
+    """Speed-up, with a 95 % interval over rounds; null without a round.
 
-    verdict: Verdict
+    Where `compare` has runs of different sessions alone, Welch's interval of unpaired runs.
+    """
+
+    verdict: Verdict = "not tested"
     """What may be said."""
 
-    reason: str = ""
+    verdict_reason: str = ""
     """Why there is no verdict, where there is none."""
 
     minimum_detectable_effect: float | None = None
@@ -79,82 +81,70 @@ def compare(
     p_values = holm([one_sided_p(logs[name]) for name in tested])
     chances = dict(zip(tested, p_values, strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
+    rule = _Rule(len(tested), margin, floor)
     return {
-        name: _judge(logs[name], chances[name], _Rule(len(tested), margin, floor))
-        if name in chances
-        else _too_few(logs[name])
-        for name in stacks
+        name: _judge(own, chances[name], rule) if name in chances else _too_few(own)
+        for name, own in logs.items()
     }
 
 
 def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, float]) -> list[float]:
-    """log(baseline / stack) of every pair, in order of the keys."""
-    keys = sorted(set(baseline) & set(runs))
-    return paired_log_ratio([baseline[key] for key in keys], [runs[key] for key in keys])
+    """Return log(baseline / stack) of every shared round: positive where the stack took less."""
+    return [math.log(baseline[key] / runs[key]) for key in sorted(set(baseline) & set(runs))]
 
 
 def _too_few(logs: Sequence[float]) -> Comparison:
-    """Give the ratio without a verdict, and say how many rounds are missing."""
     few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
     return Comparison(
         rounds=len(logs),
         ratio=log_interval(logs),
-        verdict="not tested",
-        reason=f"{few}; {MINIMUM_ROUNDS - len(logs)} missing",
+        verdict_reason=f"{few}; {MINIMUM_ROUNDS - len(logs)} missing",
         rounds_needed=MINIMUM_ROUNDS,
     )
 
 
 class _Rule(NamedTuple):
-    """What one comparison is judged by."""
+    """What stacks that are compared together are judged by."""
 
     compared: int
-    """Stacks that are looked at together."""
-
     margin: float
     """What `same` allows, as a log-ratio."""
 
     floor: float
-    """Relative effects up to this are not worth a verdict."""
+
+    @property
+    def probability(self) -> float:
+        """That of the bound at Holm's strictest level."""
+        return 1 - ONE_SIDED_ALPHA / self.compared
 
 
 def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
     """Apply the rule; `chance` is the adjusted p-value."""
     verdict = _verdict(logs, chance, rule)
-    is_open = verdict == "inconclusive"
     return Comparison(
         rounds=len(logs),
         ratio=log_interval(logs),
         verdict=verdict,
-        minimum_detectable_effect=_visible_effect(logs, rule),
-        rounds_needed=_rounds_needed(logs, rule) if is_open else None,
+        minimum_detectable_effect=max(math.expm1(t_bound(logs, rule.probability)), rule.floor),
+        rounds_needed=_rounds_needed(logs, rule) if verdict == "inconclusive" else None,
     )
 
 
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Verdict:
-    """Different if it is sure and large enough, the same if it surely lies near 1, else open."""
+    """Return whether it is surely and clearly different, surely the same, or open."""
     mean = fmean(logs)
     if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
         return "faster" if mean > 0 else "slower"
-    half = t_quantile(len(logs) - 1, 0.975) * standard_error(logs)
-    return "same" if abs(mean) + half <= rule.margin else "inconclusive"
-
-
-def _visible_effect(logs: Sequence[float], rule: _Rule) -> float:
-    """Smallest relative effect beyond both the bound, at Holm's strictest level, and the floor."""
-    share = 1 - ONE_SIDED_ALPHA / rule.compared
-    bound = t_quantile(len(logs) - 1, share) * standard_error(logs)
-    return max(math.expm1(bound), rule.floor)
+    return "same" if abs(mean) + t_bound(logs, 0.975) <= rule.margin else "inconclusive"
 
 
 def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
-    """The smallest count at which the same mean and spread would give a verdict."""
+    """Return the smallest count at which the same mean and spread would give a verdict."""
     mean, spread = abs(fmean(logs)), stdev(logs)
     for count in range(len(logs) + 1, MAXIMUM_ROUNDS + 1):
         error = spread / math.sqrt(count)
-        bound = t_quantile(count - 1, 1 - ONE_SIDED_ALPHA / rule.compared) * error
-        if mean > max(bound, math.log1p(rule.floor)):
-            return count
-        if mean + t_quantile(count - 1, 0.975) * error <= rule.margin:
+        different = t_quantile(count - 1, rule.probability) * error
+        same = t_quantile(count - 1, 0.975) * error
+        if mean > max(different, math.log1p(rule.floor)) or mean + same <= rule.margin:
             return count
     return None
