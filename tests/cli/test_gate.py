@@ -15,7 +15,7 @@ from cli.program import Done, call
 from fault_plugins.active import faulty_installed
 from fault_plugins.distribution import install_doctored
 
-from accel_bench.cli.gate_request import parse_share
+from accel_bench.cli.gate_request import parse_fraction
 from accel_bench.errors import ScenarioError
 from accel_bench.store.database import open_store
 
@@ -208,9 +208,9 @@ def test_what_cannot_be_gated_is_refused_before_anything_runs(
     assert not Path("accel_bench_results").exists()
 
 
-def test_a_floor_is_a_share() -> None:
-    assert parse_share("1%", "--floor") == parse_share(" 1 % ", "--floor") == 0.01
-    assert parse_share("0.025", "--floor") == 0.025
+def test_a_floor_is_a_fraction() -> None:
+    assert parse_fraction("1%", "--floor") == parse_fraction(" 1 % ", "--floor") == 0.01
+    assert parse_fraction("0.025", "--floor") == 0.025
     for text in ("0", "100%", "-1%", "one", "1%%", "nan", ""):
         with pytest.raises(ScenarioError):
-            parse_share(text, "--floor")
+            parse_fraction(text, "--floor")

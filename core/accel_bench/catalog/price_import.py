@@ -6,6 +6,8 @@ import csv
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping
+from datetime import date as Date
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +48,35 @@ class Catalog(NamedTuple):
 
     left_out: dict[str, int]
     """Rows that are no price of a machine with accelerators, counted by the reason."""
+
+
+def origin_of(file: Path, provider: str | None, source: str | None, date: str | None) -> Origin:
+    """Return the given facts, else what the file's name and time say. Raises PriceError.
+
+    Both aws.csv and aws/vms.csv are of the provider `aws`.
+    """
+    folder, stem = file.resolve().parent.name, file.resolve().stem
+    named = (folder if stem in ("vms", "instances") else stem) or stem
+    day = _changed(file) if date is None else _day(date)
+    return Origin(provider or named, source or f"imported from {file.name}", day.isoformat())
+
+
+def _changed(file: Path) -> Date:
+    try:
+        changed = file.stat().st_mtime
+    except (OSError, ValueError) as error:
+        raise PriceError(f"{str(file)!r} cannot be read: {error}") from error
+    return min(datetime.fromtimestamp(changed, timezone.utc).date(), Date.today())
+
+
+def _day(text: str) -> Date:
+    try:
+        day = Date.fromisoformat(text)
+    except ValueError:
+        raise PriceError(f"--date {text!r} is no day in the form YYYY-MM-DD") from None
+    if day > Date.today():
+        raise PriceError(f"--date {text} is in the future")
+    return day
 
 
 def read_catalog(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydantic import Field, field_validator
 
 from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.documents.files import write_atomically
 from accel_bench.documents.load import load_file, load_yaml
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
@@ -200,6 +201,24 @@ def find_price(
     wanted = " ".join(filter(None, (provider, region)))
     problem = f"none of them in {wanted}" if not fitting else "choose with --region or --provider"
     raise PriceError(f"{instance!r} has {len(named)} prices ({places}); {problem}")
+
+
+def add_to_user_table(prices: Iterable[Price]) -> Path:
+    """Add rows to the user's table, keep the version before as `.bak`, and return the file.
+
+    The file is the old one or the new one at any moment. Raises PriceError, StoreUnavailableError.
+    """
+    target = user_table_path().resolve()
+    old = read_table_text(target)
+    text = table_text(merge(user_prices(target), prices), leading_comments(old))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PriceError(f"{target.parent} cannot be made: {error.strerror}") from error
+    if old:
+        write_atomically(target.with_name(f"{target.name}.bak"), old)
+    write_atomically(target, text)
+    return target
 
 
 def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:

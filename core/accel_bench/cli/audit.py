@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from accel_bench.cli import options
+from accel_bench.cli.output import Format, print_report
 
 COLUMNS = "run_id experiment_id stack invariant figures"
 """Columns of the table; the JSON document has more."""
@@ -15,10 +18,8 @@ def audit(
     results: Annotated[
         Path,
         typer.Argument(envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."),
-    ] = Path("accel_bench_results"),
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="How to print.")
-    ] = "table",
+    ] = options.DEFAULT_RESULTS,
+    output: Format = "table",
 ) -> None:
     """Check invariants in every stored row and list those that are broken.
 
@@ -27,7 +28,6 @@ def audit(
     asked, and every row's checksum. Exits with 1 when anything is broken.
     """
     from accel_bench.analysis.store_audit import audit_store
-    from accel_bench.cli.output import print_report
     from accel_bench.report.table import Report, Section, Table, paths
     from accel_bench.store.database import open_store
 

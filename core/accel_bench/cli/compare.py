@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from accel_bench.cli import options
+from accel_bench.cli.output import AnyFormat, print_report
 
 WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a run's id."
 
@@ -20,9 +21,7 @@ def compare(
     results_b: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
     ] = None,
-    output: Annotated[
-        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
-    ] = "table",
+    output: AnyFormat = "table",
 ) -> None:
     """Compare stored results: B against A, with everything that differs between them.
 
@@ -33,7 +32,6 @@ def compare(
     A bare stack's name means the newest run of the program that measured both.
     """
     from accel_bench.analysis.compare import compare_stored
-    from accel_bench.cli.output import print_report
     from accel_bench.report.views.compare import compare_report
     from accel_bench.store.database import open_store
     from accel_bench.store.selection import select_pairs

@@ -16,12 +16,12 @@ class GateOptions(MeasureOptions):
     """What the user asks `gate` for."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
-    stack: Annotated[str, typer.Option(help="The stack that wants to pass.")]
+    stack: Annotated[str, typer.Option(help="The stack that is to pass.")]
     against: Annotated[
         str | None, typer.Option(help="The stack to compare it with; else the baseline.")
     ] = None
     floor: Annotated[
-        str, typer.Option(metavar="SHARE", help="Slow-down that is allowed: 1% or 0.01.")
+        str, typer.Option(metavar="FRACTION", help="Slow-down that is allowed: 1% or 0.01.")
     ] = "1%"
     rounds: Annotated[
         int | None,
@@ -51,6 +51,6 @@ def gate(options: GateOptions) -> int:
     spends its fraction of the error rates, so that looking often raises no more false alarms: at
     most 0.5 %.
     """
-    from accel_bench.cli.gate_request import GateRequest
+    from accel_bench.cli.gate_request import run_gate
 
-    return GateRequest(options).execute()
+    return run_gate(options)

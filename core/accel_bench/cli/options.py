@@ -1,4 +1,4 @@
-"""The options of `run` and `gate`: one model, whose fields typer shows as parameters."""
+"""Models of options, whose fields typer shows as parameters, and what commands share of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from accel_bench.cli.output import AnyFormat
 from accel_bench.errors import ScenarioError
 
 DEFAULT_RESULTS = Path("accel_bench_results")
@@ -60,22 +61,25 @@ class MeasureOptions:
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
     ] = False
-    output: Annotated[
-        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
-    ] = "table"
+    output: AnyFormat = "table"
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
     repeats: Annotated[str | None, former_option("--repeats", "--rounds")] = None
 
 
-OptionsT = TypeVar("OptionsT", bound=MeasureOptions)
+OptionsT = TypeVar("OptionsT")
 
 
-def takes(model: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callable[..., None]]:
-    """Make a typer command of a function that takes a model of options and returns an exit code."""
+def takes(
+    model: type[OptionsT],
+) -> Callable[[Callable[[OptionsT], int | None]], Callable[..., None]]:
+    """Make a typer command of a function that takes a model of options.
 
-    def decorate(function: Callable[[OptionsT], int]) -> Callable[..., None]:
+    The function returns the exit code; None is 0.
+    """
+
+    def decorate(function: Callable[[OptionsT], int | None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            raise typer.Exit(function(model(**values)))
+            raise typer.Exit(function(model(**values)) or 0)
 
         command.__doc__ = function.__doc__
         command.__dict__["__signature__"] = _signature(model)
@@ -85,7 +89,7 @@ def takes(model: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callab
 
 
 def _signature(model: type[Any]) -> inspect.Signature:
-    """The fields as keyword parameters, the model's own before those that it inherits."""
+    """Return the fields as keyword parameters, the model's own before those that it inherits."""
     hints = get_type_hints(model, include_extras=True)
     own = inspect.get_annotations(model)
     given = inspect.signature(model).parameters.values()

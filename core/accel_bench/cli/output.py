@@ -12,10 +12,13 @@ from accel_bench.report.table import Report, Section, keyed, listed
 Format = Annotated[
     Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
 ]
+AnyFormat = Annotated[
+    Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
+]
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in the wanted format."""
+    """Print a report in a format."""
     from accel_bench.report.formats import render_report
 
     typer.echo(render_report(report, form).rstrip("\n"))
@@ -32,6 +35,6 @@ def print_table(columns: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print a list of objects in the wanted format."""
+    """Print a list of objects in a format."""
     document = [{column: row[column] for column in columns} for row in rows]
     print_report(Report([Section(tables=[keyed(columns, rows)])], document), output)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
-from accel_bench.runner.session import Reporter, Session, new_id
+from accel_bench.runner.session import Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.store.database import Store, open_store
 
@@ -34,74 +33,66 @@ LOG_LINES = 15
 """Lines of a failed run's log that stand under the table."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """One `accel-bench run`, as its options ask for it."""
+def run_scenarios(options: RunOptions) -> int:
+    """Plan everything before anything starts, run it, and print the comparison.
 
-    options: RunOptions
+    Returns the exit code.
+    """
+    machine = read_machine()
+    request = plan_request(
+        options,
+        {"measure.rounds": options.rounds},
+        only=tuple(options.only or ()),
+        seeds=options.seeds or 0,
+        no_baseline=options.no_baseline,
+    )
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts(options.files or ["quickstart"])
+        plans = [make_plan(draft, machine, request) for draft in drafts]
+    nothing_runs = not any(plan.runnable for plan in plans)
+    if options.dry_run:
+        print_plan(plans, options.results, options.output)
+    elif nothing_runs:
+        _print([_summary(plan, []) for plan in plans], options)
+    if nothing_runs:
+        raise NothingToRunError(plans[0].nothing)
+    return 0 if options.dry_run else _run(plans, machine, options)
 
-    def execute(self) -> int:
-        """Plan everything before anything starts, run it, print the comparison; return the exit
-        code."""
-        options = self.options
-        machine = read_machine()
-        request = plan_request(
-            options,
-            {"measure.rounds": options.rounds},
-            only=tuple(options.only or ()),
-            seeds=options.seeds or 0,
-            no_baseline=options.no_baseline,
-        )
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            drafts = find_drafts(options.files or ["quickstart"])
-            plans = [make_plan(draft, machine, request) for draft in drafts]
-        nothing_runs = not any(plan.runnable for plan in plans)
-        if options.dry_run:
-            print_plan(plans, options.results, options.output)
-        elif nothing_runs:
-            self._print([_summary(plan, []) for plan in plans])
-        if nothing_runs:
-            raise NothingToRunError(plans[0].nothing)
-        return 0 if options.dry_run else self._run(plans, machine)
 
-    def _run(self, plans: list[Plan], machine: Machine) -> int:
-        """Run the plans, print the comparison, and return the exit code."""
-        for plan in plans:
-            if plan.nothing:
-                typer.echo(f"not run: {plan.nothing}", err=True)
-        with open_store(self.options.results, write=True) as store:
-            reporter = make_reporter(self.options.quiet)
-            new_session = session_maker(self.options, store, machine, reporter)
-            sessions = [new_session() for _ in plans]
-            stopped = BY_THE_USER
-            try:
-                with redirect_stdout(sys.stderr):
-                    for session, plan in zip(sessions, plans, strict=True):
-                        session.run_plan(plan)
-            except StoreError as error:
-                stopped = StopReason(Status.INFRA_ERROR, (str(error),))
-                raise
-            finally:
-                reporter.close()
-                pairs = zip(sessions, plans, strict=True)
-                summaries = [
-                    _summary(plan, session.results(plan), stopped) for session, plan in pairs
-                ]
-                self._print(summaries)
-                if self.options.output == "table":
-                    print_failures(store, sessions)
-                    listing = f"accel-bench results list --results {self.options.results}"
-                    typer.echo(f"\nResults: {store.folder} ({listing})")
-        return exit_code(summaries)
+def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
+    """Run the plans, print the comparison, and return the exit code."""
+    for plan in plans:
+        if plan.nothing:
+            typer.echo(f"not run: {plan.nothing}", err=True)
+    sessions: list[Session] = []
+    stopped = BY_THE_USER
+    with open_store(options.results, write=True) as store:
+        try:
+            with new_sessions(options, store, machine) as new_session:
+                sessions += [new_session() for _ in plans]
+                for session, plan in zip(sessions, plans, strict=True):
+                    session.run_plan(plan)
+        except StoreError as error:
+            stopped = StopReason(Status.INFRA_ERROR, (str(error),))
+            raise
+        finally:
+            both = zip(sessions, plans, strict=True)
+            summaries = [_summary(plan, session.results(plan), stopped) for session, plan in both]
+            _print(summaries, options)
+            if options.output == "table":
+                print_failures(store, sessions)
+                listing = f"accel-bench results list --results {options.results}"
+                typer.echo(f"\nResults: {store.folder} ({listing})")
+    return exit_code(summaries)
 
-    def _print(self, summaries: Sequence[Summary]) -> None:
-        text = render(summaries, self.options.output, self.options.verbose)
-        typer.echo(text.rstrip("\n"))
+
+def _print(summaries: Sequence[Summary], options: RunOptions) -> None:
+    typer.echo(render(summaries, options.output, options.verbose).rstrip("\n"))
 
 
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return what the planner is asked for; `short` are values of dotted keys that have options of
-    their own, and `command` what one command alone asks for."""
+    """Return the request to the planner; `short` are values of dotted keys that have options of
+    their own, and `command` is what one command alone requests."""
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,
@@ -117,26 +108,31 @@ def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: A
     )
 
 
-def session_maker(
-    options: MeasureOptions, store: Store, machine: Machine, reporter: Reporter
-) -> Callable[..., Session]:
-    """Return what makes the sessions of one command: they share their id but for a number."""
+@contextmanager
+def new_sessions(
+    options: MeasureOptions, store: Store, machine: Machine
+) -> Iterator[Callable[..., Session]]:
+    """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
+
+    The sessions share their id but for a number.
+    """
     first, numbers = new_id(), count(1)
+    with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
 
-    def make(**settings: Any) -> Session:
-        number = next(numbers)
-        return Session(
-            store,
-            machine,
-            reporter,
-            retries=options.retries,
-            resume=options.resume,
-            command=tuple(sys.argv),
-            id=first if number == 1 else f"{first}.{number}",
-            **settings,
-        )
+        def new_session(**settings: Any) -> Session:
+            number = next(numbers)
+            return Session(
+                store,
+                machine,
+                reporter,
+                retries=options.retries,
+                resume=options.resume,
+                command=tuple(sys.argv),
+                id=first if number == 1 else f"{first}.{number}",
+                **settings,
+            )
 
-    return make
+        yield new_session
 
 
 def find_drafts(files: Sequence[str]) -> list[Draft]:
@@ -176,17 +172,16 @@ def _drafts_of(file: str) -> list[Draft]:
 
 
 def _suite(folder: Path) -> list[Draft]:
-    """Return the scenarios of a folder that are not slow."""
+    """Return the scenarios of a folder, without slow ones and named stacks."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".toml"))
-    drafts = [draft for path in paths if _is_wanted(draft := read_draft(path))]
+    drafts = [
+        draft
+        for draft in map(read_draft, paths)
+        if draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
+    ]
     if not drafts:
         raise ScenarioError(f"{folder} holds no scenario that is not slow")
     return drafts
-
-
-def _is_wanted(draft: Draft) -> bool:
-    """Return whether a suite runs it: not when slow, nor a named stack beside scenarios."""
-    return draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
 
 
 def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:

@@ -40,6 +40,6 @@ def run(options: RunOptions) -> int:
     Without a file it runs the shipped quickstart. The baseline always runs too, unless
     --no-baseline.
     """
-    from accel_bench.cli.request import Request
+    from accel_bench.cli.request import run_scenarios
 
-    return Request(options).execute()
+    return run_scenarios(options)
