@@ -133,7 +133,8 @@ def test_an_unknown_id_is_answered_with_the_nearest_one(folder: Path) -> None:
 
 def test_reading_a_folder_without_results_names_the_command_that_makes_some(folder: Path) -> None:
     with pytest.raises(StoreError, match="accel-bench run"):
-        open_store(folder, write=False)
+        with open_store(folder, write=False):
+            pass
     assert not folder.exists()
 
 
@@ -167,20 +168,23 @@ def test_a_database_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> N
     folder.mkdir()
     (folder / "results.sqlite").symlink_to(tmp_path / "elsewhere.sqlite")
     with pytest.raises(StoreError, match="symbolic link"):
-        open_store(folder, write=True)
+        with open_store(folder, write=True):
+            pass
     assert not (tmp_path / "elsewhere.sqlite").exists()
 
 
 @pytest.mark.parametrize("name", ["a\0b", "n" * 300])
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreError):
-        open_store(tmp_path / name, write=True)
+        with open_store(tmp_path / name, write=True):
+            pass
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("mine")
     with pytest.raises(StoreError):
-        open_store(tmp_path / "results", write=True)
+        with open_store(tmp_path / "results", write=True):
+            pass
     assert (tmp_path / "results").read_text() == "mine"
 
 

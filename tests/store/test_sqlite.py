@@ -64,7 +64,8 @@ def test_a_broken_file_is_left_alone_by_readers_with_the_reason(
     broken = BREAKAGES[breakage](database.read_bytes())
     database.write_bytes(broken)
     with pytest.raises(StoreError, match=r"cannot be read as a results database.*left as it is"):
-        open_store(folder, write=False)
+        with open_store(folder, write=False):
+            pass
     assert database.read_bytes() == broken
     assert names(folder) == ["results.sqlite"]
 
@@ -77,7 +78,8 @@ def test_a_broken_file_is_set_aside_by_a_writer_and_the_next_run_starts_anew(
     broken = BREAKAGES[breakage](database.read_bytes())
     database.write_bytes(broken)
     with pytest.raises(StoreError, match="run again to start a new one") as caught:
-        open_store(folder, write=True)
+        with open_store(folder, write=True):
+            pass
     (kept,) = folder.iterdir()
     assert kept.name.startswith("results.sqlite.broken-2")
     assert kept.name in str(caught.value)
@@ -91,7 +93,8 @@ def test_each_broken_file_is_kept_under_its_own_name_with_its_log(folder: Path) 
         (folder / "results.sqlite").write_bytes(b"broken %d" % number * 100)
         (folder / "results.sqlite-wal").write_bytes(b"log %d" % number)
         with pytest.raises(StoreError, match="run again"):
-            open_store(folder, write=True)
+            with open_store(folder, write=True):
+                pass
     kept = [path for path in folder.iterdir() if ".broken-" in path.name]
     databases = {path.read_bytes() for path in kept if not path.name.endswith(("-wal", "-shm"))}
     assert databases == {b"broken %d" % number * 100 for number in range(3)}
@@ -102,14 +105,16 @@ def test_an_emptied_database_beside_its_log_is_not_taken_for_a_new_one(folder: P
     (folder / "results.sqlite").write_bytes(b"")
     (folder / "results.sqlite-wal").write_bytes(b"committed rows")
     with pytest.raises(StoreError, match="is empty, but its write-ahead log is not"):
-        open_store(folder, write=True)
+        with open_store(folder, write=True):
+            pass
     assert {path.read_bytes() for path in folder.iterdir()} == {b"", b"committed rows"}
 
 
 def test_an_empty_file_is_a_store_that_was_not_begun(folder: Path) -> None:
     (folder / "results.sqlite").write_bytes(b"")
     with pytest.raises(StoreError, match="accel-bench run"):
-        open_store(folder, write=False)
+        with open_store(folder, write=False):
+            pass
     fill(folder)
     assert_ten_runs(folder)
 
@@ -124,7 +129,8 @@ def test_another_schema_is_refused_untouched_with_the_way_out(
         connection.execute(f"UPDATE meta SET schema_version = {version}, written_by = '7.5.0'")
     before = database.read_bytes()
     with pytest.raises(StoreError, match=rf"schema version {version}.*7\.5\.0") as caught:
-        open_store(folder, write=write)
+        with open_store(folder, write=write):
+            pass
     assert "nothing was changed" in str(caught.value)
     assert way_out in str(caught.value)
     assert database.read_bytes() == before
@@ -138,7 +144,8 @@ def test_a_database_of_another_program_is_refused_untouched(tmp_path: Path, writ
         connection.execute("CREATE TABLE recipes (name TEXT)")
     before = database.read_bytes()
     with pytest.raises(StoreError, match="another program"):
-        open_store(tmp_path, write=write)
+        with open_store(tmp_path, write=write):
+            pass
     assert database.read_bytes() == before
 
 
@@ -152,7 +159,8 @@ def test_another_writer_is_waited_for_and_then_named(folder: Path) -> None:
                 store.add(make_result("late"))
             assert_ten_runs(folder)
             with pytest.raises(StoreUnavailableError, match="locked by another process"):
-                open_store(folder, write=True, timeout_seconds=0.1)
+                with open_store(folder, write=True, timeout_seconds=0.1):
+                    pass
         store.add(make_result("late"))
         assert caught.value.exit_code == 1
         assert store.find("late")[0].run_id == "late"
@@ -200,13 +208,13 @@ def run_child(script: str, folder: Path) -> str:
 
 def test_a_file_size_limit_of_the_system_is_said_and_committed_rows_stay(folder: Path) -> None:
     printed = run_child(
-        "store = open_store(folder, write=True)\n"
-        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))\n"
-        "try:\n"
-        "    store.add(make_result('too-much', log_tail='x' * 100_000))\n"
-        "except Exception as error:\n"
-        "    print(type(error).__name__, error.exit_code, error)\n",
+        "with open_store(folder, write=True) as store:\n"
+        "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))\n"
+        "    try:\n"
+        "        store.add(make_result('too-much', log_tail='x' * 100_000))\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error.exit_code, error)\n",
         folder,
     )
     assert printed.startswith("StoreUnavailableError 1")
@@ -229,12 +237,14 @@ def read_only_folder() -> Iterator[Path]:
 
 def test_a_read_only_folder_can_be_read_and_refuses_writers(read_only_folder: Path) -> None:
     printed = run_child(
-        "open_store(folder, write=False).close()\n"
+        "with open_store(folder, write=False):\n"
+        "    pass\n"
         f"os.geteuid() or os.setuid({NOBODY})\n"
         "with open_store(folder, write=False) as store:\n"
         "    print(len(store.results()))\n"
         "try:\n"
-        "    open_store(folder, write=True)\n"
+        "    with open_store(folder, write=True):\n"
+        "        pass\n"
         "except Exception as error:\n"
         "    print(type(error).__name__, error.exit_code, error)\n",
         read_only_folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -88,7 +89,7 @@ def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any
 
 def _listed(row: Row, result: Result | None) -> Cells:
     """Return a listing's row with its speed, where there is one, and its audited status."""
-    cells = {**row.model_dump(include=set(LIST_COLUMNS)), "tokens_per_second": None}
+    cells = {**asdict(row), "tokens_per_second": None}
     if result is not None and not row.corrupt:
         speed = run_throughput(result)
         cells["tokens_per_second"] = speed.tokens_per_second if speed else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_, select
-from typing_extensions import Self
 
 from accel_bench._version import __version__
 from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
@@ -29,6 +28,7 @@ from accel_bench.store.records import (
 )
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
+    IDS,
     META,
     METADATA,
     RUNS,
@@ -46,7 +46,7 @@ ROWS_AT_ONCE = 100
 
 
 class Store:
-    """An open results folder, made by `open_store`; a context manager. Methods raise StoreError."""
+    """An open results folder, from `open_store`. Methods raise StoreError."""
 
     def __init__(self, folder: Path, engine: Engine) -> None:
         self.folder = folder
@@ -54,21 +54,6 @@ class Store:
         self._path = folder / sqlite.FILE_NAME
         self._engine = engine
         self._writing = sqlite.writing(engine)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""
@@ -125,10 +110,9 @@ class Store:
 
     def find(self, prefix: str) -> list[Result]:
         """Return the results whose run, experiment or session id is or begins with `prefix`."""
-        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
-        found = list(self._runs(or_(*(name == prefix for name in names))))
+        found = list(self._runs(or_(*(name == prefix for name in IDS))))
         if not found and prefix:
-            begins = (func.substr(name, 1, len(prefix)) == prefix for name in names)
+            begins = (func.substr(name, 1, len(prefix)) == prefix for name in IDS)
             found = list(self._runs(or_(*begins)))
         if not found:
             raise StoreError(self._unknown(prefix))
@@ -167,7 +151,6 @@ class Store:
                 yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
     def _fetch(self, query: Select[Any]) -> Iterator[Columns]:
-        """Yield the rows of a query, a few at a time."""
         with sqlite.named_faults(self._path), self._engine.connect() as connection:
             reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
             for row in reading.execute(query).mappings():
@@ -175,8 +158,7 @@ class Store:
 
     def _unknown(self, prefix: str) -> str:
         """Return the error for an unknown id, with the nearest ids or the newest."""
-        names = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
-        query = select(*names).order_by(RUNS.c.started_at.desc()).limit(1000)
+        query = select(*IDS).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
         near = did_you_mean(prefix, {name for row in rows for name in row})
         if "did you mean" not in near:
@@ -188,13 +170,19 @@ class Store:
         )
 
 
-def open_store(folder: Path, *, write: bool, timeout_seconds: float = TIMEOUT_SECONDS) -> Store:
-    """Open a results folder; with `write` it is made when it is not there.
+@contextmanager
+def open_store(
+    folder: Path, *, write: bool, timeout_seconds: float = TIMEOUT_SECONDS
+) -> Iterator[Store]:
+    """Open a results folder for the block; with `write` it is made when it is not there.
 
     Raises StoreError: no results, not a database, newer schema, locked, disk full, read-only. With
     `write`, a file that is no readable database is set aside under another name, never deleted.
     """
-    root = _resolved(folder)
+    try:  # links are followed once, so that everything later stays inside what they lead to
+        root = folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error
     path = root / sqlite.FILE_NAME
     if write:
         _make_folder(root)
@@ -202,9 +190,13 @@ def open_store(folder: Path, *, write: bool, timeout_seconds: float = TIMEOUT_SE
         if not write and not path.exists():
             raise StoreError(_no_results(root))
     try:
-        return _open(root, write, timeout_seconds)
+        engine = _open(path, write, timeout_seconds)
     except sqlite.BrokenDatabaseError as error:
         raise _after_breakage(path, write, error) from error
+    try:
+        yield Store(root, engine)
+    finally:
+        engine.dispose()
 
 
 def _make_folder(root: Path) -> None:
@@ -222,23 +214,21 @@ def _make_folder(root: Path) -> None:
         ) from error
 
 
-def _open(root: Path, write: bool, timeout_seconds: float) -> Store:
-    """Open the database of a resolved folder, after all checks."""
-    path = root / sqlite.FILE_NAME
+def _open(path: Path, write: bool, timeout_seconds: float) -> Engine:
+    """Open a database after all checks."""
     engine = sqlite.connect(path, write=write, timeout_seconds=timeout_seconds)
     try:
         with sqlite.named_faults(path):
             sqlite.check_file(path)
-            is_new = not _has_tables(engine, path)
-            if is_new and not write:
-                raise StoreError(_no_results(root))
+            if not _has_tables(engine, path) and not write:
+                raise StoreError(_no_results(path.parent))
             if write:
                 sqlite.enable_wal(engine, timeout_seconds)
                 _make_tables(engine)
     except BaseException:
         engine.dispose()
         raise
-    return Store(root, engine)
+    return engine
 
 
 def _has_tables(engine: Engine, path: Path) -> bool:
@@ -254,18 +244,20 @@ def _has_tables(engine: Engine, path: Path) -> bool:
         found = connection.execute(select(META)).one_or_none()
     if found is None or not isinstance(found.schema_version, int):
         raise sqlite.BrokenDatabaseError(f"{path} does not say its schema version")
-    if found.schema_version > STORE_VERSION:
-        raise StoreError(
-            f"{path} has schema version {found.schema_version} and was written by accel-bench "
-            f"{found.written_by}; this is accel-bench {__version__}, which reads up to version "
-            f"{STORE_VERSION}. Upgrade to {found.written_by} or newer; nothing was changed"
+    if found.schema_version != STORE_VERSION:
+        reads, do = (
+            (f"up to version {STORE_VERSION}", f"Upgrade to {found.written_by} or newer")
+            if found.schema_version > STORE_VERSION
+            else (
+                f"version {STORE_VERSION} alone",
+                "Choose another results folder with --results, or read this one with the "
+                "accel-bench that wrote it",
+            )
         )
-    if found.schema_version < STORE_VERSION:
         raise StoreError(
             f"{path} has schema version {found.schema_version} and was written by accel-bench "
-            f"{found.written_by}; this is accel-bench {__version__}, which reads version "
-            f"{STORE_VERSION} alone. Choose another results folder with --results, or read this "
-            f"one with the accel-bench that wrote it; nothing was changed"
+            f"{found.written_by}; this is accel-bench {__version__}, which reads {reads}. {do}; "
+            "nothing was changed"
         )
     return True
 
@@ -284,7 +276,7 @@ def _make_tables(engine: Engine) -> None:
 
 
 def _after_breakage(path: Path, write: bool, error: StoreError) -> StoreError:
-    """Set a broken database aside when a new one is wanted, and say what to do."""
+    """Set a broken database aside for a writer; return the error that names the way out."""
     if not write:
         return StoreError(
             f"{error}. It is left as it is; `accel-bench run` sets it aside and starts a new one"
@@ -299,11 +291,3 @@ def _no_results(root: Path) -> str:
         f"there are no results in {root}; `accel-bench run SCENARIO --results {root}` makes some, "
         "and --results DIR names another folder"
     )
-
-
-def _resolved(folder: Path) -> Path:
-    """Follow links once, so that everything later stays inside what they led to."""
-    try:
-        return folder.resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error

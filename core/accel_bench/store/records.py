@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
@@ -18,8 +18,8 @@ from accel_bench.result import Result
 Columns = dict[str, Any]
 """A row of a table by column name."""
 
-CORRUPT = "corrupt"
-"""Status of a row whose content does not fit its checksum."""
+SHA256_DIGITS = 64
+"""Hex digits of a whole checksum."""
 
 
 class SessionRecord(Frozen):
@@ -41,35 +41,19 @@ class SessionRecord(Frozen):
     """What the plan was: the text of the resolved scenario file, the order of the rounds."""
 
 
-class Row(Frozen):
+@dataclass(frozen=True)
+class Row:
     """The columns of a run that a listing shows; of a corrupt row what can still be read."""
 
     run_id: str
-    """Unique name of the attempt."""
-
     session: str
-    """Id of the session that it belongs to."""
-
     experiment_id: str
-    """Id of what was run."""
-
     scenario: str
-    """Name of the scenario."""
-
     stack: str
-    """Name of the stack."""
-
     sweep: dict[str, JsonValue]
-    """The sweep point."""
-
     round: int
-    """Round, from 0."""
-
     position: int
-    """Place within the round, from 0."""
-
     attempt: int
-    """Retry, from 0."""
 
     status: str
     """How it ended, or `corrupt`."""
@@ -77,7 +61,7 @@ class Row(Frozen):
     started_at: str
     """UTC time, ISO 8601."""
 
-    corrupt: bool = False
+    corrupt: bool
     """Whether the row's content does not fit its checksum."""
 
 
@@ -100,7 +84,7 @@ def redact_result(result: Result) -> Result:
 
 def run_columns(stored: Result) -> Columns:
     """Return the columns of a redacted result with their checksum."""
-    return with_checksum(
+    return _with_checksum(
         {
             "run_id": stored.run_id,
             "session": stored.session,
@@ -122,7 +106,7 @@ def run_columns(stored: Result) -> Columns:
 def session_columns(session: SessionRecord) -> Columns:
     """Return the columns of a session, without secrets and with their checksum."""
     redactor = Redactor.of_this_process()
-    return with_checksum(
+    return _with_checksum(
         {
             "id": session.id,
             "started_at": session.started_at,
@@ -133,16 +117,16 @@ def session_columns(session: SessionRecord) -> Columns:
     )
 
 
-def with_checksum(columns: Columns) -> Columns:
+def _with_checksum(columns: Columns) -> Columns:
     """Add the SHA-256 over all columns as canonical JSON."""
-    return {**columns, "checksum": _checksum(columns)}
+    return {**columns, "checksum": digest(columns, SHA256_DIGITS)}
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
     """Return whether the columns match their checksum."""
     content = {name: value for name, value in columns.items() if name != "checksum"}
     try:
-        return bool(_checksum(content) == columns["checksum"])
+        return digest(content, SHA256_DIGITS) == columns["checksum"]
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
         return False
@@ -151,10 +135,20 @@ def intact(columns: Mapping[str, Any]) -> bool:
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
     corrupt = not intact(columns)
-    fields: Columns = {name: _text(columns[name]) for name in _TEXTS}
-    fields |= {name: _number(columns[name]) for name in ("round", "position", "attempt")}
-    fields |= {"sweep": _mapping(columns["sweep"]), "corrupt": corrupt}
-    return Row(**{**fields, "status": CORRUPT} if corrupt else fields)
+    return Row(
+        run_id=_text(columns["run_id"]),
+        session=_text(columns["session"]),
+        experiment_id=_text(columns["experiment_id"]),
+        scenario=_text(columns["scenario"]),
+        stack=_text(columns["stack"]),
+        sweep=_mapping(columns["sweep"]),
+        round=_number(columns["round"]),
+        position=_number(columns["position"]),
+        attempt=_number(columns["attempt"]),
+        status="corrupt" if corrupt else columns["status"],
+        started_at=_text(columns["started_at"]),
+        corrupt=corrupt,
+    )
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:
@@ -181,19 +175,12 @@ def to_session(columns: Mapping[str, Any]) -> SessionRecord:
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
     """Return the key by which runs are sorted outside the database."""
-    round_, position, attempt = (_number(columns[n]) for n in ("round", "position", "attempt"))
-    return (_text(columns["started_at"]), round_, position, attempt, _text(columns["run_id"]))
-
-
-_TEXTS = ("run_id", "session", "experiment_id", "scenario", "stack", "status", "started_at")
-
-
-def _checksum(columns: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(dict(columns)).encode()).hexdigest()
+    row = to_row(columns)
+    return row.started_at, row.round, row.position, row.attempt, row.run_id
 
 
 def _text(value: Any) -> str:
-    """Return readable text of a column that may be damaged."""
+    # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
 
 
@@ -202,7 +189,6 @@ def _number(value: Any) -> int:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """Return a JSON mapping; empty where the column is damaged."""
     try:
         found = json.loads(value)
     except (TypeError, ValueError):

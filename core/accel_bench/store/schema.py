@@ -47,3 +47,6 @@ It has no index but that of its key: a damaged index would hide rows, and no fol
 
 CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attempt, RUNS.c.run_id)
 """Order in which runs are read."""
+
+IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
+"""Ids that name runs."""
