@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -40,22 +40,29 @@ class BrokenDatabaseError(StoreError):
 def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
     """Make an engine; nothing is opened yet. Without `write` nothing is created or changed."""
     uri = f"{path.as_uri()}?mode={'rwc' if write else 'rw'}"
-    if not write and _in_unwritable_folder(path):
-        # Readers of a WAL database must create its shared memory, unless told that nobody writes.
+    if not write and not os.access(path.parent, os.W_OK) and not _has_log(path):
+        # Readers of a WAL database must create its shared memory, unless nobody writes.
         uri += "&immutable=1"
 
     def open_file() -> sqlite3.Connection:
-        """isolation_level=None: transactions begin where `_begin` says, and nowhere else."""
+        # Without an isolation level, transactions begin where `_begin` says, and nowhere else.
         opened = sqlite3.connect(
             uri, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
         )
-        opened.text_factory = _decode
+        # Bytes that are not UTF-8 are kept, so that a damaged row is read and fails its checksum.
+        opened.text_factory = lambda raw: raw.decode("utf8", "surrogateescape")
         return opened
 
+    def configure(opened: sqlite3.Connection, record: object) -> None:
+        opened.execute("PRAGMA foreign_keys=ON").close()
+        # FULL: in WAL mode the default would lose acknowledged rows when the machine loses power.
+        opened.execute("PRAGMA synchronous=FULL").close()
+        if not write:
+            # Readers open the file like writers, or they would leave the log's index behind.
+            opened.execute("PRAGMA query_only=ON").close()
+
     engine = create_engine("sqlite://", creator=open_file, poolclass=QueuePool)
-    event.listen(engine, "connect", _configure)
-    if not write:
-        event.listen(engine, "connect", _refuse_changes)
+    event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -103,10 +110,12 @@ def check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is not a file; move it away or choose another results folder")
     # The log is looked at first: SQLite gives the database its first page before it makes the log.
-    log = _beside(path, "-wal")
-    has_log = log.exists() and log.stat().st_size > 0
-    header = _header(path)
-    if has_log and header == b"":
+    has_log = _has_log(path)
+    if not path.exists():
+        return
+    with path.open("rb") as handle:
+        header = handle.read(len(_HEADER))
+    if has_log and not header:
         raise BrokenDatabaseError(f"{path} is empty, but its write-ahead log is not")
     if header and header != _HEADER:
         raise BrokenDatabaseError(
@@ -117,40 +126,16 @@ def check_file(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Rename a broken database and its log; nothing is deleted, no other file overwritten."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
-    target = path.with_name(f"{path.name}.broken-{stamp}")
-    endings = ("", "-wal", "-shm")
-    number = 0
-    while any(_beside(target, ending).exists() for ending in endings):
-        number += 1
-        target = path.with_name(f"{path.name}.broken-{stamp}-{number}")
-    for ending in endings:
+    target = path.with_name(f"{path.name}.broken-{stamp}-{secrets.token_hex(4)}")
+    for ending in ("", "-wal", "-shm"):
         if _beside(path, ending).exists():
             _beside(path, ending).rename(_beside(target, ending))
     return target
 
 
-def _configure(connection: sqlite3.Connection, record: Any) -> None:
-    """Apply the settings that SQLite does not keep between connections."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA foreign_keys=ON")
-    # FULL: in WAL mode the default would lose acknowledged rows when the machine loses power.
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _refuse_changes(connection: sqlite3.Connection, record: Any) -> None:
-    """Readers open the file like writers, or they would leave the log's index behind."""
-    connection.execute("PRAGMA query_only=ON").close()
-
-
 def _begin(connection: Connection) -> None:
     immediate = connection.get_execution_options().get("immediate", False)
     connection.execute(text("BEGIN IMMEDIATE" if immediate else "BEGIN"))
-
-
-def _decode(raw: bytes) -> str:
-    """Keep bytes that are not UTF-8 apart, so that a damaged row is read and fails its checksum."""
-    return raw.decode("utf8", "surrogateescape")
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
@@ -169,25 +154,15 @@ def _named(path: Path, reason: BaseException) -> StoreError:
     )
 
 
-def _header(path: Path) -> bytes | None:
-    """Return the first bytes of a file; None without a file."""
-    if not path.exists():
-        return None
-    with path.open("rb") as handle:
-        return handle.read(len(_HEADER))
-
-
 def _is(reason: BaseException, words: tuple[str, ...]) -> bool:
-    """Error codes have names only since Python 3.11, so the message is looked at."""
+    # Error codes have names only since Python 3.11.
     return any(word in str(reason) for word in words)
 
 
-def _in_unwritable_folder(path: Path) -> bool:
-    """Return whether the folder is read-only and has no log of a writer."""
+def _has_log(path: Path) -> bool:
     log = _beside(path, "-wal")
-    return not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+    return log.exists() and log.stat().st_size > 0
 
 
 def _beside(path: Path, ending: str) -> Path:
-    """Return the path of a companion file: the write-ahead log or its index."""
     return path.with_name(path.name + ending)
