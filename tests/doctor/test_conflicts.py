@@ -87,7 +87,7 @@ def test_a_version_that_a_library_rules_out_is_found(site: Path, machine: Machin
     lay_out(site, "numpy", "2.2.5")
     (found,) = incompatibilities(machine, None)
     assert found.because.endswith(
-        "wants something else: numpy==2.2.6 is needed, 2.2.5 is installed"
+        "requires something else: numpy==2.2.6 is needed, 2.2.5 is installed"
     )
 
 

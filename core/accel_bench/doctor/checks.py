@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +15,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import GPU, Machine, installed_versions
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.probe import read_state
-from accel_bench.machine.state import GPUState, MachineState
+from accel_bench.machine.state import GPUState
 from accel_bench.plugins.registry import duplicates, installed
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
@@ -23,7 +23,9 @@ COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "cl
 """For each language, the variable that names its compiler, and the usual names."""
 
 ANSWER_SECONDS = 10.0
-"""A compiler says its version in milliseconds."""
+"""Limit for a compiler's answer; it prints its version in milliseconds."""
+
+_BUILD = re.compile(r"""^(cuda|hip)\b[^=\n]*=\s*['"](.+)['"]""", re.MULTILINE)
 
 
 class TorchBuild(Frozen):
@@ -43,10 +45,9 @@ class Compiler(Frozen):
     """A compiler on the path."""
 
     path: str
-    """Where it is."""
 
     version: str
-    """The first line that it says of itself; empty when it says nothing."""
+    """The first line that it prints of itself; empty when it prints nothing."""
 
 
 class Disk(Frozen):
@@ -60,48 +61,38 @@ class Disk(Frozen):
 
 
 class PluginReport(Frozen):
-    """A plugin as its metadata describe it."""
+    """An installed plugin as its distribution's metadata describe it."""
 
     name: str
-    """What `use` calls it."""
-
     distribution: str
-    """What brings it."""
-
     version: str
-    """That distribution's version."""
 
     unusable: tuple[str, ...]
     """Why it cannot be used here; empty when nothing is known against it."""
 
 
 class DeviceReport(Frozen):
-    """One GPU and its state."""
+    """One GPU."""
 
     gpu: GPU
-    """What it is."""
 
     state: GPUState | None
-    """How it is just now; null when it does not answer."""
+    """Null when it does not answer."""
 
 
 class Examination(Frozen):
     """The result of `accel-bench doctor`."""
 
     schema_version: int = SCHEMA_VERSION
-    """Version of this document's form."""
-
     machine: Machine
-    """Host, processor, memory, versions of what every scenario needs, driver."""
 
     torch: TorchBuild | None
-    """The installed torch; null without one."""
+    """Null where torch is not installed."""
 
     libraries: dict[str, str]
     """Versions of the accelerator libraries that are installed."""
 
     plugins: tuple[PluginReport, ...]
-    """Installed plugins."""
 
     devices: tuple[DeviceReport, ...]
     """GPUs that answer, by index."""
@@ -119,7 +110,6 @@ class Examination(Frozen):
     """Room by what it is for: results, temporary files, models."""
 
     incompatible: tuple[Conflict, ...]
-    """What does not go together here."""
 
     changes_every_stack: tuple[Conflict, ...]
     """What changes plain stacks too, since it is installed."""
@@ -129,12 +119,13 @@ def examine(machine: Machine, results: Path) -> Examination:
     """Examine this machine; `results` is where results would be kept. Nothing heavy is imported."""
     state = read_state(gpus=True)
     torch = torch_build()
+    states = {one.uuid: one for one in state.gpus}
     return Examination(
         machine=machine,
         torch=torch,
         libraries=installed_versions(known_distributions()),
         plugins=_plugins(),
-        devices=_devices(machine, state),
+        devices=tuple(DeviceReport(gpu=gpu, state=states.get(gpu.uuid)) for gpu in machine.gpus),
         device_problems=state.problems,
         compilers=find_compilers(),
         memory_available_bytes=state.cpu.memory_available_bytes,
@@ -149,23 +140,12 @@ def torch_build() -> TorchBuild | None:
     try:
         found = metadata.distribution("torch")
         text = Path(str(found.locate_file("torch/version.py"))).read_text(encoding="utf8")
-        constants = _constants(text)
     except metadata.PackageNotFoundError:
         return None
-    except (OSError, ValueError, SyntaxError):
-        constants = {}
-    return TorchBuild(version=found.version, cuda=constants.get("cuda"), rocm=constants.get("hip"))
-
-
-def _constants(source: str) -> dict[str, str]:
-    """Return the texts that a module's top level assigns to names."""
-    found = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
-                found[target.id] = node.value.value
-    return found
+    except (OSError, ValueError):
+        text = ""
+    versions = dict(_BUILD.findall(text))
+    return TorchBuild(version=found.version, cuda=versions.get("cuda"), rocm=versions.get("hip"))
 
 
 def find_compilers() -> dict[str, Compiler]:
@@ -188,7 +168,6 @@ def _first_of(*names: str | None) -> str | None:
 
 
 def _version_of(program: str) -> str:
-    """Return the line of a compiler's output that has its version; nvcc's first is its name."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -201,30 +180,25 @@ def _version_of(program: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     lines = done.stdout.splitlines()
+    # nvcc's first line is its name.
     return next((line for line in lines if "release" in line), lines[0] if lines else "").strip()
 
 
 def _plugins() -> tuple[PluginReport, ...]:
     """List plugins from metadata alone; `plugins check` imports them."""
-    doubled = duplicates()
+    doubled = {
+        name: f"brought by {' and '.join(distributions)}; uninstall one of them"
+        for name, distributions in duplicates().items()
+    }
     return tuple(
         PluginReport(
             name=one.name,
             distribution=one.distribution,
             version=one.version,
-            unusable=(*one.unmet, *_rivals(doubled.get(one.name, ()))),
+            unusable=(*one.unmet, *([doubled[one.name]] if one.name in doubled else [])),
         )
         for one in installed()
     )
-
-
-def _rivals(brings: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"brought by {' and '.join(brings)}; uninstall one of them",) if brings else ()
-
-
-def _devices(machine: Machine, state: MachineState) -> tuple[DeviceReport, ...]:
-    states = {one.uuid: one for one in state.gpus}
-    return tuple(DeviceReport(gpu=gpu, state=states.get(gpu.uuid)) for gpu in machine.gpus)
 
 
 def _disks(results: Path) -> dict[str, Disk]:

@@ -19,7 +19,7 @@ class Conflict(Frozen):
     """Versions of what it is about, by name; empty for what is not installed."""
 
     because: str
-    """What is so, in a sentence."""
+    """The effect, in a sentence."""
 
     do: str
     """What helps."""
@@ -31,7 +31,7 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
     `torch_cuda` is the CUDA version that torch is built for; None for a build without CUDA.
     """
     return (
-        *_findings(read_libraries().incompatible),
+        *_conflicts(read_libraries().incompatible),
         *_ruled_out(dict.fromkeys((*RELEVANT, *known_distributions()))),
         *_wrong_build(machine, torch_cuda),
     )
@@ -39,27 +39,19 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
     """Return what changes every stack as soon as it is installed, without being a fault."""
-    return tuple(_findings(read_libraries().changes_every_stack))
+    return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
-def _findings(rules: Iterable[Rule]) -> Iterator[Conflict]:
+def _conflicts(rules: Iterable[Rule]) -> Iterator[Conflict]:
     """Yield a conflict for each rule that holds here."""
-    for rule in rules:
-        if _holds(rule):
-            yield Conflict(found=_versions(rule), because=rule.because, do=rule.do)
-
-
-def _holds(rule: Rule) -> bool:
-    if any(unmet_requirement(text) for text in rule.when):
-        return False
-    return not rule.missing or any(unmet_requirement(text) for text in rule.missing)
-
-
-def _versions(rule: Rule) -> dict[str, str]:
     from packaging.requirements import Requirement
 
-    names = [Requirement(text).name for text in (*rule.when, *rule.missing)]
-    return {name: distribution_version(name) for name in names}
+    for rule in rules:
+        lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
+        if lacks and not any(map(unmet_requirement, rule.when)):
+            names = [Requirement(text).name for text in (*rule.when, *rule.missing)]
+            versions = {name: distribution_version(name) for name in names}
+            yield Conflict(found=versions, because=rule.because, do=rule.do)
 
 
 def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
@@ -73,7 +65,7 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
             version = distribution_version(name)
             yield Conflict(
                 found={name: version},
-                because=f"{name} {version} wants something else: {'; '.join(unmet)}",
+                because=f"{name} {version} requires something else: {'; '.join(unmet)}",
                 do=f"pip install --upgrade {name} with versions that fit, in an environment of "
                 "its own",
             )
@@ -100,6 +92,6 @@ def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]
 
 
 def _major(version: str) -> int:
-    """Return the major version: a driver runs every minor version of its CUDA."""
+    # A driver runs every minor version of its CUDA.
     first = version.partition(".")[0]
     return int(first) if first.isdigit() else 0

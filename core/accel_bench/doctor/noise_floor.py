@@ -33,16 +33,16 @@ TOO_NOISY = 0.5
 class NoiseFloor(Frozen):
     """The measured difference of identical code; null where it could not be measured."""
 
-    rounds: int
+    rounds: int = 0
     """Rounds in which both completed."""
 
-    ratio: Interval | None
+    ratio: Interval | None = None
     """Speed of the one over that of the other, which is the same, with a 95 % interval."""
 
-    minimum_detectable_effect: float | None
+    minimum_detectable_effect: float | None = None
     """Smallest relative difference that so many rounds could show here; 0.03 is 3 %."""
 
-    spread: float | None
+    spread: float | None = None
     """Spread across processes: standard deviation of their step times over the mean."""
 
     load: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class NoiseFloor(Frozen):
     """Why it could not be measured, or is to be doubted."""
 
     words: str
-    """What follows, in plain words."""
+    """What follows from it, in a sentence or two."""
 
 
 def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
@@ -76,20 +76,14 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
             rounds=plan.file.measure.rounds,
         )
     rows = {row.stack: row for row in summary.experiments}
-    load = (*_load_before(machine), *summary.noise)
-    return noise_of(rows[plan.baseline], rows[AGAIN], load)
-
-
-def not_measured(reason: str) -> NoiseFloor:
-    """Return the noise floor that could not be measured, with the reason."""
-    return NoiseFloor(
-        rounds=0,
-        ratio=None,
-        minimum_detectable_effect=None,
-        spread=None,
-        problems=(reason,),
-        words="not measured",
-    )
+    load = list(summary.noise)
+    if machine.load_average is not None and machine.load_average >= machine.cores / 2:
+        load.insert(
+            0,
+            f"load average {machine.load_average:.1f} on {machine.cores} cores before it began: "
+            "other work ran here, an idle machine shows more",
+        )
+    return noise_of(rows[plan.baseline], rows[AGAIN], tuple(load))
 
 
 def noise_of(
@@ -114,18 +108,18 @@ def _words(again: ExperimentSummary) -> str:
     """Return what the comparison of a stack with itself means for other comparisons."""
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
-    said = (
+    text = (
         f"The same work, measured twice in {again.rounds} rounds, came out "
         f"{ratio(again.ratio.median)} times as fast as itself "
         f"({interval_text(again.ratio, ratio)}). "
         f"{_visible(again.rounds, again.minimum_detectable_effect)}"
     )
     if again.verdict in ("faster", "slower"):
-        said += (
+        text += (
             f" Identical code was even called {again.verdict}: something else that runs here "
             "favours one of the two, so believe no verdict before it is gone."
         )
-    return said
+    return text
 
 
 def _visible(rounds: int, effect: float) -> str:
@@ -139,11 +133,3 @@ def _visible(rounds: int, effect: float) -> str:
         f"So with {rounds} rounds a difference of {percent(effect)} or more between two stacks can "
         "be seen on this machine; more rounds (--rounds) show smaller ones."
     )
-
-
-def _load_before(machine: Machine) -> tuple[str, ...]:
-    """Return a note on the load when it began."""
-    if machine.load_average is None or machine.load_average < machine.cores / 2:
-        return ()
-    load = f"load average {machine.load_average:.1f} on {machine.cores} cores"
-    return (f"{load} before it began: other work ran here, an idle machine shows more",)
