@@ -126,7 +126,7 @@ def intact(columns: Mapping[str, Any]) -> bool:
     """Return whether the columns match their checksum."""
     content = {name: value for name, value in columns.items() if name != "checksum"}
     try:
-        return digest(content, SHA256_DIGITS) == columns["checksum"]
+        return bool(digest(content, SHA256_DIGITS) == columns["checksum"])
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
         return False
