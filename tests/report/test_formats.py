@@ -6,7 +6,8 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.report.formats import FORMATS, render
+from accel_bench.report.formats import FORMATS, render, render_report
+from accel_bench.report.table import Report, Section
 
 LORA = make_experiment("lora")
 
@@ -21,3 +22,10 @@ def test_every_form_shows_the_stack_and_ends_its_last_line(name):
 def test_an_unknown_form_names_the_nearest_one():
     with pytest.raises(AccelBenchError, match=r"'markdwn'.*did you mean 'markdown'"):
         render([], "markdwn")
+
+
+def test_text_is_never_wrapped_so_that_a_command_can_be_copied():
+    command = "accel-bench run " + "word " * 40 + "last"
+    report = Report([Section(title="a title", text=f"{command}\n  \x1b[31mindented")], width=30)
+    assert render_report(report, "table") == f"a title\n\n{command}\n   [31mindented\n"
+    assert f"\n    {command}\n       [31mindented\n" in render_report(report, "markdown")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.output import Format, print_json, print_rows, print_table
+from accel_bench.cli.output import Format, print_fields, print_rows
 
 app = typer.Typer(
     no_args_is_help=True, help="Peak FLOP/s, memory and bandwidth of devices, with their sources."
@@ -40,15 +40,11 @@ def show_device(
     from accel_bench.catalog.hardware import named_hardware
 
     name, hardware = named_hardware(device_name)
-    row = hardware.model_dump(mode="json")
-    if output == "json":
-        print_json({"name": name, **row})
-        return
-    peaks = row.pop("peak_flops")
-    rows = {"name": name, **row, **{f"peak_flops.{key}": peaks[key] for key in PEAKS}}
-    print_table(("key", "value"), _short(rows).items())
+    document = {"name": name, **hardware.model_dump(mode="json")}
+    peaks = {f"peak_flops.{key}": document["peak_flops"][key] for key in PEAKS}
+    facts = {key: value for key, value in document.items() if key != "peak_flops"}
+    print_fields(document, _short({**facts, **peaks}).items(), output)
 
 
 def _short(row: dict[str, object]) -> dict[str, object]:
-    """Return the row with figures as people read them: four digits."""
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}

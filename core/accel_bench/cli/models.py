@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_json, print_report, print_table
+from accel_bench.cli.output import Format, print_fields, print_report
 from accel_bench.report.table import Column, Report, Section, Table
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def show_model(
 
     card = read_card(name)
     shown = {"name": name, **card.model_dump(mode="json"), **_counted(card, sequence_length)}
-    if output == "json":
-        print_json(shown)
-    else:
-        print_table(("key", "value"), [(key, _text(value)) for key, value in _flat(shown)])
+    print_fields(shown, [(key, _text(value)) for key, value in _flat(shown)], output)
 
 
 def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
@@ -83,6 +80,5 @@ def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """Return a figure for the table: large numbers in groups of three digits."""
     large = isinstance(value, int) and abs(value) >= 1_000_000
     return f"{value:,}" if large else str(value)

@@ -29,12 +29,13 @@ def print_json(value: Any) -> None:
     print_report(Report(document=value), "json")
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table."""
-    print_report(Report([Section(tables=[listed(columns, rows)])]), "table")
-
-
 def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], output: str) -> None:
     """Print a list of objects in a format."""
     document = [{column: row[column] for column in columns} for row in rows]
     print_report(Report([Section(tables=[keyed(columns, rows)])], document), output)
+
+
+def print_fields(document: Any, fields: Iterable[tuple[str, Any]], output: str) -> None:
+    """Print one object: a row for each field for people, the document for programs."""
+    table = listed(("key", "value"), fields)
+    print_report(Report([Section(tables=[table])], document), output)

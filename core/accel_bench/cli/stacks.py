@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format
+from accel_bench.cli.output import Format, print_report
 
 app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can refer to.")
 
@@ -16,22 +16,22 @@ app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can r
 @app.command("list")
 def list_stacks(output: Format = "table") -> None:
     """List the named stacks: what each is, what it uses and sets, and what is not installed."""
-    from accel_bench.cli.output import print_json, print_table
     from accel_bench.documents.presets import find_presets
+    from accel_bench.report.table import Report, Section, listed
+    from accel_bench.report.views.plugins import NOT_INSTALLED
 
-    found = [_row(name, path) for name, path in sorted(find_presets("stacks").items())]
-    absent = [row for row in _rows_of_extras() if row["name"] not in {one["name"] for one in found}]
-    if output == "json":
-        print_json([*found, *absent])
-        return
-    rows = [(row["name"], row["description"], _uses(row)) for row in found]
-    print_table(("name", "description", "uses"), rows)
+    here = [_row(name, path) for name, path in sorted(find_presets("stacks").items())]
+    names = {row["name"] for row in here}
+    absent = [row for row in _rows_of_extras() if row["name"] not in names]
+    rows = [(row["name"], row["description"], _uses(row)) for row in here]
+    sections = [Section(tables=[listed(("name", "description", "uses"), rows)])]
     if absent:
-        by_extra: dict[str, list[str]] = {}
+        extras: dict[str, list[str]] = {}
         for row in absent:
-            by_extra.setdefault(row["extra"], []).append(row["name"])
-        typer.echo("\nNot installed; pip install 'accel-bench[EXTRA]' brings:")
-        print_table(("extra", "stacks"), [(key, ", ".join(by_extra[key])) for key in by_extra])
+            extras.setdefault(row["extra"], []).append(row["name"])
+        brought = [(extra, ", ".join(stacks)) for extra, stacks in extras.items()]
+        sections.append(Section(title=NOT_INSTALLED, tables=[listed(("extra", "stacks"), brought)]))
+    print_report(Report(sections, [*here, *absent]), output)
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:

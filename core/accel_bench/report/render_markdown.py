@@ -27,6 +27,8 @@ def _blocks(section: Section) -> Iterator[str]:
         yield f"## {escape(section.title)}"
     if section.answer:
         yield f"**{escape(section.answer)}**"
+    if section.text:
+        yield "\n".join(f"    {plain(line)}" for line in section.text.splitlines())
     for table in section.tables:
         if table.title:
             yield f"### {escape(table.title)}"

@@ -10,7 +10,7 @@ from textwrap import fill
 
 from rich import box
 from rich.console import Console, RenderableType
-from rich.segment import Segments
+from rich.segment import Segment, Segments
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -72,6 +72,7 @@ def _print(section: Section, console: Console) -> None:
     """Print one section; all text is `Text`, so that nothing in a name is taken for markup."""
     blocks: list[list[RenderableType]] = [
         [Text(plain(text), style="bold") for text in (section.title, section.answer) if text],
+        [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
         *([_fitted(table, console), *_dim(table.notes)] for table in section.tables),
         _dim(section.notes),
     ]

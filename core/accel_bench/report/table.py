@@ -79,6 +79,10 @@ class Section:
 
     title: str = ""
     answer: str = ""
+
+    text: str = ""
+    """Lines that are printed as they are, such as YAML or a command."""
+
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
 

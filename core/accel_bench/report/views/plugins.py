@@ -1,0 +1,59 @@
+"""Plugins: what `plugins` lists, and what `plugins show` prints of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.report.table import Report, Section, keyed, listed
+
+NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"
+"""Title above what extras bring."""
+
+
+def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
+    """Return the rows of `overview`: installed plugins, and those that an extra brings."""
+    here = [row for row in rows if row["installed"]]
+    absent = [row for row in rows if not row["installed"]]
+    table = listed(("name", "does", "needs"), [(r["name"], _does(r), r["needs"]) for r in here])
+    sections = [Section(tables=[table], notes=[_problem(r) for r in here if not r["usable"]])]
+    if absent:
+        shipped = keyed(("name", "extra", "does", "needs"), absent)
+        sections.append(Section(title=NOT_INSTALLED, tables=[shipped]))
+    return Report(sections, rows)
+
+
+def plugin_report(described: Mapping[str, Any]) -> Report:
+    """Return a plugin's facts, and a table of its options."""
+    facts = [(key, _text(value)) for key, value in described.items() if key != "options"]
+    sections = [Section(tables=[listed(("key", "value"), facts)])]
+    options = [
+        {key: "null" if value is None else _text(value) for key, value in option.items()}
+        for option in described["options"]
+    ]
+    if options:
+        table = keyed(("name", "type", "default", "description"), options)
+        sections.append(Section(title="Options:", tables=[table]))
+    else:
+        sections.append(Section(notes=["No options."]))
+    return Report(sections, described)
+
+
+def _does(row: Mapping[str, Any]) -> str:
+    ours = row["extra"] or row["distribution"] == OWN_DISTRIBUTION
+    return f"{'' if ours else row['distribution'] + ': '}{row['does']}"
+
+
+def _problem(row: Mapping[str, Any]) -> str:
+    reasons = [*row["unmet"], *(f"{one} brings one too" for one in row["duplicates"])]
+    label = f"{row['name']} ({row['distribution']} {row['version']})"
+    return f"cannot be used: {label}: {'; '.join(reasons)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "any"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

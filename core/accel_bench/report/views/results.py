@@ -1,0 +1,110 @@
+"""Stored runs: what `results list` and `results show` print."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from accel_bench.analysis.listing import LIST_COLUMNS
+from accel_bench.analysis.metrics.memory import stages_of
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.summary import summarize
+from accel_bench.report.table import Report, Section, Table, keyed, listed
+from accel_bench.report.views.stack_comparison import details
+from accel_bench.result import RankResult, Result
+
+RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
+"""What of a run is printed as it is stored."""
+
+RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
+"""What of a rank is printed as it is stored."""
+
+
+def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
+    """Return a row for each run."""
+    flat = keyed(LIST_COLUMNS, rows)
+    forms = {"tokens_per_second": "{:,.1f}".format}
+    shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
+    return Report([Section(tables=[Table(shown, rows)])], rows, flat)
+
+
+def results_report(results: Sequence[Result], folder: Path) -> Report:
+    """Return each experiment and its runs; `folder` is the results folder, where their logs are."""
+    sections = []
+    machine = None
+    for name in dict.fromkeys(result.experiment.id for result in results):
+        runs = [result for result in results if result.experiment.id == name]
+        sections.append(_experiment(runs))
+        for result in runs:
+            if result.machine != machine:
+                machine = result.machine
+                document = machine and machine.model_dump(mode="json")
+                sections.append(Section(text=_yaml({"machine": document})))
+            sections += _run(result, folder)
+    return Report(sections, results)
+
+
+def _experiment(runs: Sequence[Result]) -> Section:
+    """Return what was run, so that it can be run again, and where the time of its steps goes."""
+    result, experiment = runs[0], runs[0].experiment
+    planned = [PlannedSummary(experiment=experiment)]
+    summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
+    document = {
+        "details": details(summary),
+        "experiment": experiment.id,
+        "sweep": experiment.sweep,
+        "stack": experiment.stack.model_dump(mode="json"),
+        "plugins": [plugin.model_dump() for plugin in result.plugins],
+        "notices": list(experiment.notices),
+        "scenario": experiment.scenario.model_dump(mode="json"),
+    }
+    return Section(text=_yaml(document))
+
+
+def _run(result: Result, folder: Path) -> Iterator[Section]:
+    """Yield how one attempt ended and what it measured."""
+    speed = run_throughput(result)
+    ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
+    document = {
+        "run": result.model_dump(mode="json", include=set(RUN_KEYS.split())),
+        "tokens_per_second": speed.tokens_per_second if speed else None,
+        "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
+        "ranks": [_rank(rank) for rank in result.ranks],
+    }
+    yield Section(text=_yaml(document))
+    if result.log_tail:
+        yield Section(text=_yaml({"log_tail": result.log_tail.splitlines()}))
+    if samples := list(_samples(result)):
+        columns = ("rank", "step", "part", "seconds", "real_tokens", "loss")
+        yield Section(tables=[listed(columns, samples)])
+    yield Section(text=f"repeat with: {shlex.join(result.command)}")
+
+
+def _rank(rank: RankResult) -> dict[str, Any]:
+    """Return what a rank reports beside its samples, and how each stage changed its memory."""
+    document = rank.model_dump(mode="json", exclude_defaults=True)
+    facts = {key: document[key] for key in RANK_KEYS if key in document}
+    if stages := stages_of(rank):
+        facts["memory_by_stage"] = [stage.model_dump() for stage in stages]
+    return facts
+
+
+def _samples(result: Result) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each step of each rank, in order of the steps."""
+    for rank in result.ranks:
+        for part in ("warmup", "discarded", "samples") if rank.window else ():
+            label = "measured" if part == "samples" else part
+            for one in getattr(rank.window, part):
+                seconds = f"{one.seconds:.6f}"
+                yield rank.rank, one.step, label, seconds, one.real_tokens, one.loss
+
+
+def _yaml(value: object) -> str:
+    """Return what people can read; YAML escapes control characters."""
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()
