@@ -58,5 +58,6 @@ def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
         found = [Broken(invariant=CHECKSUM, figures=figures)]
     else:
         found = audit(result) if result else []
-    columns = row.model_dump(include={"run_id", "experiment_id", "session", "stack"})
-    yield from (BrokenInvariant(**dict(one), **columns) for one in found)
+    columns = ("run_id", "experiment_id", "session", "stack")
+    of_row = {name: getattr(row, name) for name in columns}
+    yield from (BrokenInvariant(**dict(one), **of_row) for one in found)
