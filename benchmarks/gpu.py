@@ -30,17 +30,25 @@ LoRA stack once they are installed:
 Their rounds and the claims' folders are kept in `gpu-results`: the same call again, on the same
 machine, adds the rounds that it had no time for. Everything that there is then is packed into one
 file beside the documents, `everything.tar.gz`, for machines that hand back no more than 8 files.
-`--only STACK` leaves out all stacks but that and the baseline. In the order of worth:
+Unpack it on a fresh machine, so that its folder `works` lies in `gpu-results`, and rounds add up
+there too, where driver and number of cores are the same. Results of a version with another schema
+are refused: begin with an empty `gpu-results` then. `--only STACK` leaves out all stacks but that
+and the baseline. In the order of worth:
 
-    python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-compiled
-    python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused
-    python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused --only gptq-fused
-    python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-compiled
+    python3 -m benchmarks.gpu floor single-gpu-full --rounds 1 --set measure.steps=5 \
+        --set measure.phase_steps=3
+    python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-loss-compiled
+    python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-loss-compiled
+    python3 -m benchmarks.gpu floor padding-free claims --only padding-free \
+        --set 'sweep.train.micro_batch_size=[8]' --set measure.phase_steps=0
+    python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused \
+        --set measure.phase_steps=0
     python3 -m benchmarks.gpu floor llama-3-8b-qlora claims
-    python3 -m benchmarks.gpu floor padding-free claims
-    python3 -m benchmarks.gpu floor single-gpu-full claims --only liger --only compiled \
-        --only fused-compiled
-    python3 -m benchmarks.gpu kernels
+    python3 -m benchmarks.gpu kernels --seconds 580
+
+The first shows in a few minutes what does not compile there, and which stack is the fastest; what
+it measures has other settings, so it is no part of a claim. About 465 s are left of a call for a
+comparison: five rounds of two stacks of `single-gpu-full` need about 430, by arithmetic.
 
 They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), fetched like the
 others. The rest is mostly published as source and is built with Python 3.12 (`python3.12 -m pip
@@ -142,6 +150,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=default, help="folder of the documents")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--only", action="append", default=[], help="stack of a named comparison")
+    parser.add_argument("--rounds", type=int, help="rounds of a named comparison")
+    parser.add_argument(
+        *("--set", "-s"),
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="setting of a named comparison, as `accel-bench run --set` takes it",
+    )
     parser.add_argument("--small", action="store_true", help="only show that the script works")
     parser.add_argument("--seconds", type=float, default=560.0, help="limit for all sections")
     parser.add_argument("--wheels", type=Path, default=CHECKOUT / ".whl")

@@ -137,7 +137,7 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
     yield Section(
         "kernels",
         (python, "-m", "benchmarks.gpu_kernels", device),
-        240,
+        540,
         judges.judge_kernels,
         on_request=True,
     )
@@ -171,6 +171,8 @@ def comparison(scenario: str, asked: argparse.Namespace, results: Path) -> Secti
             *("--format", "json", "--resume", "--results", str(results)),
             *(word for stack in asked.only for word in ("--only", stack)),
             *(small if asked.small else ()),
+            *(("--rounds", str(asked.rounds)) if asked.rounds else ()),
+            *settings(*asked.settings),
         ),
         540,
         judges.judge_comparison,

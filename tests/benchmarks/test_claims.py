@@ -83,6 +83,18 @@ def test_a_speed_is_held_against_its_goal(goal: float, met: bool) -> None:
     assert (found.device, found.loss, found.status) == (H100["name"], "equivalent", "ok")
 
 
+def test_every_figure_of_one_card_has_a_goal_on_the_other() -> None:
+    from benchmarks.goals import GOALS
+
+    on_h100, on_h200 = (
+        [goal for goal in GOALS if goal.device == device] for device in ("H100", "H200")
+    )
+    assert len(on_h100) == len(on_h200) == 4
+    for h100, h200 in zip(on_h100, on_h200, strict=True):
+        assert (h100.work, h100.metric, h100.stack) == (h200.work, h200.metric, h200.stack)
+        assert 1.0 <= (h200.goal or 0) / (h100.goal or 1) < 4.8 / 3.35
+
+
 def test_a_fast_stack_that_learns_something_else_has_not_reached_its_goal() -> None:
     runs = [*EAGER, *rounds("fused", [0.1] * 5, losses=[2.0, 9.0, 9.0])]
     found = claim(runs, metric="tokens_per_second", goal=900.0)
@@ -105,6 +117,7 @@ def test_the_report_says_how_far_a_stack_s_own_runs_are_apart() -> None:
     ("changes", "goal", "reason"),
     [
         ({"device": H200}, {"device": "H100"}, "the goal is for an H100"),
+        ({}, {"device": "H200"}, "the goal is for an H200"),
         ({"device": {"type": "cpu", "name": "cpu"}}, {}, "the goal is for a GPU"),
         ({"seconds": [0.1] * 4}, {}, "4 of 5 rounds"),
         ({"steps": 3}, {}, "3 of 20 steps"),

@@ -61,7 +61,9 @@ def test_every_section_passes_on_a_cpu_and_no_other_is_run_unless_it_is_named(
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu_sections import sections
 
-    asked = argparse.Namespace(device="cpu", small=True, only=[], output=gpu_results)
+    asked = argparse.Namespace(
+        device="cpu", small=True, only=[], settings=[], rounds=None, output=gpu_results
+    )
     usual = [one.name for one in sections(asked, gpu_results) if not one.on_request]
     assert usual == list(SECTIONS[:-1])
 

@@ -55,3 +55,13 @@ def test_sources_without_git_are_told_apart_by_their_content(tmp_path: Path) -> 
     (tmp_path / "code.py").write_text("a = 2\n")
     _sources_digest.cache_clear()
     assert _sources_digest(tmp_path) != first
+
+
+@pytest.mark.parametrize("folder", ["gpu-results/works/cache/inductor/ab", ".venv", "cache"])
+def test_modules_that_a_compiler_writes_are_no_sources(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "code.py").write_text("a = 1\n")
+    first = _sources_digest(tmp_path)
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "generated.py").write_text("b = 1\n")
+    _sources_digest.cache_clear()
+    assert _sources_digest(tmp_path) == first

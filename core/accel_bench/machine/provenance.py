@@ -10,6 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+GENERATED_FOLDERS = frozenset(
+    {"accel_bench_results", "build", "cache", "dist", "gpu-results", "node_modules", "__pycache__"}
+)
+"""Folders whose files come and go while the sources stay; a compiler's cache has modules too."""
+
 
 @cache
 def distribution_version(name: str) -> str:
@@ -55,11 +60,20 @@ def _digest(path: Path) -> str:
 @cache
 def _sources_digest(folder: Path) -> str:
     """Return a digest of a folder's Python sources, for code that git does not track."""
-    sources = sorted(path for path in folder.rglob("*.py") if ".venv" not in path.parts)
+    sources = sorted(
+        path
+        for path in folder.rglob("*.py")
+        if not any(map(_is_generated, path.relative_to(folder).parts[:-1]))
+    )
     found = hashlib.sha256()
     for path in sources:
         found.update(f"{path.relative_to(folder)}\0{_digest(path)}\0".encode())
     return f"sources-{found.hexdigest()[:8]}"
+
+
+def _is_generated(name: str) -> bool:
+    """Whether a folder holds what is no source: environments, results, what compilers write."""
+    return name.startswith(".") or name in GENERATED_FOLDERS
 
 
 def _editable_folder(found: metadata.Distribution) -> Path | None:

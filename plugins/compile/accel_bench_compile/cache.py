@@ -24,8 +24,8 @@ class CompileCache:
         """Choose the folder and tell inductor and triton, by variables that `variables` keeps.
 
         A warm one is the user's own where there is one, else kept with the results, one for each
-        version of what compiles. A cold one is new, and of this rank alone: what another rank has
-        just compiled would warm it.
+        version of what compiles and for each set of other plugins. A cold one is new, and of this
+        rank alone: what another rank has just compiled would warm it.
         """
         self.asked = asked
         self.set_by = "plugin"
@@ -34,7 +34,7 @@ class CompileCache:
             variables.set(INDUCTOR, str(self.folder))
             variables.set(TRITON, str(self.folder / "triton"))
         else:
-            kept = run.cache("inductor", _versions(), lambda folder: None)
+            kept = run.cache("inductor", _contents(run), lambda folder: None)
             variables.offer(INDUCTOR, str(kept))
             self.folder = Path(os.environ[INDUCTOR])
             self.set_by = "plugin" if self.folder == kept else "environment"
@@ -77,9 +77,15 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def _versions() -> dict[str, str | None]:
-    found = {name: installed_version(name) for name in ("torch", "triton")}
-    return {"python": sys.version, **found}
+def _contents(run: Run) -> dict[str, Any]:
+    """What the cached code depends on and torch's own keys may leave out.
+
+    The key of autograd's cache in torch 2.11 holds no choice of an attention backend
+    (pytorch issues 185449, 186458): a stack that makes one would be given another stack's code.
+    """
+    versions = {name: installed_version(name) for name in ("torch", "triton")}
+    others = [use.model_dump(mode="json") for use in run.stack.uses if use.use != "torch-compile"]
+    return {"python": sys.version, **versions, "stack": others}
 
 
 def _forget_in_memory() -> None:

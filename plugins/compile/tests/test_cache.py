@@ -6,6 +6,8 @@ import pytest
 from accel_bench_compile.cache import CompileCache
 from accel_bench_compile.environment import Variables
 
+from accel_bench.scenario.models import Stack
+from accel_bench.scenario.uses import Use
 from accel_bench.testing import close_run, evidence_of
 
 # What torch says of itself while it imports and traces is not ours to mend.
@@ -42,6 +44,21 @@ def test_a_cold_run_compiles_again_and_its_cache_goes_with_it(bench, compiled):
         assert found(bench, run) == ("cold", "cold", True, 0, 2)
         close_run(run)
     assert [*bench.folder.iterdir()] == kept
+
+
+def test_stacks_of_other_plugins_keep_caches_of_their_own(bench):
+    folders = []
+    cudnn, flash = (Use(use="attention", options={"backend": one}) for one in ("cudnn", "flash"))
+    for others in ((), (cudnn,), (flash,)):
+        run = bench.run()
+        stack = Stack(name="s", uses=(*others, Use(use="torch-compile")))
+        run.experiment = run.experiment.model_copy(update={"stack": stack})
+        variables = Variables()
+        folders.append(CompileCache("warm", run, variables).folder)
+        variables.put_back()
+    assert len(set(folders)) == 3
+    run = bench.run()
+    assert CompileCache("warm", run, Variables()).folder == folders[0]
 
 
 def test_a_graph_that_inductor_is_told_not_to_cache_is_neither_hit_nor_miss(bench, compiled):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import PositiveInt, model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, architecture_of, hookimpl
 from accel_bench_fused_kernels.rules import RULES, missing
@@ -51,6 +51,11 @@ class FusedKernelsOptions(Options):
     """Output projection, loss and their gradients together, some tokens at a time, so that no
     logits of all tokens are ever stored."""
 
+    loss_chunk: PositiveInt | None = None
+    """How large Liger's `linear_cross_entropy` lets the logits of a chunk of tokens become, as a
+    multiple of the hidden states of all tokens (Liger's `chunk_mem_const`): fewer chunks are faster
+    products and more memory. Null is Liger's own, which is 1; torch's kernel has no such choice."""
+
     lora: bool | None = None
     """LoRA's products with those of the base layer in one autograd function, where the model has
     LoRA adapters."""
@@ -69,6 +74,8 @@ class FusedKernelsOptions(Options):
             )
         if not self.on():
             raise ValueError("every part is switched off; leave the plugin out of the stack")
+        if self.loss_chunk and "linear_cross_entropy" not in self.on():
+            raise ValueError("loss_chunk needs linear_cross_entropy, which is off")
         return self
 
     def named(self) -> frozenset[str]:
@@ -147,6 +154,8 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
                 reasons[part] = f"{architecture_of(scenario.model)} has none"
             elif library is None:
                 reasons[part] = why
+            elif part == "linear_cross_entropy" and library == "torch" and self.options.loss_chunk:
+                reasons[part] = "loss_chunk is Liger's: torch's kernel chooses its chunks itself"
         if "lora" in self.options.on() and scenario.adapter.use == "none":
             reasons["lora"] = "the scenario has no adapter"
         yield from (f"{part}: {why}" for part, why in reasons.items() if part in named)

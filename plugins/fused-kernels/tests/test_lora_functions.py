@@ -197,6 +197,29 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
 
 # Dynamo itself makes one to trace with.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_what_a_compiled_forward_returns_was_not_written_in_place():
+    """Dynamo of torch 2.11 cuts the gradient of what an operation in place has returned."""
+    projection = Uncounted(5, 5, True).projection()
+    matrices = pair(5, 5, 2)
+    graphs = []
+
+    def keep(module, inputs):
+        parts = dict(module.named_modules())
+        graphs.extend(part.code for name, part in parts.items() if name.startswith("fwd_body"))
+        return module
+
+    torch.compiler.reset()
+    torch.compile(
+        lambda inputs: project([projection], inputs, matrices)[0], backend=keep, fullgraph=True
+    )(drawn(2, 3, 5))
+    forward = "\n".join(graphs)
+    assert "addmm" in forward
+    assert "addmm_(" not in forward
+    assert "add_(" not in forward
+
+
+# Dynamo itself makes one to trace with.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_compiled_functions_return_what_eager_ones_do(dropout):
     three = [Uncounted(5, 5, True).projection(dropout=dropout) for _ in range(3)]

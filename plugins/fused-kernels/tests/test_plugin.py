@@ -64,6 +64,14 @@ def test_the_work_of_the_headline_is_that_of_the_published_figure() -> None:
     assert (asked.optimizer.use, asked.optimizer.options) == ("adamw", adamw)
 
 
+@pytest.mark.parametrize("name", ["single-gpu-full", "single-gpu-lora"])
+def test_a_compiled_stack_fuses_nothing_inside_the_blocks(name: str) -> None:
+    stacks = resolve(read_draft(find_presets("scenarios")[name])).stacks
+    fused, compiled = stacks["fused-loss-compiled"].use
+    assert (fused.use, compiled.use) == ("fused-kernels", "torch-compile")
+    assert FusedKernelsOptions(**fused.options).on() == ("linear_cross_entropy",)
+
+
 def test_the_two_plugins_exclude_each_other() -> None:
     assert FusedKernels.conflicts == {"liger"}
     assert Liger.conflicts == {"fused-kernels"}
@@ -92,6 +100,19 @@ def test_whose_kernel_computes_a_part(
     assert bool(why) is (library is None)
 
 
+def test_attention_of_every_backend_is_counted_among_the_kernels_seen() -> None:
+    from accel_bench_fused_kernels.impl.seen import is_counted
+
+    kernels = (
+        "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64>>",
+        "fmha_cutlassF_bf16_aligned_64x128_rf_sm80",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
+        "_rms_norm_forward_kernel",
+    )
+    assert all(map(is_counted, kernels))
+    assert not is_counted("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64")
+
+
 def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.11.1+cpu")
     assert library_of("linear_cross_entropy", "torch", "cpu", {}) == (
@@ -108,6 +129,7 @@ def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPat
         ({"rms_norm": True, "kernels": "liger"}, {}, "rms_norm: Liger's kernels need a GPU"),
         ({"rms_norm": True}, {"model": {"id": "santacoder"}}, "GPTBigCodeForCausalLM has none"),
         ({"lora": True}, {}, "lora: the scenario has no adapter"),
+        ({"linear_cross_entropy": True, "loss_chunk": 4}, {}, "loss_chunk is Liger's"),
     ],
 )
 def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(

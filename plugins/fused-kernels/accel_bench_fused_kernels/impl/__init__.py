@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -173,13 +174,19 @@ class FusedModel:
         rule, config = self._rules.loss, self._causal.config
         if library == "torch" and rule.softcap and getattr(config, rule.softcap) is not None:
             raise LeftOut("the model bounds its logits, which torch's kernel does not know")
-        loss = causal_loss.LinearLoss(self._head(), config, rule, kernels.linear_cross_entropy)
+        kernel, chunk = kernels.linear_cross_entropy, self._options.loss_chunk
+        if chunk is not None and library != "liger":
+            raise LeftOut("loss_chunk is Liger's: torch's kernel chooses its chunks itself")
+        if chunk is not None:
+            kernel = partial(kernel, chunk_mem_const=chunk)
+        loss = causal_loss.LinearLoss(self._head(), config, rule, kernel)
         self._bind(self._causal, "forward", causal_loss.linear_forward(self._causal, loss))
         return {
             "library": library,
             "kernel": kernels.NAMES["linear_cross_entropy"],
             "replaced": 1,
             "functions": [f"{type(self._causal).__name__}.forward"],
+            **({} if chunk is None else {"loss_chunk": chunk}),
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:

@@ -29,6 +29,10 @@ NAMES = {
 }
 """What evidence calls them: Liger's own names."""
 
+NO_MORE_OUTPUTS = (False, False, False, None, None)
+"""Liger's defaults for what comes before `chunk_mem_const`: no scaling by token, neither accuracy
+nor predictions beside the loss, and its own choice of implementation."""
+
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
@@ -112,11 +116,13 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
     ignore_index: int,
     reduction: str,
     softcap: float | None,
+    chunk_mem_const: int = 1,
 ) -> torch.Tensor:
     """Cross-entropy of `head(hidden)`, chunk by chunk, in float32.
 
     Shapes: hidden (tokens, hidden size), target (tokens,). Where the projection trains, its
-    gradient is added up over chunks in float32, as one product would do it.
+    gradient is added up over chunks in float32, as one product would do it. The logits of a chunk
+    hold at most `chunk_mem_const` times as many elements as `hidden`.
     """
     if not hidden.requires_grad:
         # Else Liger computes no gradient at all, that of a projection that trains included.
@@ -135,4 +141,6 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
         softcap,
         False,
         accumulated,
+        *NO_MORE_OUTPUTS,
+        chunk_mem_const,
     )[0]

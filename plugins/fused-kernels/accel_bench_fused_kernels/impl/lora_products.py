@@ -112,7 +112,9 @@ def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
     if part.narrow is None:
         return answer
     up = _given(part.up).to(part.narrow.dtype)
-    if not _is_kept_elsewhere():
+    # Dynamo of torch 2.11 cuts the gradient of an autograd function whose forward returns what an
+    # operation in place returned; inductor writes in place by itself where it may.
+    if not torch.compiler.is_compiling() and not _is_kept_elsewhere():
         return _add(answer, part.narrow, up.T, scaling)
     if part.narrow.dtype == answer.dtype:
         return torch.addmm(answer, part.narrow, up.T, alpha=scaling)
@@ -273,7 +275,7 @@ def _is_kept_elsewhere() -> bool:
 
     It keeps outputs of products, which must not change afterwards.
     """
-    return not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:

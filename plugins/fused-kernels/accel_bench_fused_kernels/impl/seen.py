@@ -1,4 +1,4 @@
-"""Names of the kernels that really ran: one more forward and backward, after the window."""
+"""Count the kernels that really ran: one more forward and backward, after the window."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 FUSED = ("rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "element_mul")
 """Parts of the names of fused kernels, Liger's and torch's."""
 
+ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
+"""Parts of the names of attention's kernels, of any backend: compiled blocks call them too."""
+
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Count launches of fused kernels in one more micro-batch; a text says why there are none.
+    """Count launches of fused and attention kernels in one more micro-batch, or say why not.
 
     The window has been measured, and what plugins measure has been read. The gradients go again.
     On the model before it was wrapped, so that no other rank is waited for.
@@ -27,11 +30,12 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
         return f"not seen: {error}"
     finally:
         run.unwrapped_model.zero_grad(set_to_none=True)
-    return {
-        event.key: event.count
-        for event in profiled.key_averages()
-        if any(name in event.key for name in FUSED)
-    }
+    return {event.key: event.count for event in profiled.key_averages() if is_counted(event.key)}
+
+
+def is_counted(kernel: str) -> bool:
+    """Whether a kernel of that name is one of those that are counted."""
+    return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 
 def _forward_backward(run: Any) -> None:

@@ -172,3 +172,33 @@ def test_linear_cross_entropy(
 
     inputs = [torch.randn(tokens, width), torch.randn(vocabulary, width) / math.sqrt(width)]
     agree(ours, reference, *inputs, *([torch.randn(vocabulary)] if bias else []))
+
+
+def test_larger_chunks_of_the_loss_are_fewer_and_give_the_same() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(32, 8), torch.randn(64, 8)
+    target = torch.randint(0, 64, (32,))
+    products = []
+
+    class Counted(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function is torch.ops.aten.mm.default and args[1].shape == (8, 64):
+                products.append(args[0].shape[0])
+            return function(*args, **(kwargs or {}))
+
+    losses = []
+    for chunk in (1, 4, 8):
+        head = SimpleNamespace(weight=weight.clone().requires_grad_(), bias=None)
+        with Counted():
+            loss = liger_kernels.linear_cross_entropy(
+                hidden.clone().requires_grad_(),
+                head,
+                target,
+                ignore_index=-100,
+                reduction="sum",
+                softcap=None,
+                chunk_mem_const=chunk,
+            )
+        losses.append(loss.item())
+    assert products == [4] * 8 + [16] * 2 + [32]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
