@@ -10,7 +10,7 @@ from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
-from accel_bench.store.database import Row, Store
+from accel_bench.store.database import Store
 
 Cells = dict[str, Any]
 """A flat row by column name: texts, numbers and None."""
@@ -33,7 +33,14 @@ LIST_COLUMNS = (
 def list_runs(store: Store) -> list[Cells]:
     """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError."""
     results = {result.run_id: result for result in store.results()}
-    return [_listed(row, results.get(row.run_id)) for row in store.rows()]
+    listed = []
+    for row in store.rows():
+        cells = asdict(row)
+        if row.run_id in results and not row.corrupt:
+            flat = flat_run(results[row.run_id])
+            cells |= {name: flat.get(name) for name in ("status", "tokens_per_second")}
+        listed.append({name: cells.get(name) for name in LIST_COLUMNS})
+    return listed
 
 
 def flat_run(result: Result) -> Cells:
@@ -42,7 +49,7 @@ def flat_run(result: Result) -> Cells:
     A run whose figures the self-audit finds to disagree is `degraded`, with the reason.
     """
     result = with_audit(result)
-    scenario, speed = result.experiment.scenario, run_throughput(result)
+    scenario = result.experiment.scenario
     device = result.ranks[0].device if result.ranks else None
     return {
         "run_id": result.run_id,
@@ -66,7 +73,7 @@ def flat_run(result: Result) -> Cells:
         "world_size": scenario.world_size,
         "device": device.name or device.type if device else "",
         "host": result.machine.host if result.machine else "",
-        **_flat_speed(speed),
+        **_flat_speed(run_throughput(result)),
         **_flat_metrics(result),
     }
 
@@ -85,16 +92,6 @@ def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any
             )
         ]
     return [(path, left, right)]
-
-
-def _listed(row: Row, result: Result | None) -> Cells:
-    """Return a listing's row with its speed, where there is one, and its audited status."""
-    cells = {**asdict(row), "tokens_per_second": None}
-    if result is not None and not row.corrupt:
-        speed = run_throughput(result)
-        cells["tokens_per_second"] = speed.tokens_per_second if speed else None
-        cells["status"] = with_audit(result).status.value
-    return {name: cells[name] for name in LIST_COLUMNS}
 
 
 def _flat_speed(speed: RunThroughput | None) -> Cells:

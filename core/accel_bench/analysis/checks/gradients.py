@@ -10,32 +10,27 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
 
 FACTOR = 5.0
-"""Norms that differ by more than this are of other gradients.
+"""Norms that differ by more than this factor are of other gradients.
 
 In a small llama, four bits and adapters drawn in another order moved single norms by up to 2.2.
 """
 
 NEGLIGIBLE = 1e-4
-"""Share of a run's largest norm below which one is rounding, as that of a key's bias is."""
+"""Fraction of a run's largest norm below which one is rounding, as that of a key's bias is."""
 
 
 class Norms(NamedTuple):
-    """L2 norms of one tensor's gradient on the first step."""
+    """L2 norms of one tensor's gradient on the first step; 0 where there is none."""
 
     tensor: str
-    """Name of the tensor."""
-
     stack: float
-    """The stack's; 0 where there is none."""
-
     baseline: float
-    """The baseline's; 0 where there is none."""
 
 
 def gradient_reasons(
     baseline: Mapping[RoundKey, Result], runs: Mapping[RoundKey, Result]
 ) -> tuple[str, ...]:
-    """Why a stack did not train as its baseline did: one sentence, or none.
+    """Return why a stack did not train as its baseline did: one sentence, or none.
 
     Runs of the same round are compared, since they see the same first batch. Tensors that only one
     of the two has are left out.
@@ -60,14 +55,14 @@ def gradient_reasons(
 def different_norms(
     baseline: Mapping[str, float | None], stack: Mapping[str, float | None]
 ) -> list[Norms]:
-    """Tensors whose norm is zero in one run alone, or differs by more than `FACTOR`.
+    """Return tensors whose norm is zero in one run alone, or differs by more than `FACTOR`.
 
     A norm that is negligible beside the largest of its own run counts as zero, so two of those
     never differ.
     """
     ours, theirs = _weighty(stack), _weighty(baseline)
     pairs = [Norms(name, ours[name], theirs[name]) for name in theirs if name in ours]
-    return [pair for pair in pairs if _differ(pair.stack, pair.baseline)]
+    return [pair for pair in pairs if max(pair[1:]) > FACTOR * min(pair[1:])]
 
 
 def gradient_norms(result: Result) -> dict[str, float | None]:
@@ -77,12 +72,6 @@ def gradient_norms(result: Result) -> dict[str, float | None]:
 
 
 def _weighty(norms: Mapping[str, float | None]) -> dict[str, float]:
-    """The norms, zero in place of negligible ones."""
+    """Return the norms, zero in place of negligible ones."""
     least = NEGLIGIBLE * max((norm for norm in norms.values() if norm), default=0.0)
     return {name: norm if norm and norm > least else 0.0 for name, norm in norms.items()}
-
-
-def _differ(one: float, other: float) -> bool:
-    """Whether they are of different gradients."""
-    low, high = sorted((one, other))
-    return high > FACTOR * low

@@ -1,13 +1,13 @@
 """What disturbed a run from outside: its devices' states, and other work on the host's CPUs.
 
 Reasons that concern a device are absolute and degrade a run. What depends on load is relative to
-the session's own median, and is said once for a table: on a shared machine a flag on every row says
-nothing.
+the session's own median, and is noted once for a table: on a shared machine a flag on every row
+would mean nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -22,19 +22,19 @@ from accel_bench.machine.state import (
 from accel_bench.result import RankResult, Result
 
 THROTTLED_FRACTION = 0.01
-"""Share of an attempt's time in which heat may hold the clocks down."""
+"""Fraction of an attempt's time in which heat may hold the clocks down."""
 
 MINIMUM_RUNS = 3
 """Runs of a session that a median means something for."""
 
-LOAD_MARGINS = {"stolen": 0.02, "others": 0.10}
-"""How much more of the CPUs' time than in the session's middle run is worth a word."""
+LOADS = {"stolen": ("the hypervisor took", 0.02), "others": ("other work took", 0.10)}
+"""Kinds of load in words, and how much more of the CPUs' time than the session's median counts."""
 
 
 def device_reasons(
     before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
 ) -> tuple[str, ...]:
-    """Why a run on these devices is degraded; empty for ranks that used no GPU."""
+    """Return why a run on these devices is degraded; empty for ranks that used no GPU."""
     devices = [rank.device for rank in ranks if rank.device and rank.device.type == "cuda"]
     uuids = dict.fromkeys(device.uuid for device in devices)
     reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
@@ -42,17 +42,17 @@ def device_reasons(
 
 
 class Load(NamedTuple):
-    """Shares of the CPUs' time during one run, null where a counter is missing."""
+    """Fractions of the CPUs' time during one run, null where a counter is missing."""
 
     stolen: float | None
-    """Share that the hypervisor gave to others (steal)."""
+    """What the hypervisor gave to others (steal)."""
 
     others: float | None
-    """Share in which work that is not ours kept cores busy."""
+    """Time in which work that is not ours kept cores busy."""
 
 
 def load_of(result: Result) -> Load | None:
-    """How busy the host was with other work during a run; None when that was not read."""
+    """Return how busy the host was with other work during a run; None when that was not read."""
     if result.state_before is None or result.state_after is None:
         return None
     before, after = result.state_before.cpu, result.state_after.cpu
@@ -71,53 +71,43 @@ def load_of(result: Result) -> Load | None:
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """Runs that other work on the host disturbed more than the others of their session.
+    """Name runs that other work on the host disturbed more than the others of their session.
 
     One sentence for each kind of load and session. The load average is stored too, but not judged:
     half of it is the run before.
     """
-    sessions: dict[str, dict[str, tuple[Result, Load]]] = {}
+    sessions: dict[str, list[tuple[str, Load]]] = {}
     for result in results:
         load = load_of(result)
         if load is not None and result.status.completed:
-            sessions.setdefault(result.session, {})[result.run_id] = (result, load)
-    notes = []
-    for runs in sessions.values():
-        notes += _notes(runs, "stolen", "the hypervisor took", lambda load: load.stolen)
-        notes += _notes(runs, "others", "other work took", lambda load: load.others)
-    return tuple(notes)
-
-
-def _notes(
-    runs: Mapping[str, tuple[Result, Load]],
-    kind: str,
-    words: str,
-    pick: Callable[[Load], float | None],
-) -> list[str]:
-    """`other work took up to 45 % of the CPUs during a (round 2), 5 % in this session's median`."""
-    shares = {key: share for key, (_, load) in runs.items() if (share := pick(load)) is not None}
-    if len(shares) < MINIMUM_RUNS:
-        return []
-    middle = median(shares.values())
-    high = {key: share for key, share in shares.items() if share > middle + LOAD_MARGINS[kind]}
-    if not high:
-        return []
-    names = join_names([_name(runs[key][0]) for key in high])
-    most = percent(round(max(high.values()), 3))
-    usual = percent(round(middle, 3))
-    return [f"{words} up to {most} of the CPUs during {names}; the session's median is {usual}"]
-
-
-def _name(result: Result) -> str:
-    return (
-        f"{label(result.experiment.stack.name, result.experiment.sweep)} (round {result.round + 1})"
+            name = label(result.experiment.stack.name, result.experiment.sweep)
+            named = f"{name} (round {result.round + 1})", load
+            sessions.setdefault(result.session, []).append(named)
+    return tuple(
+        note for runs in sessions.values() for kind in LOADS for note in _notes(runs, kind)
     )
+
+
+def _notes(runs: Sequence[tuple[str, Load]], kind: str) -> Iterator[str]:
+    """Yield `other work took up to 45 % of the CPUs during a (round 2); ...`."""
+    loads = [(name, getattr(load, kind)) for name, load in runs]
+    known = [(name, load) for name, load in loads if load is not None]
+    if len(known) < MINIMUM_RUNS:
+        return
+    words, margin = LOADS[kind]
+    middle = median(load for _, load in known)
+    high = {name: load for name, load in known if load > middle + margin}
+    if high:
+        most, usual = (percent(round(load, 3)) for load in (max(high.values()), middle))
+        yield (
+            f"{words} up to {most} of the CPUs during {join_names(list(high))}; "
+            f"the session's median is {usual}"
+        )
 
 
 def _device_reasons(
     before: MachineState | None, after: MachineState | None, uuid: str
-) -> Iterable[str]:
-    """Reasons of one device."""
+) -> Iterator[str]:
     pair: list[GPUState] = []
     for state in filter(None, (before, after)):
         seen = used_by(state, [uuid])
@@ -137,8 +127,8 @@ def _device_reasons(
         yield from _rises(pair[0], pair[1], after.monotonic_seconds - before.monotonic_seconds)
 
 
-def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterable[str]:
-    """What counters of a device say of the time between two readings."""
+def _rises(before: GPUState, after: GPUState, seconds: float) -> Iterator[str]:
+    """Yield what counters of a device show of the time between two readings."""
     if before.ecc_uncorrected is not None and after.ecc_uncorrected is not None:
         errors = after.ecc_uncorrected - before.ecc_uncorrected
         if errors > 0:

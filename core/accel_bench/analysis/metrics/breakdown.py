@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from statistics import median
 
 from accel_bench.documents.base import Frozen
@@ -23,8 +24,7 @@ class StartUp(Frozen):
     """What a run pays once, in seconds of its slowest rank; null where a stage was not reached."""
 
     imports_seconds: float | None = None
-    """From the start of the process until all is imported that hooks asked for, and ranks have met.
-    """
+    """From the start of the process until hooks have imported what they need and ranks have met."""
 
     load_data_seconds: float | None = None
     """Loading the data, from a cache where `prepare_experiment` filled one."""
@@ -71,64 +71,64 @@ class Phases(Frozen):
 
 
 def start_up(runs: Iterable[Result]) -> StartUp | None:
-    """Each figure's median over runs; None without a run."""
-    found = [_start_up(run) for run in runs]
-    if not found:
+    """Return each figure's median over runs; None without a run."""
+    figures = [_start_up(run) for run in runs]
+    if not figures:
         return None
-    middle = {name: _median([each.get(name) for each in found]) for name in StartUp.model_fields}
-    return StartUp(**middle)
+    return StartUp(
+        **{key: _median(one.get(key) for one in figures) for key in StartUp.model_fields}
+    )
 
 
 def phases(runs: Sequence[Result]) -> Phases | None:
-    """Each phase's median over runs; None where no engine marked any."""
+    """Return each phase's median over runs; None where no engine marked any."""
     ranks = [rank for run in runs if (rank := _slowest(run)) is not None]
     splits = [rank.phases for rank in ranks if rank.phases is not None]
     if not splits:
         return None
     names = dict.fromkeys(name for split in splits for name in split.seconds)
-    middle = {name: _median([split.seconds.get(name) for split in splits]) for name in names}
     return Phases(
         step_seconds=median(split.step_seconds for split in splits),
-        to_window=_median([_to_window(rank) for rank in ranks]),
-        **middle,
+        to_window=_median(_to_window(rank) for rank in ranks),
+        **{name: _median(split.seconds.get(name) for split in splits) for name in names},
     )
 
 
 def _start_up(run: Result) -> dict[str, float]:
-    """One run's figures, each of the rank that took longest."""
-    found: dict[str, float] = {}
+    """Return one run's figures, each of the rank that took longest."""
+    longest: dict[str, float] = {}
     for rank in run.ranks:
         for name, seconds in _of_rank(rank).items():
-            found[name] = max(seconds, found.get(name, 0.0))
-    return found
+            longest[name] = max(seconds, longest.get(name, 0.0))
+    return longest
 
 
 def _of_rank(rank: RankResult) -> dict[str, float]:
-    """Seconds between the ends of consecutive stages, and of the first step."""
-    found: dict[str, float] = {}
-    before = 0.0
-    for stage in rank.stages:
-        if stage.name in STAGES:
-            found[STAGES[stage.name]] = stage.seconds - before
-        before = stage.seconds
+    """Return seconds between the ends of consecutive stages, and of the first step."""
+    starts = [0.0, *(stage.seconds for stage in rank.stages)]
+    figures = {
+        STAGES[stage.name]: stage.seconds - start
+        for stage, start in zip(rank.stages, starts, strict=False)
+        if stage.name in STAGES
+    }
     if rank.window is not None and rank.window.warmup:
-        found["first_step_seconds"] = rank.window.warmup[0].seconds
+        figures["first_step_seconds"] = rank.window.warmup[0].seconds
     compiled = rank.effective.compilation
     if compiled is not None and compiled.compile_seconds:
-        found["compile_seconds"] = compiled.compile_seconds
-    return found
+        figures["compile_seconds"] = compiled.compile_seconds
+    return figures
 
 
 def _slowest(run: Result) -> RankResult | None:
-    """The rank whose split step took longest; None when any rank has none."""
-    found = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
-    if not found or len(found) < len(run.ranks):
+    """Return the rank whose split step took longest; None when any rank has none."""
+    splits = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
+    if not splits or len(splits) < len(run.ranks):
         return None
-    return max(found, key=lambda pair: pair[0])[1]
+    return max(splits, key=itemgetter(0))[1]
 
 
 def _to_window(rank: RankResult) -> float | None:
-    """How long the split step took for a usual one of the rank's window."""
+    """Return the split step's time over that of a usual one of the rank's window."""
     if rank.phases is None or rank.window is None:
         return None
     usual = median(sample.seconds for sample in rank.window.samples)
@@ -136,6 +136,5 @@ def _to_window(rank: RankResult) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

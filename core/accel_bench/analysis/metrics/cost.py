@@ -8,20 +8,19 @@ are real ones, without padding, of all devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date as Date
 from typing import Literal
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.metrics.utilization import devices_used
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.schema import Document, ExperimentRow, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import Device
-from accel_bench.result import Result, Status
-from accel_bench.scenario.experiment import SCHEMA_VERSION
+from accel_bench.result import Result
 
 FACTORS = (0.5, 1.0, 2.0)
 """How far throughput or price might be off in a sensitivity."""
@@ -83,26 +82,11 @@ class Sensitivity(Frozen):
     """Cost if the price were that many times what it is."""
 
 
-class ExperimentCost(Frozen):
-    """One experiment. Null where there is no completed run, never 0."""
-
-    experiment_id: str
-    """Identity of the experiment."""
+class ExperimentCost(ExperimentRow):
+    """What one experiment costs."""
 
     scenario: str
     """Name of the scenario."""
-
-    stack: str
-    """Name of the stack."""
-
-    sweep: dict[str, JsonValue]
-    """Values of the swept keys."""
-
-    status: Status
-    """How the experiment ended."""
-
-    runs: int
-    """Completed runs: those that the numbers come from."""
 
     device: str | None
     """Device that the runs used, as it names itself."""
@@ -116,14 +100,11 @@ class ExperimentCost(Frozen):
     usd_per_hour: float
     """Dollars for an hour of all of them."""
 
-    tokens_per_second: Interval | None
-    """Real tokens per second, global, with a 95 % interval over runs."""
-
     usd_per_million_tokens: Interval | None
     """Cost per million real tokens; the interval is that of the throughput, the price is exact."""
 
     usd_for_tokens: Interval | None
-    """Cost of as many tokens as were asked for; null when none were."""
+    """Cost of as many tokens as were given; null when none were."""
 
     sensitivity: tuple[Sensitivity, ...]
     """Cost per million tokens if throughput or price were off; empty without a cost."""
@@ -132,17 +113,14 @@ class ExperimentCost(Frozen):
     """What one must know about this cost, a sentence each."""
 
 
-class CostDocument(Frozen):
+class CostDocument(Document):
     """What `accel-bench cost --format json` prints."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Version of this document's form."""
 
     tariff: HourlyRate
     """The price."""
 
     for_tokens: float | None
-    """Tokens to train on, as asked for."""
+    """Tokens to train on; null where none were given."""
 
     excluded: str = EXCLUDED
     """What no cost here contains."""
@@ -152,17 +130,17 @@ class CostDocument(Frozen):
 
 
 def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
-    """Dollars for a million tokens; all arguments are positive, tokens are those of all devices."""
+    """Return dollars for a million tokens of all devices; all arguments are positive."""
     return usd_per_hour * instances / (tokens_per_second * 3600 / 1e6)
 
 
 def usd_for_tokens(usd_per_million: float, tokens: float) -> float:
-    """Dollars for that many tokens, such as one epoch of a data set."""
+    """Return dollars for that many tokens, such as one epoch of a data set."""
     return usd_per_million * tokens / 1e6
 
 
 def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
-    """The cost with throughput or price halved, as they are, and doubled."""
+    """Return the cost with throughput or price halved, as they are, and doubled."""
     return tuple(
         Sensitivity(factor=f, throughput=usd_per_million / f, price=usd_per_million * f)
         for f in FACTORS
@@ -170,7 +148,7 @@ def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """A row of the price table as a tariff; None where it has no spot price and one is wanted."""
+    """Return a row of the price table as a rate; None for a spot price that it does not have."""
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:
         return None
@@ -190,7 +168,7 @@ def cost_of_results(
     for_tokens: float | None = None,
     instances: int | None = None,
 ) -> CostDocument:
-    """Work out the cost of every experiment among the results.
+    """Compute the cost of every experiment among the results.
 
     `instances` is how many machines were used, where that is known better than from the devices.
     """
@@ -204,7 +182,7 @@ def cost_of_results(
 
 
 def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:
-    """Whole machines that hold so many devices: a machine is paid for also where part of it idles.
+    """Return the whole machines that hold so many devices: idle devices are paid for too.
 
     Without devices per machine it is one for each node.
     """
@@ -214,7 +192,7 @@ def instances_needed(devices: int, nodes: int, devices_per_instance: int | None)
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Whether a device as it names itself is the one that a price is for; None when unknown.
+    """Return whether a device as it names itself is the one of a price; None when unknown.
 
     Prices name a device by the table's short name or, in other catalogs, by a name that several
     devices share.
@@ -229,15 +207,17 @@ def same_device(device_name: str, priced: str) -> bool | None:
 def _row(
     measured: ExperimentRuns, tariff: HourlyRate, for_tokens: float | None, instances: int | None
 ) -> ExperimentCost:
-    """One experiment's cost."""
     experiment, last = measured.planned.experiment, measured.last
-    resources = experiment.scenario.resources
     used = devices_used(last)
     device = last.ranks[0].device if last and last.ranks else None
     devices = used or experiment.scenario.world_size
-    machines = instances or instances_needed(devices, resources.nodes, tariff.devices)
+    machines = instances or instances_needed(
+        devices, experiment.scenario.resources.nodes, tariff.devices
+    )
     speed = measured.tokens_per_second
-    cost = _cost_interval(speed, tariff.usd_per_hour, machines) if speed else None
+    cost = speed and speed.mapped(
+        lambda rate: usd_per_million_tokens(tariff.usd_per_hour, machines, rate)
+    )
     return ExperimentCost(
         experiment_id=experiment.id,
         scenario=experiment.scenario.name,
@@ -251,30 +231,12 @@ def _row(
         usd_per_hour=tariff.usd_per_hour * machines,
         tokens_per_second=speed,
         usd_per_million_tokens=cost,
-        usd_for_tokens=_scaled(cost, for_tokens) if cost and for_tokens else None,
+        usd_for_tokens=cost.mapped(lambda usd: usd_for_tokens(usd, for_tokens))
+        if cost and for_tokens
+        else None,
         sensitivity=sensitivity(cost.median) if cost else (),
-        notes=_notes(measured, tariff, device, devices, machines),
+        notes=tuple(_notes(measured, tariff, device, devices, machines)),
     )
-
-
-def _cost_interval(speed: Interval, usd_per_hour: float, instances: int) -> Interval:
-    """The cost at both ends of the throughput's interval: the fast end is the cheap one."""
-    low, median, high = (
-        usd_per_million_tokens(usd_per_hour, instances, rate) if rate else None
-        for rate in (speed.high, speed.median, speed.low)
-    )
-    assert median is not None
-    return Interval(median=median, low=low, high=high)
-
-
-def _scaled(cost: Interval, tokens: float) -> Interval:
-    """A cost per million tokens as the cost of that many."""
-    low, median, high = (
-        None if usd is None else usd_for_tokens(usd, tokens)
-        for usd in (cost.low, cost.median, cost.high)
-    )
-    assert median is not None
-    return Interval(median=median, low=low, high=high)
 
 
 def _notes(
@@ -283,25 +245,23 @@ def _notes(
     device: Device | None,
     devices: int,
     instances: int,
-) -> tuple[str, ...]:
-    """What makes a cost less than it seems."""
-    notes = []
+) -> Iterator[str]:
+    """Yield what makes a cost less certain than it seems."""
     if measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value
-        notes.append(f"no cost, since no run completed: {why}")
+        yield f"no cost, since no run completed: {why}"
     if tariff.device and device and (doubt := _doubt(device, tariff.device)):
-        notes.append(
+        yield (
             f"the runs used {device.name!r}, the price is for machines with "
             f"{tariff.device}, {doubt}"
         )
     paid = instances * (tariff.devices or 0)
     if paid > devices:
-        notes.append(f"{paid} devices are paid for and {devices} used")
-    return tuple(notes)
+        yield f"{paid} devices are paid for and {devices} used"
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Why a price may not be for this device; empty where it is."""
+    """Return why a price may not be for this device; empty where it is."""
     if device.type == "cpu":
         return "which it did not use"
     same = same_device(device.name, priced)

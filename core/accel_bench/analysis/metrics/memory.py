@@ -12,7 +12,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Figure, RankResult, Result, Stage
 
 STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"), ("train", ""))
-"""Stages as people name them, and the mark that ends each; the last one has no end."""
+"""Stages as they are shown, and the mark that ends each; the last one has no end."""
 
 
 class StageMemory(Frozen):
@@ -76,14 +76,10 @@ class MemoryFigures(Frozen):
 
 
 class Source(NamedTuple):
-    """Which figures of metrics it comes from."""
+    """Figures of metrics from which memory is read, of the window and of the whole run."""
 
     window: Figure
-    """That of the window."""
-
     run: Figure | None
-    """That of the whole run; None where there is none."""
-
     kinds: tuple[str, ...]
     """Ways of measuring it, the best first."""
 
@@ -100,7 +96,7 @@ SOURCES = {
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Bytes allocated, and their peak, of stages given as (delta, peaked delta) in their order.
+    """Return bytes allocated, and their peak, of stages as (delta, peaked delta) in their order.
 
     The sums run over the stages. Allocated is the largest of them, the peak the largest of what a
     stage used for a while above its sum; null where a stage does not know that. At least one stage.
@@ -119,7 +115,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
     Marks in between, of whatever name, belong to the stage whose end comes next.
     """
     on_gpu = any(stage.device_allocated_bytes is not None for stage in rank.stages)
-    found: list[StageMemory] = []
+    stages: list[StageMemory] = []
     before = 0
     for name, marks in _grouped(rank.stages):
         readings = [_reading(mark, on_gpu) for mark in marks]
@@ -128,7 +124,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
             return ()
         peaks = [peak for _, peak in readings if peak is not None]
         known = len(peaks) == len(readings)
-        found.append(
+        stages.append(
             StageMemory(
                 name=name,
                 kind="allocated" if on_gpu else "rss",
@@ -137,7 +133,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
             )
         )
         before = after
-    return tuple(found)
+    return tuple(stages)
 
 
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
@@ -170,7 +166,7 @@ def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
 
 
 def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
-    """All figures over the completed runs of an experiment; None without any run."""
+    """Return all figures over the completed runs of an experiment; None without any run."""
     if not runs:
         return None
     figures = {name: _figure(runs, source) for name, source in SOURCES.items()}
@@ -178,7 +174,7 @@ def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
 
 
 def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
-    """One figure, by the best way of measuring that gives any."""
+    """Return one figure, by the best way of measuring that gives any."""
     for kind in source.kinds:
         bytes_used, rank = _median(runs, source.window, kind)
         run_bytes, run_rank = _median(runs, source.run, kind)
@@ -192,29 +188,26 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
 def _median(
     runs: Sequence[Result], figure: Figure | None, kind: str
 ) -> tuple[int | None, int | None]:
-    """Median over runs of the largest, and the rank that had it most often."""
-    found = [one for run in runs if (one := largest(run, figure, kind)) is not None]
-    if not found:
+    """Return the median over runs of the largest, and the rank that had it most often."""
+    peaks = [peak for run in runs if (peak := largest(run, figure, kind)) is not None]
+    if not peaks:
         return None, None
-    rank = Counter(rank for _, rank in found).most_common(1)[0][0]
-    return round(median(size for size, _ in found)), rank
+    rank = Counter(rank for _, rank in peaks).most_common(1)[0][0]
+    return round(median(size for size, _ in peaks)), rank
 
 
 def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
-    """Stages of the rank with the highest peak."""
-    ranks = [found for rank in run.ranks if (found := stages_of(rank))]
-    return max(ranks, key=_peak_of, default=())
+    """Return the stages of the rank with the highest peak, or most allocated where it has none."""
 
+    def peak_of(stages: Sequence[StageMemory]) -> int:
+        allocated, peak = stage_peaks((s.delta_bytes, s.peaked_delta_bytes) for s in stages)
+        return allocated if peak is None else peak
 
-def _peak_of(stages: Sequence[StageMemory]) -> int:
-    """Their peak; what is allocated where that is not known."""
-    pairs = ((stage.delta_bytes, stage.peaked_delta_bytes) for stage in stages)
-    allocated, peak = stage_peaks(pairs)
-    return allocated if peak is None else peak
+    return max(filter(None, map(stages_of, run.ranks)), key=peak_of, default=())
 
 
 def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
-    """Marks of each stage that was reached."""
+    """Yield the marks of each stage that was reached."""
     left = list(marks)
     for name, last in STAGE_ENDS:
         end = next((i for i, mark in enumerate(left, start=1) if mark.name == last), len(left))
@@ -224,7 +217,7 @@ def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
 
 
 def _reading(mark: Stage, on_gpu: bool) -> tuple[int | None, int | None]:
-    """Bytes at a mark, and their peak before it. Before torch has started a GPU it holds none."""
+    """Return bytes at a mark, and the peak before it; a GPU that torch has not used holds none."""
     if not on_gpu:
         return mark.host_bytes, mark.host_peak_bytes
     return mark.device_allocated_bytes or 0, mark.device_peak_allocated_bytes or 0

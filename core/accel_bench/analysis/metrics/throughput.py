@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Sample, Window
+
+T = TypeVar("T", int, float)
 
 
 class RunThroughput(Frozen):
@@ -24,7 +29,7 @@ class RunThroughput(Frozen):
     losses: tuple[float | None, ...]
     """Loss by step number from step 0, warm-up and discarded windows included, summed over ranks.
 
-    Null where any rank's share is not finite or was not kept.
+    Null where any rank's part is not finite or was not kept.
     """
 
     step_tokens: tuple[int | None, ...]
@@ -32,12 +37,6 @@ class RunThroughput(Frozen):
 
     real_tokens: int
     """Tokens without padding in the window, of all ranks."""
-
-    processed_tokens: int
-    """Tokens with padding in the window, of all ranks."""
-
-    supervised_tokens: int
-    """Tokens with a loss in the window, of all ranks."""
 
 
 def run_throughput(result: Result) -> RunThroughput | None:
@@ -50,8 +49,7 @@ def run_throughput(result: Result) -> RunThroughput | None:
     if len(windows) < max(len(result.ranks), result.experiment.scenario.world_size):
         return None
     seconds = max(window.ended - window.started for window in windows)
-    samples = [sample for window in windows for sample in window.samples]
-    real = sum(sample.real_tokens for sample in samples)
+    real = sum(sample.real_tokens for window in windows for sample in window.samples)
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:
         return None
     steps = zip(*(window.samples for window in windows), strict=True)
@@ -61,43 +59,28 @@ def run_throughput(result: Result) -> RunThroughput | None:
         tokens_per_second_per_device=real / seconds / len(windows),
         seconds_per_token=seconds / real,
         step_seconds=tuple(max(sample.seconds for sample in step) for step in steps),
-        losses=_losses(by_rank),
-        step_tokens=_step_tokens(by_rank),
+        losses=_summed(by_rank, lambda sample: sample.loss),
+        step_tokens=_summed(by_rank, lambda sample: sample.supervised_tokens),
         real_tokens=real,
-        processed_tokens=sum(sample.processed_tokens for sample in samples),
-        supervised_tokens=sum(sample.supervised_tokens for sample in samples),
     )
 
 
 def _by_step(window: Window) -> dict[int, Sample]:
-    """All steps that a rank took; those of discarded windows trained the model too."""
+    """Return all steps that a rank took; those of discarded windows trained the model too."""
     everything = (*window.warmup, *window.discarded, *window.samples)
     return {sample.step: sample for sample in everything}
 
 
-def _steps(by_rank: list[dict[int, Sample]]) -> list[list[Sample | None]]:
-    """For each step number, the sample of every rank, None where it has none."""
-    last = max(max(samples) for samples in by_rank)
-    return [[samples.get(step) for samples in by_rank] for step in range(last + 1)]
-
-
-def _losses(by_rank: list[dict[int, Sample]]) -> tuple[float | None, ...]:
-    """Sum the ranks' shares, step by step."""
-    return tuple(_sum_of_losses(step) for step in _steps(by_rank))
-
-
-def _sum_of_losses(step: list[Sample | None]) -> float | None:
-    """One step's loss; a missing share makes the sum meaningless, so it is missing too."""
-    shares = [sample.loss for sample in step if sample is not None and sample.loss is not None]
-    return sum(shares) if len(shares) == len(step) else None
-
-
-def _step_tokens(by_rank: list[dict[int, Sample]]) -> tuple[int | None, ...]:
-    """Sum the ranks' supervised tokens, step by step."""
-    return tuple(
-        None if None in step else sum(s.supervised_tokens for s in step if s is not None)
-        for step in _steps(by_rank)
-    )
+def _summed(
+    by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
+) -> tuple[T | None, ...]:
+    """Sum a number over ranks, by step number from 0; null where a rank lacks it."""
+    sums: list[T | None] = []
+    for step in range(max(map(max, by_rank)) + 1):
+        samples = [ranks_samples.get(step) for ranks_samples in by_rank]
+        known = [value for sample in samples if sample and (value := read(sample)) is not None]
+        sums.append(sum(known) if len(known) == len(samples) else None)
+    return tuple(sums)
 
 
 class TokenKinds(Frozen):
@@ -107,7 +90,7 @@ class TokenKinds(Frozen):
     """With padding: what the device computes."""
 
     real: float
-    """Without padding: what the user brought, and what every speed here counts."""
+    """Without padding: the user's own, which every speed here counts."""
 
     supervised: float
     """With a loss: label != -100 after the shift of a causal model."""
@@ -145,7 +128,6 @@ def token_summary(result: Result) -> TokenSummary | None:
 
 
 def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
-    """Sum each kind, and multiply it."""
     return TokenKinds(
         processed=sum(sample.processed_tokens for sample in samples) * factor,
         real=sum(sample.real_tokens for sample in samples) * factor,

@@ -7,7 +7,7 @@ from accel_bench.catalog.hardware import peak_flops
 from accel_bench.documents.base import Frozen
 from accel_bench.flops.formulas import ByConvention, hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
-from accel_bench.result import RankResult, Result, Sample, Window
+from accel_bench.result import Result, Sample, Window
 
 
 class Utilization(Frozen):
@@ -77,7 +77,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _mean_length(samples: list[Sample]) -> float:
-    """The length of attention over the whole window: pairs / tokens where they were counted."""
+    """Return attention's length over the whole window: pairs / tokens where pairs were counted."""
     pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]
     if len(pairs) == len(samples):
         return sum(pairs) / sum(sample.real_tokens for sample in samples)
@@ -85,7 +85,7 @@ def _mean_length(samples: list[Sample]) -> float:
 
 
 def _model_work(steps: list[tuple[Sample, Workload]]) -> ByConvention:
-    """Model FLOPs of the real tokens of all ranks."""
+    """Sum model FLOPs of the real tokens of all ranks."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
         length = _length(sample, sample.real_pairs, sample.real_tokens)
@@ -94,7 +94,7 @@ def _model_work(steps: list[tuple[Sample, Workload]]) -> ByConvention:
 
 
 def _hardware_work(steps: list[tuple[Sample, Workload]]) -> ByConvention | None:
-    """FLOPs of the processed tokens of all ranks, those that are computed again included."""
+    """Sum FLOPs of the processed tokens of all ranks, those that are computed again included."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
         length = _length(sample, sample.processed_pairs, sample.processed_tokens)
@@ -106,7 +106,7 @@ def _hardware_work(steps: list[tuple[Sample, Workload]]) -> ByConvention | None:
 
 
 def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
-    """Length by which a token's attention is counted, mean over the step's tokens.
+    """Return the length by which a token's attention is counted, mean over the step's tokens.
 
     With a sliding window shorter than sequences of unequal lengths it is an upper bound.
     """
@@ -116,41 +116,42 @@ def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
 
 
 def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window) -> float | None:
-    """The slowest rank's matmuls of a step against a mean step of the window."""
-    measured = [_matmul_seconds(rank) for rank in result.ranks]
-    known = [value for value in measured if value is not None]
-    if not known or len(known) < len(measured):
+    """Return the slowest rank's matmuls of a step over a mean step of the window."""
+    known = [
+        metric.value
+        for rank in result.ranks
+        for metric in rank.metrics
+        if metric.figure == "matmul_seconds" and metric.value is not None
+    ]
+    if not known or len(known) < len(result.ranks):
         return None
     return max(known) / (seconds / len(window.samples))
 
 
-def _matmul_seconds(rank: RankResult) -> float | None:
-    """The metric of one rank."""
-    return next((m.value for m in rank.metrics if m.figure == "matmul_seconds"), None)
-
-
 def devices_used(run: Result | None) -> int | None:
-    """Count distinct devices; ranks on a CPU each count, since they share it by threads."""
-    found: set[tuple[str | int, ...]] = set()
-    for rank in run.ranks if run is not None else ():
+    """Return the number of distinct devices; ranks on a CPU each count, since they share it."""
+    if run is None:
+        return None
+    used: set[tuple[str | int, ...]] = set()
+    for rank in run.ranks:
         device = rank.device
         if device is None:
             return None
         own = (device.uuid,) if device.uuid else (device.name, device.index)
-        found.add(("cpu", rank.rank) if device.type == "cpu" else own)
-    return len(found) if run is not None else None
+        used.add(("cpu", rank.rank) if device.type == "cpu" else own)
+    return len(used)
 
 
 def peak_flops_of(result: Result) -> float | None:
-    """Dense peak of one device in FLOP/s, in the dtype that the run really computed in.
+    """Return the dense peak of one device in FLOP/s, in the dtype that the run really computed in.
 
     None where device or dtype are not known, never a guess. All ranks must have used the same
     device and computed in the same dtype.
     """
-    found = set()
+    kinds = set()
     for rank in result.ranks:
         device, dtype = rank.device, rank.effective.matmul_dtype
         if device is None or device.type == "cpu" or not device.name or not dtype:
             return None
-        found.add((device.name, dtype, rank.effective.float32_matmul_precision or "highest"))
-    return peak_flops(*found.pop()) if len(found) == 1 else None
+        kinds.add((device.name, dtype, rank.effective.float32_matmul_precision or "highest"))
+    return peak_flops(*kinds.pop()) if len(kinds) == 1 else None
