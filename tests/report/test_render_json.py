@@ -10,8 +10,7 @@ from analysis_factory import STEADY, make_experiment, make_rounds
 from analysis_factory import make_summary as summary_of
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.report.formats import render
-from accel_bench.report.render_json import render_json
+from accel_bench.report.formats import render, render_json
 
 LORA = make_experiment("lora")
 

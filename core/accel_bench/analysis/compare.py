@@ -115,16 +115,16 @@ def _speed(
             if not side.speeds
         ]
         return Comparison(ratio=ratio, verdict_reason=", ".join(failed) or HISTORY)
-    found = compare(before, {"b": after})["b"]
+    comparison = compare(before, {"b": after})["b"]
     if allowed.comparable:
-        return found
+        return comparison
     keys = join_names([difference.key for difference in allowed.differing])
     changes = {
         "verdict": "not tested",
         "verdict_reason": f"not comparable: {keys} differ without being declared",
         "rounds_needed": None,
     }
-    return found.model_copy(update=changes)
+    return comparison.model_copy(update=changes)
 
 
 def _loss(

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
-from accel_bench.analysis.wording import (
-    count,
-    join_names,
-    label,
-    rate,
-    ratio_texts,
-)
+from accel_bench.analysis.wording import count, join_names, label, rate, ratio_texts
 from accel_bench.result import Status
 
 SPELT_OUT = 3
@@ -29,7 +23,7 @@ SPELT_OUT_KINDS = (
 
 
 def conclusion(summary: Summary) -> str:
-    """Return in one sentence what the rows allow one to say.
+    """Return the answer that the rows allow, in one sentence.
 
     A faster stack with a different loss comes before everything else, then a baseline that failed,
     then the verdicts; what failed or was skipped comes last.
@@ -95,30 +89,31 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that are open: those that more rounds would settle, then the hopeless."""
+    rounds = max((row.rounds_needed or 0 for row in rows), default=0)
+    way_out = f"about {rounds} rounds would settle it (--rounds {rounds})"
     hopeless = (
         f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine noisy"
     )
-    rounds = max((row.rounds_needed or 0 for row in rows), default=0)
-    ways_out = {True: f"about {rounds} rounds would settle it (--rounds {rounds})", False: hopeless}
     clauses = []
-    for settled, way_out in ways_out.items():
-        open_rows = [row for row in rows if (row.rounds_needed is not None) == settled]
+    for open_rows, end in (
+        ([row for row in rows if row.rounds_needed is not None], way_out),
+        ([row for row in rows if row.rounds_needed is None], hopeless),
+    ):
         known = [
             f"{join_names(list(map(_range, leaning)))} {verb} {baseline}"
             for verb in ("may be faster than", "may be slower than", "cannot be told apart from")
             if (leaning := [row for row in open_rows if _leaning(row) == verb])
         ]
-        clauses += [f"{join_names(known)}, {way_out}"] if known else []
+        clauses += [f"{join_names(known)}, {end}"] if known else []
     return clauses
 
 
 def _leaning(row: ExperimentSummary) -> str:
     """Return which way the 95 % interval points, where it is not enough for a verdict."""
-    if row.ratio is not None and row.ratio.low is not None and row.ratio.high is not None:
-        if row.ratio.low > 1:
-            return "may be faster than"
-        if row.ratio.high < 1:
-            return "may be slower than"
+    if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
+        return "may be faster than"
+    if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
+        return "may be slower than"
     return "cannot be told apart from"
 
 
@@ -155,15 +150,12 @@ def _uncompared(summary: Summary) -> list[str]:
 
 def _failed_baseline(summary: Summary) -> list[str]:
     """Return that the baseline leaves nothing to compare with, where it does."""
-    rows = [
-        row
+    ends = [
+        f"{_name(row)} {_how([row])}"
         for row in summary.experiments
         if row.stack == summary.baseline and not row.status.completed
     ]
-    if not rows:
-        return []
-    ends = join_names([f"{_name(row)} {_how([row])}" for row in rows])
-    return [f"the baseline {ends}, so that there is no ratio to it"]
+    return [f"the baseline {join_names(ends)}, so that there is no ratio to it"] if ends else []
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
@@ -184,7 +176,6 @@ def _name(row: ExperimentSummary) -> str:
 
 
 def _how(rows: Sequence[ExperimentSummary]) -> str:
-    """Return how rows of one status ended, as a verb."""
     if rows[0].status is Status.SKIPPED:
         return "was skipped" if len(rows) == 1 else "were skipped"
     return f"ended as {rows[0].status.value}"

@@ -55,9 +55,9 @@ def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
     """Return broken invariants of a row; of a corrupt one only its own columns are known."""
     if row.corrupt:
         figures = "the row is corrupt: its content does not fit its checksum"
-        found = [Broken(invariant=CHECKSUM, figures=figures)]
+        broken = [Broken(invariant=CHECKSUM, figures=figures)]
     else:
-        found = audit(result) if result else []
+        broken = audit(result) if result else []
     columns = ("run_id", "experiment_id", "session", "stack")
     of_row = {name: getattr(row, name) for name in columns}
-    yield from (BrokenInvariant(**dict(one), **of_row) for one in found)
+    yield from (BrokenInvariant(**dict(one), **of_row) for one in broken)

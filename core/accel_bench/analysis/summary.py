@@ -1,4 +1,4 @@
-"""Everything that a comparison of stacks may say about one scenario, as one document."""
+"""Everything that a comparison of stacks shows of one scenario, as one document."""
 
 from __future__ import annotations
 

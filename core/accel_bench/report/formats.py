@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.errors import AccelBenchError, did_you_mean
 from accel_bench.report.render_csv import render_csv
-from accel_bench.report.render_json import render_json
 from accel_bench.report.render_markdown import render_markdown
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.table import Report
 from accel_bench.report.views.stack_comparison import stacks_report
+
+
+def render_json(document: Any) -> str:
+    """Return models and plain values as JSON; a number that is not finite is null in it."""
+    from pydantic_core import to_json
+
+    text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
+    return text.decode() + "\n"
+
 
 FORMATS: dict[str, Callable[[Report], str]] = {
     "table": lambda report: render_terminal(report.sections, report.width),
@@ -26,14 +35,14 @@ def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> st
     """Return the comparison of the stacks of each scenario as text.
 
     Markdown has all columns and notes, the terminal only with `verbose`. Raises AccelBenchError for
-    a format that there is not.
+    an unknown format.
     """
     wide = form == "markdown"
     return render_report(stacks_report(summaries, verbose or wide, wide), form)
 
 
 def render_report(report: Report, form: str) -> str:
-    """Return a report as text; raises AccelBenchError for a format that there is not."""
+    """Return a report as text; raises AccelBenchError for an unknown format."""
     if form not in FORMATS:
         raise AccelBenchError(f"no report format {form!r}{did_you_mean(form, FORMATS)}")
     return FORMATS[form](report)

@@ -22,7 +22,7 @@ def escape(text: str) -> str:
 
 
 def _blocks(section: Section) -> Iterator[str]:
-    """Parts of a section between which a line is left empty."""
+    """Yield the parts of a section between which a line is left empty."""
     if section.title:
         yield f"## {escape(section.title)}"
     if section.answer:

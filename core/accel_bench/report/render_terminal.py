@@ -101,7 +101,6 @@ def _fitted(table: Table, console: Console) -> Segments:
 
 
 def _grid(table: Table, names: int, gap: int) -> Grid:
-    """Return rich's table, with units under the titles."""
     grid = Grid(
         title=Text(plain(table.title), style="bold") if table.title else None,
         title_justify="left",
@@ -124,7 +123,6 @@ def _grid(table: Table, names: int, gap: int) -> Grid:
 
 
 def _cell(column: Column, row: object, names: int) -> Text:
-    """Return one cell; a verdict has its colour."""
     text = column.text(row)
     if column.kind == "name":
         text = folded(text, names)

@@ -35,7 +35,7 @@ class Broken(Frozen):
 
 
 def audit(result: Result) -> list[Broken]:
-    """Hold a completed run's figures against one another; a run that did not complete has none."""
+    """Return the invariants that a completed run breaks; one that did not complete has none."""
     if not result.status.completed:
         return []
     return [
@@ -46,7 +46,7 @@ def audit(result: Result) -> list[Broken]:
 
 
 def with_audit(result: Result) -> Result:
-    """The same row; `degraded`, with every broken invariant as a reason, where there are any."""
+    """Return the row; `degraded`, with broken invariants as reasons, where there are any."""
     broken = audit(result)
     if not broken:
         return result
@@ -56,37 +56,37 @@ def with_audit(result: Result) -> Result:
 
 
 def sequence_length(result: Result) -> Iterator[str]:
-    """Processed tokens per second x devices / samples per second = sequence length.
+    """Check that processed tokens per second x devices / samples per second = length.
 
-    That holds where all samples have one length, as the data's plugin says in its evidence
-    (`constant_length`), unless one that makes batches of another form says otherwise; elsewhere it
-    is their upper limit. Seconds and devices stand on both sides of the division: tokens and
+    That holds where all samples have one length, as the data's plugin reports in its evidence
+    (`constant_length`), unless one that makes batches of another form reports otherwise; elsewhere
+    it is their upper limit. Seconds and devices stand on both sides of the division: tokens and
     samples are left, and are compared with the scenario.
     """
-    asked = result.experiment.scenario.data.sequence_length
+    planned = result.experiment.scenario.data.sequence_length
     steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
         return
     longest = max(lengths)
-    constant = any(_says_constant(rank) for rank in result.ranks)
-    if longest > asked or (constant and lengths != {asked}):
+    constant = any(_reports_constant(rank) for rank in result.ranks)
+    if longest > planned or (constant and lengths != {planned}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
             f"{sum(step.sequences for step in steps):,} samples, up to {longest:,.6g} in one; "
-            f"the sequence length is {asked:,}"
+            f"the sequence length is {planned:,}"
         )
 
 
-def _says_constant(rank: RankResult) -> bool:
-    """Whether plugins say that all samples are as long as asked, and none says otherwise."""
-    shown = (found for found in rank.evidence.values() if isinstance(found, dict))
-    said = [found["constant_length"] for found in shown if "constant_length" in found]
-    return bool(said) and all(one is True for one in said)
+def _reports_constant(rank: RankResult) -> bool:
+    """Return whether plugins report samples of one length, and none reports otherwise."""
+    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
+    reported = [one["constant_length"] for one in shown if "constant_length" in one]
+    return bool(reported) and all(one is True for one in reported)
 
 
 def global_batch(result: Result) -> Iterator[str]:
-    """Steps of the window x global batch size = samples of all ranks."""
+    """Check that steps of the window x global batch size = samples of all ranks."""
     windows = list(_windows(result).values())
     if len(windows) < result.experiment.scenario.world_size:
         return
@@ -101,7 +101,7 @@ def global_batch(result: Result) -> Iterator[str]:
 
 
 def token_counts(result: Result) -> Iterator[str]:
-    """Processed >= real >= supervised tokens, in every step."""
+    """Check that processed >= real >= supervised tokens, in every step."""
     for name, window in _windows(result).items():
         for step in _all_steps(window):
             counts = (step.processed_tokens, step.real_tokens, step.supervised_tokens)
@@ -112,14 +112,14 @@ def token_counts(result: Result) -> Iterator[str]:
 
 
 def rate_times_time(result: Result) -> Iterator[str]:
-    """Tokens per second, by the wall clock of the window, x seconds of its steps = its tokens."""
+    """Check that tokens per second, by the wall clock, x seconds of the steps = the tokens."""
     for name, window in _windows(result).items():
         if window.samples and window.samples[0].device_seconds is None:
             yield from _clock_figures(name, window, "steps", [s.seconds for s in window.samples])
 
 
 def device_clock(result: Result) -> Iterator[str]:
-    """Seconds between device events = wall clock of the window."""
+    """Check that seconds between device events = wall clock of the window."""
     for name, window in _windows(result).items():
         seconds = [s.device_seconds for s in window.samples if s.device_seconds is not None]
         if seconds and len(seconds) == len(window.samples):
@@ -127,7 +127,7 @@ def device_clock(result: Result) -> Iterator[str]:
 
 
 def order_statistics(result: Result) -> Iterator[str]:
-    """0 < minimum <= median <= maximum of the step times."""
+    """Check that 0 < minimum <= median <= maximum of the step times."""
     for name, window in _windows(result).items():
         seconds = [sample.seconds for sample in window.samples]
         if seconds and not 0 < min(seconds) <= median(seconds) <= max(seconds) < math.inf:
@@ -136,7 +136,7 @@ def order_statistics(result: Result) -> Iterator[str]:
 
 
 def memory_order(result: Result) -> Iterator[str]:
-    """Process memory by NVML >= reserved >= allocated, for every rank that knows two of them."""
+    """Check that memory by NVML >= reserved >= allocated, for ranks that know two of them."""
     for name, rank in _named_ranks(result):
         seen = [*rank.metrics, *(one for one in result.metrics if one.rank in (None, rank.rank))]
         peaks = [(what, _largest(seen, *source)) for what, source in MEMORY.items()]
@@ -147,19 +147,19 @@ def memory_order(result: Result) -> Iterator[str]:
 
 
 def devices(result: Result) -> Iterator[str]:
-    """Devices used = devices asked, and of the kind that was asked."""
+    """Check that devices used = devices of the scenario, in number and kind."""
     scenario = result.experiment.scenario
     used = devices_used(result)
     if used is not None and used != scenario.world_size:
         yield f"{used} devices used, {scenario.world_size} asked"
-    asked = scenario.resources.device
+    kind = scenario.resources.device
     kinds = {rank.device.type for rank in result.ranks if rank.device}
-    if asked != "auto" and kinds - {asked}:
-        yield f"used {', '.join(sorted(kinds))}, asked {asked}"
+    if kind != "auto" and kinds - {kind}:
+        yield f"used {', '.join(sorted(kinds))}, asked {kind}"
 
 
 def phases(result: Result) -> Iterator[str]:
-    """The phases of a step add up to the step."""
+    """Check that the phases of a step add up to the step."""
     for name, rank in _named_ranks(result):
         split = rank.phases
         if split is None:
@@ -172,31 +172,26 @@ def phases(result: Result) -> Iterator[str]:
 
 
 def model_utilization(result: Result) -> Iterator[str]:
-    """0 < MFU <= 1, in the causal convention, where the peak of the effective dtype is known."""
+    """Check that 0 < causal MFU <= 1, where the peak of the effective dtype is known."""
     peak = peak_flops_of(result)
-    found = utilization(result, peak) if peak is not None else None
-    if found is not None and found.mfu is not None:
-        yield from utilization_figures(found.mfu.causal)
+    used = utilization(result, peak) if peak is not None else None
+    if used is not None and used.mfu is not None:
+        yield from utilization_figures(used.mfu.causal)
 
 
 def utilization_figures(mfu: float) -> Iterator[str]:
-    """What is wrong with an MFU: it must be above 0 and at most 1."""
+    """Yield what is wrong with an MFU: it must be above 0 and at most 1."""
     if not 0 < mfu <= 1:
         yield f"an MFU of {mfu:.4g} is not above 0 and at most 1"
 
 
 INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
-    "sequence_length": sequence_length,
-    "global_batch": global_batch,
-    "token_counts": token_counts,
-    "rate_times_time": rate_times_time,
-    "device_clock": device_clock,
-    "order_statistics": order_statistics,
-    "memory_order": memory_order,
-    "model_utilization": model_utilization,
-    "devices": devices,
-    "phases": phases,
-}
+    check.__name__: check
+    for check in (
+        sequence_length, global_batch, token_counts, rate_times_time, device_clock,
+        order_statistics, memory_order, model_utilization, devices, phases,
+    )
+}  # fmt: skip
 """Checks by name; each yields the figures of what is broken."""
 
 MEMORY: Mapping[str, tuple[Figure, str]] = {
@@ -208,13 +203,12 @@ MEMORY: Mapping[str, tuple[Figure, str]] = {
 
 
 def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
-    """Ranks with their name in a sentence, which is empty where there is only one."""
+    """Return ranks with their name in a sentence, which is empty where there is only one."""
     several = len(result.ranks) > 1
     return [(f"rank {rank.rank}: " if several else "", rank) for rank in result.ranks]
 
 
 def _windows(result: Result) -> dict[str, Window]:
-    """Windows of the ranks that have one, by the rank's name."""
     return {name: rank.window for name, rank in _named_ranks(result) if rank.window is not None}
 
 
@@ -223,7 +217,7 @@ def _all_steps(window: Window) -> tuple[Sample, ...]:
 
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
-    """Hold the sum of the steps against the wall clock of the window."""
+    """Compare the sum of the steps with the wall clock of the window."""
     wall, total = window.ended - window.started, sum(seconds)
     if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
         return
@@ -236,7 +230,7 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
 
 
 def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
-    """Largest value of a metric over the ways of measuring it; None where nobody knows it."""
+    """Return the largest value of a metric over the ways of measuring it, None where unknown."""
     values = [
         one.value
         for one in metrics

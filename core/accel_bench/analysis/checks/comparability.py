@@ -1,4 +1,4 @@
-"""May two stored experiments be compared? What differs between them, and what of it is declared."""
+"""May two stored experiments be compared? What differs, and what of it do the stacks declare?"""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from accel_bench.machine.state import used_by
 from accel_bench.result import Result
 
 Facts = dict[str, Any]
-"""What matters, by dotted key."""
+"""Facts that must agree, by dotted key."""
 
 MACHINE = ("system", "processor")
 """Facts of the machine beside those that are part of an experiment's identity."""
 
 ALWAYS_EFFECTIVE = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
-"""What really held and must agree whatever two stacks declare."""
+"""Effective settings that must agree whatever two stacks declare."""
 
 MEASURED_EFFECTIVE = ("gradient_flow",)
-"""What was read back and is a measurement: equal runs need not agree on it to the last digit."""
+"""Measurements among them: equal runs need not agree to the last digit."""
+
+POLICY = (
+    "power_cap_watts",
+    "application_sm_clock_megahertz",
+    "application_memory_clock_megahertz",
+)
+"""What governs clocks and power of a GPU."""
 
 BATCH = tuple(
     f"work.train.{key}"
@@ -36,7 +43,10 @@ WORLD = (
     "effective.backend",
     "effective.threads",
 )
-"""What follows from the number of processes."""
+"""Facts that follow from the number of processes."""
+
+MAY_LACK = ("environment.plugins.", "environment.fingerprints.", "state.")
+"""Facts that one side alone may have."""
 
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
@@ -88,7 +98,7 @@ class Comparability(Frozen):
 
 
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
-    """Hold two experiments against each other, by the runs of each (at least one).
+    """Compare two experiments by the runs of each (at least one).
 
     Device, driver, versions, threads, limits of clocks and power, dtype, tokens, batch: all must be
     equal, except what the stacks declare by their uses and settings. What a plugin of one stack
@@ -97,25 +107,22 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
     plain = not any(run.experiment.stack.uses or run.experiment.stack.settings for run in (*a, *b))
     left, right = _facts(a, plain), _facts(b, plain)
     settings = {key for run in (*a, *b) for key in run.experiment.stack.settings}
-    declared: list[Difference] = list(_uses(a[0], b[0]))
+    declared: list[Difference] = []
     differing: list[Difference] = []
     for key in dict.fromkeys((*left, *right)):
-        if _left_out(key, left, right) or _same(left.get(key), right.get(key)):
+        # Plugins of one stack alone, and states that one side does not know, need not agree.
+        left_out = key.startswith(MAY_LACK) and not (key in left and key in right)
+        if left_out or canonical_json(left.get(key)) == canonical_json(right.get(key)):
             continue
-        found = Difference(key=key, a=left.get(key), b=right.get(key))
-        (declared if _is_declared(key, settings) else differing).append(found)
+        difference = Difference(key=key, a=left.get(key), b=right.get(key))
+        (declared if _is_declared(key, settings) else differing).append(difference)
     return Comparability(declared=tuple(declared), differing=tuple(differing))
 
 
-def _uses(a: Result, b: Result) -> Iterator[Difference]:
-    """The uses of both stacks, where they differ."""
-    left, right = (run.experiment.stack.model_dump(mode="json")["uses"] for run in (a, b))
-    if not _same(left, right):
-        yield Difference(key="uses", a=left, b=right)
-
-
 def _is_declared(key: str, settings: set[str]) -> bool:
-    """Whether a setting that a stack declares is this fact, holds it, or brings it about."""
+    """Return whether a setting that a stack declares is this fact, holds it, or brings it about."""
+    if key == "uses":
+        return True
     covered = [f"work.{setting}" for setting in settings]
     for setting in settings:
         for cause, effects in FOLLOWS.items():
@@ -125,32 +132,27 @@ def _is_declared(key: str, settings: set[str]) -> bool:
 
 
 def _within(key: str, whole: str) -> bool:
-    """Whether a dotted key is another one, or lies under it."""
+    """Return whether a dotted key is another one, or lies under it."""
     return key == whole or key.startswith(f"{whole}.")
 
 
-def _left_out(key: str, left: Facts, right: Facts) -> bool:
-    """What one side alone has and need not be the same: plugins of a stack, unknown states."""
-    may_lack = ("environment.plugins.", "environment.fingerprints.", "state.")
-    return key.startswith(may_lack) and not (key in left and key in right)
-
-
 def _facts(runs: Sequence[Result], plain: bool) -> Facts:
-    """Facts of an experiment: of several values over its runs, all of them in a list."""
+    """Return facts of an experiment; several values over its runs stand in a list."""
     values: dict[str, dict[str, Any]] = {}
     for run in runs:
         for key, value in _facts_of(run, plain):
             values.setdefault(key, {})[canonical_json(value)] = value
-    return {
-        key: next(iter(found.values()))
-        if len(found) == 1
-        else [value for _, value in sorted(found.items())]
-        for key, found in values.items()
+    uses = runs[0].experiment.stack.model_dump(mode="json")["uses"]
+    return {"uses": uses} | {
+        key: next(iter(by_text.values()))
+        if len(by_text) == 1
+        else [value for _, value in sorted(by_text.items())]
+        for key, by_text in values.items()
     }
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Facts of one run. Of what really held, a plain stack must agree in everything."""
+    """Yield facts of one run; of its effective settings a plain stack must agree in all."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)
@@ -166,42 +168,32 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Versions, devices and so on; plugins by their names."""
+    """Yield versions, devices and so on; plugins by their names."""
     for key, value in environment.items():
         if key != "plugins":
             yield from _flat(f"environment.{key}", value)
     for plugin in environment.get("plugins", ()):
-        yield (
-            f"environment.plugins.{plugin['name']}",
-            f"{plugin['distribution']} {plugin['version']}",
-        )
+        version = f"{plugin['distribution']} {plugin['version']}"
+        yield f"environment.plugins.{plugin['name']}", version
 
 
 def _policy(run: Result) -> Iterator[tuple[str, Any]]:
-    """What governs clocks and power, as far as it was stored."""
+    """Yield what governs clocks and power, as far as it was stored."""
     if run.state_before is None:
         return
     yield "state.governors", list(run.state_before.cpu.governors)
     uuids = [rank.device.uuid for rank in run.ranks if rank.device and rank.device.uuid]
     for number, gpu in enumerate(used_by(run.state_before, uuids)):
-        for key in (
-            "power_cap_watts",
-            "application_sm_clock_megahertz",
-            "application_memory_clock_megahertz",
-        ):
+        for key in POLICY:
             value = getattr(gpu, key)
             if value is not None:
                 yield f"state.gpu{number}.{key}", value
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings; a list is a leaf."""
+    """Yield the leaves of nested mappings; a list is a leaf."""
     if not isinstance(value, dict):
         yield key, value
         return
     for name, inner in value.items():
         yield from _flat(f"{key}.{name}", inner)
-
-
-def _same(left: Any, right: Any) -> bool:
-    return canonical_json(left) == canonical_json(right)

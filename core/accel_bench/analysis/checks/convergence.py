@@ -122,14 +122,13 @@ def _compare_round(
 
 
 def _relative(before: float, after: float) -> float:
-    """Return the distance as a fraction of the baseline's value."""
     if before == after:
         return 0.0
     return abs(after - before) / abs(before) if before else math.inf
 
 
-def _severity(found: LossComparison) -> tuple[int, float]:
+def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
     places: dict[LossWord, int] = {"equivalent": 0, "not tested": 1, "different": 2}
-    difference = found.loss_difference
-    return places[found.loss_verdict], math.inf if difference is None else difference
+    difference = loss.loss_difference
+    return places[loss.loss_verdict], math.inf if difference is None else difference

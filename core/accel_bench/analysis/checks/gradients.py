@@ -35,19 +35,19 @@ def gradient_reasons(
     Runs of the same round are compared, since they see the same first batch. Tensors that only one
     of the two has are left out.
     """
-    found: dict[str, Norms] = {}
+    different: dict[str, Norms] = {}
     compared: set[str] = set()
     for key in sorted(set(baseline) & set(runs)):
         base, stack = gradient_norms(baseline[key]), gradient_norms(runs[key])
         compared |= set(base) & set(stack)
-        found |= {norms.tensor: norms for norms in different_norms(base, stack)}
-    if not found:
+        different |= {norms.tensor: norms for norms in different_norms(base, stack)}
+    if not different:
         return ()
     shown = join_names(
-        [f"{n.tensor} {n.stack:.2g} against {n.baseline:.2g}" for n in found.values()]
+        [f"{n.tensor} {n.stack:.2g} against {n.baseline:.2g}" for n in different.values()]
     )
     return (
-        f"gradient norms of the first step are not the baseline's in {len(found)} of "
+        f"gradient norms of the first step are not the baseline's in {len(different)} of "
         f"{len(compared)} tensors: {shown}",
     )
 

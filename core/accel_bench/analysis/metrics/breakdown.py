@@ -45,7 +45,7 @@ class StartUp(Frozen):
     """The first step alone, with what it compiles and allocates."""
 
     compile_seconds: float | None = None
-    """Time in the compiler, as it says itself; null where nothing was compiled."""
+    """Time in the compiler, by its own count; null where nothing was compiled."""
 
 
 class Phases(Frozen):

@@ -197,11 +197,11 @@ def same_device(device_name: str, priced: str) -> bool | None:
     Prices name a device by the table's short name or, in other catalogs, by a name that several
     devices share.
     """
-    found = find_hardware(device_name)
-    known = {name: {name, *row.also_called} for name, row in list_hardware().items()}
-    if found is None or not any(priced in names for names in known.values()):
+    row = find_hardware(device_name)
+    known = {name: {name, *one.also_called} for name, one in list_hardware().items()}
+    if row is None or not any(priced in names for names in known.values()):
         return None
-    return priced in known[found.name]
+    return priced in known[row.name]
 
 
 def _row(

@@ -53,9 +53,9 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     gives null and never a guess.
     """
     speed = run_throughput(result)
-    found = [(rank.window, rank.workload) for rank in result.ranks]
-    ranks = [(window, workload) for window, workload in found if window and workload]
-    if speed is None or len(ranks) < len(found):
+    measured = [(rank.window, rank.workload) for rank in result.ranks]
+    ranks = [(window, workload) for window, workload in measured if window and workload]
+    if speed is None or len(ranks) < len(measured):
         return None
     steps = [(sample, load) for window, load in ranks for sample in window.samples]
     if not all(sample.sequences for sample, _ in steps):

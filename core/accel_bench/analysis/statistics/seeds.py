@@ -14,7 +14,7 @@ from statistics import fmean
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, loss_tolerance
 from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
-from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
+from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Status
@@ -35,8 +35,9 @@ def compare_over_seeds(
     groups: dict[tuple[str, str], dict[str, ExperimentRuns]] = {}
     for row in rows:
         experiment = row.planned.experiment
-        key = (canonical_json(_others(experiment.sweep)), experiment.stack.name)
-        groups.setdefault(key, {})[canonical_json(_seeds(experiment.sweep))] = row
+        seeds = {key: value for key, value in experiment.sweep.items() if key in SEED_KEYS}
+        key = (canonical_json(_without_seeds(experiment.sweep)), experiment.stack.name)
+        groups.setdefault(key, {})[canonical_json(seeds)] = row
     return tuple(
         _compare(name, groups.get((point, baseline), {}), by_seed)
         for (point, name), by_seed in groups.items()
@@ -44,43 +45,30 @@ def compare_over_seeds(
     )
 
 
-def loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
-    """Mean of the last five losses of `steps` steps of the first completed run; None where one is
-    missing.
-
-    The runs of one seed share it, so that the first stands for all.
-    """
-    first = next(iter(row.speeds.values()), None)
-    last = first.losses[:steps][-SMOOTHING_STEPS:] if first else ()
-    known = [loss for loss in last if loss is not None]
-    return fmean(known) if known and len(known) == len(last) else None
-
-
 def judge_differences(differences: Sequence[float], tolerance: float) -> SeedVerdict:
-    """Equivalent within the tolerance, different beyond it, both surely, else inconclusive."""
+    """Return `equivalent` surely within the tolerance, `different` surely beyond, else open."""
     if len(differences) < MINIMUM_SEEDS:
         return "not tested"
-    low, high = interval_90(differences)
+    low, high = _interval_90(differences)
     if -tolerance <= low and high <= tolerance:
         return "equivalent"
     return "different" if low > tolerance or high < -tolerance else "inconclusive"
 
 
-def interval_90(values: Sequence[float]) -> tuple[float, float]:
-    """Two-sided 90 % t interval of the mean of at least two values."""
-    half = t_quantile(len(values) - 1, 0.95) * standard_error(values)
+def _interval_90(values: Sequence[float]) -> tuple[float, float]:
+    half = t_bound(values, 0.95)
     return fmean(values) - half, fmean(values) + half
 
 
 def _compare(
     name: str, baseline: Mapping[str, ExperimentRuns], stack: Mapping[str, ExperimentRuns]
 ) -> SeedEquivalence:
-    """One stack at one point of the other axes."""
+    """Compare one stack at one point of the other axes."""
     pairs = [(baseline[seed], row) for seed, row in stack.items() if seed in baseline]
     ends = [_ends(before, after) for before, after in pairs]
     differences = [after / before - 1 for before, after in ends if before and after is not None]
     lost = sum(_is_lost(before, after) for before, after in pairs)
-    sweep = _others(next(iter(stack.values())).planned.experiment.sweep)
+    sweep = _without_seeds(next(iter(stack.values())).planned.experiment.sweep)
     if not differences:
         verdict: SeedVerdict = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
@@ -90,7 +78,7 @@ def _compare(
         before.planned.experiment.scenario,
         after.planned.experiment.scenario,
     )
-    low, high = interval_90(differences) if len(differences) > 1 else (None, None)
+    low, high = _interval_90(differences) if len(differences) > 1 else (None, None)
     return SeedEquivalence(
         stack=name,
         sweep=sweep,
@@ -105,23 +93,31 @@ def _compare(
 
 
 def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:
-    """Both losses at the end of the steps that both took: an unstable window makes more of them."""
+    """Return both losses at the end of the steps that both took.
+
+    An unstable window makes more steps of one of them.
+    """
     steps = shared_steps([before, after])
-    return loss_at_end(before, steps), loss_at_end(after, steps)
+    return _loss_at_end(before, steps), _loss_at_end(after, steps)
+
+
+def _loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
+    """Return the mean of the last five of `steps` losses; None where one is missing.
+
+    It is that of the first completed run: the runs of one seed share it.
+    """
+    first = next(iter(row.speeds.values()), None)
+    last = first.losses[:steps][-SMOOTHING_STEPS:] if first else ()
+    known = [loss for loss in last if loss is not None]
+    return fmean(known) if known and len(known) == len(last) else None
 
 
 def _is_lost(before: ExperimentRuns, after: ExperimentRuns) -> bool:
-    """Whether the baseline trained with a seed, and the stack did not, or to no finite loss."""
+    """Return whether the baseline trained with a seed, and the stack not, or to no finite loss."""
     base, end = _ends(before, after)
     diverged = after.ending.status is Status.INVALID or (bool(after.speeds) and end is None)
     return diverged and (base is not None or bool(before.speeds))
 
 
-def _others(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The point without its seeds."""
+def _without_seeds(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: value for key, value in sweep.items() if key not in SEED_KEYS}
-
-
-def _seeds(sweep: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The seeds of a point."""
-    return {key: value for key, value in sweep.items() if key in SEED_KEYS}

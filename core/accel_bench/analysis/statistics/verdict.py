@@ -21,7 +21,7 @@ RoundKey: TypeAlias = tuple[str, int]
 """Session and round: runs that share both are a pair."""
 
 Verdict: TypeAlias = Literal["faster", "slower", "same", "inconclusive", "not tested"]
-"""What may be said about a stack's speed."""
+"""Verdicts on a stack's speed."""
 
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""
@@ -52,7 +52,7 @@ class Comparison(Frozen):
     """
 
     verdict: Verdict = "not tested"
-    """What may be said."""
+    """Whether it is faster, as far as the rounds show."""
 
     verdict_reason: str = ""
     """Why there is no verdict, where there is none."""

@@ -34,7 +34,7 @@ from accel_bench.report.table import (
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
-    """Return a section for each comparison: what may be said, both sides, what differs."""
+    """Return a section for each comparison: the answer, both sides, what differs."""
     return Report(
         sections=[_section(one) for one in comparisons],
         document=one_or_list(comparisons),
@@ -43,7 +43,7 @@ def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
 
 
 def _answer(one: ExperimentComparison) -> str:
-    """Return in one sentence what may be said of B against A, and on what grounds."""
+    """Return the verdict on B against A in one sentence, with its grounds."""
     a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
     if one.ratio is None:
         return f"no ratio: {one.verdict_reason}."
@@ -70,7 +70,8 @@ def _section(one: ExperimentComparison) -> Section:
         ("differs, and is not declared", one.differing),
     ):
         if differences:
-            tables.append(listed((title, "A", "B"), [_values(one) for one in differences]))
+            values = [(d.key, _value(d.a), _value(d.b)) for d in differences]
+            tables.append(listed((title, "A", "B"), values))
     reasons = (f"{side.stack}: {reason}" for side in (one.a, one.b) for reason in side.reasons)
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
@@ -85,19 +86,12 @@ def _step(step: StepSeconds) -> str:
     return "/".join(map(milliseconds, (step.p50, step.p95, step.p99)))
 
 
-def _values(difference: Difference) -> tuple[str, str, str]:
-    return difference.key, _value(difference.a), _value(difference.b)
-
-
 def _value(value: Any) -> str:
     return EMPTY if value is None else plain_value(value)
 
 
-def _flat_differences(name: str) -> Column:
-    def cell(one: ExperimentComparison) -> list[str]:
-        return [f"{d.key}: {_value(d.a)} | {_value(d.b)}" for d in getattr(one, name)]
-
-    return Column(name, cell)
+def _flat_differences(differences: Sequence[Difference]) -> list[str]:
+    return [f"{d.key}: {_value(d.a)} | {_value(d.b)}" for d in differences]
 
 
 def _side_columns(name: str) -> list[Column]:
@@ -133,7 +127,7 @@ FLAT = (
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),
-    _flat_differences("declared"),
-    _flat_differences("differing"),
+    Column("declared", lambda one: _flat_differences(one.declared)),
+    Column("differing", lambda one: _flat_differences(one.differing)),
 )
 """Columns of the CSV."""

@@ -20,20 +20,16 @@ def cost_report(document: CostDocument) -> Report:
 
 
 class FlatCost(NamedTuple):
-    """What one line of the CSV is read from."""
+    """Sources of one line of the CSV."""
 
     document: CostDocument
     row: ExperimentCost
 
 
-def _sensitivity(
-    what: str, factor: float, path: str = "sensitivity"
-) -> Callable[[Any], float | None]:
+def _sensitivity(what: str, factor: float, path: str = "sensitivity") -> Callable[[Any], Any]:
     """Return a reader of the cost if throughput or price were off by a factor."""
     sensitivity = reader(path)
-    return lambda row: next(
-        (getattr(s, what) for s in sensitivity(row) if s.factor == factor), None
-    )
+    return lambda row: {s.factor: getattr(s, what) for s in sensitivity(row)}.get(factor)
 
 
 def _usd(value: float) -> str:
@@ -45,15 +41,13 @@ def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
     """Return a form that writes `0.402 (0.398 to 0.405)`."""
 
     def text(interval: Interval) -> str:
-        if interval.low is None or interval.high is None:
-            return form(interval.median)
-        return f"{form(interval.median)} ({form(interval.low)} to {form(interval.high)})"
+        ends = [form(end) for end in (interval.low, interval.high) if end is not None]
+        return f"{form(interval.median)} ({' to '.join(ends)})" if ends else form(interval.median)
 
     return text
 
 
 def _notes(document: CostDocument) -> Iterator[str]:
-    """Return what stands under the table."""
     tariff = document.tariff
     what = " ".join(filter(None, (tariff.provider, tariff.instance, tariff.region)))
     dated = f", {tariff.date}" if tariff.date else ""
@@ -88,15 +82,15 @@ COLUMNS = (
     _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}"),
     _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(_usd)),
     *(
-        Column(f"{what} x{factor:g}", _sensitivity(what, factor), f"{what} x{factor:g}",
-               "USD/1M tokens", _usd, kind="number")
+        Column(f"{what} x{factor:g}", _sensitivity(what, factor), "", "USD/1M tokens",
+               _usd, "number")
         for what in ("throughput", "price")
         for factor in FACTORS
         if factor != 1
     ),
     _figure("usd_for_tokens", "in all", "USD", _interval(_usd)),
 )  # fmt: skip
-"""Columns for people; the last where tokens were asked for."""
+"""Columns for people; the last where tokens are given."""
 
 FLAT = (
     *paths("row", "experiment_id scenario stack sweep status runs device devices_used instances"),

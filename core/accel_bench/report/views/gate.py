@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 class FlatPoint(NamedTuple):
-    """What one line of the CSV is read from."""
+    """Sources of one line of the CSV."""
 
     report: GateReport
     point: GatePoint
@@ -61,7 +61,7 @@ FLAT = (
 
 
 def render_gate(report: GateReport, form: str) -> str:
-    """Return the report as text, or as JUnit XML; raises AccelBenchError for another format."""
+    """Return the report as text, or as JUnit XML; raises AccelBenchError for an unknown format."""
     return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
 
 
@@ -74,10 +74,7 @@ def gate_report(report: GateReport) -> Report:
         title=f"{report.scenario}: {report.outcome} (exit {report.exit_code})",
         answer=reasons[0] if len(reasons) == 1 else compared,
         tables=[Table(COLUMNS, report.points)],
-        notes=[
-            *([compared] if len(reasons) == 1 else reasons),
-            *dict.fromkeys(more),
-        ],
+        notes=[*([compared] if len(reasons) == 1 else reasons), *dict.fromkeys(more)],
     )
     rows = [FlatPoint(report, point) for point in report.points]
     return Report([section], report, Table(FLAT, rows))
@@ -85,7 +82,8 @@ def gate_report(report: GateReport) -> Report:
 
 def render_junit(report: GateReport) -> str:
     """Return a test suite with a test case for each sweep point, as CI systems read it."""
-    suite = ElementTree.Element("testsuite", name=plain(report.scenario))
+    tree = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(tree, "testsuite", name=plain(report.scenario))
     outcomes = [FAILURES.get(point.outcome, "passed") for point in report.points]
     suite.set("tests", str(len(outcomes)))
     for kind, plural in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
@@ -93,14 +91,12 @@ def render_junit(report: GateReport) -> str:
     suite.set("time", f"{sum(point.seconds for point in report.points):.3f}")
     for point in report.points:
         _add_case(suite, report, point)
-    tree = ElementTree.Element("testsuites")
-    tree.append(suite)
     ElementTree.indent(tree)
     return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
-    """Add one test case; what did not pass says why, with all figures."""
+    """Add one test case; what did not pass has its reason and all figures."""
     case = ElementTree.SubElement(
         suite,
         "testcase",

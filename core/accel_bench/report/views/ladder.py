@@ -12,7 +12,7 @@ MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
     "everything; estimates over rounds, no verdicts"
 )
-"""What stands under the rows."""
+"""Note under the rows."""
 
 
 def ladder_tables(summary: Summary) -> list[Table]:
@@ -38,7 +38,7 @@ def ladder_columns(side: str) -> list[Column]:
 
 
 def memory_change(change: MemoryChange) -> str:
-    """Return `-61.2 ±0.5`, in MiB; without the ± where it would say 0."""
+    """Return `-61.2 ±0.5`, in MiB; without the ± where that is 0."""
     mean = change.bytes / 2**20
     digits = 0 if abs(mean) >= 100 else 1
     rounded = round(mean, digits)
@@ -49,11 +49,6 @@ def memory_change(change: MemoryChange) -> str:
 
 def _reason(figure: LadderFigure) -> str:
     return figure.reason or figure.loss_reason
-
-
-def _rung(step: LadderStep) -> str:
-    """Return the name of the rung's stack; the item where there is no such stack."""
-    return step.adds.stack or f"{step.number}+{step.item}"
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
@@ -70,7 +65,7 @@ def _step_notes(step: LadderStep) -> Iterator[str]:
 
 
 COLUMNS = (
-    Column("rung", _rung, kind="name"),
+    Column("rung", lambda step: step.adds.stack or f"{step.number}+{step.item}", kind="name"),
     Column("as fast", reader("ratio"), unit="as base", kind="number",
            form=lambda speed_up: ratio_texts(speed_up)[0]),
     Column("adds", reader("adds.ratio"), unit="times", form=ratio_interval, kind="number"),

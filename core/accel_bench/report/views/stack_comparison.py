@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,11 +62,9 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
     """Return the answer, the tables and the notes of one scenario."""
     answer = conclusion(summary)
     names, figures = _columns(summary)
-    few = [column for column in figures if column.key not in MORE]
-    more = [column for column in figures if column.key in MORE]
-    tables = [[*names, *(figures if wide else few)]]
+    tables = [[*names, *(column for column in figures if wide or column.key not in MORE)]]
     if verbose and not wide:
-        tables.append([*names, *more])
+        tables.append([*names, *(column for column in figures if column.key in MORE)])
     return Section(
         title=summary.scenario,
         answer=answer,
@@ -83,7 +81,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
-    """Return the columns that say which row it is, and those of its figures."""
+    """Return the columns that name a row, and those of its figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
     short = [key.rpartition(".")[2] for key in keys]
     names = [Column("stack", reader("stack"), kind="name")]
@@ -91,25 +89,21 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         title = (word if short.count(word) == 1 else key).replace("_", " ")
         cell = partial(_swept, key)
         names.append(Column(key, cell, title=title, form=plain_value, kind="name"))
-    loss = partial(_loss_verdict, summary.baseline)
-    verdict = partial(_verdict, summary.baseline)
+    base = summary.baseline
     return names, [
-        _figure("speed", "tokens_per_second", "tokens/s", rate_interval),
-        Column(
-            "times as fast", partial(_speed_up, summary.baseline), unit="[95 % interval]",
-            form=ratio_interval, kind="number",
-        ),
-        _figure("step", "step_seconds", "ms p50/p95", _step),
-        _figure("memory", "peak_memory_bytes", "MiB", mebibytes),
-        _figure("last loss", "loss.last", "", partial(significant, digits=4)),
-        Column("loss", loss, kind="word"),
-        Column("verdict", verdict, kind="word"),
+        _figure("speed", reader("tokens_per_second"), "tokens/s", rate_interval),
+        _figure("times as fast", partial(_speed_up, base), "[95 % interval]", ratio_interval),
+        _figure("step", reader("step_seconds"), "ms p50/p95", _step),
+        _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
+        _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
+        Column("loss", partial(_loss_verdict, base), kind="word"),
+        Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
-    ]  # fmt: skip
+    ]
 
 
-def _figure(title: str, path: str, unit: str, form: Any) -> Column:
-    return Column(title, reader(path), unit=unit, form=form, kind="number")
+def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Column:
+    return Column(title, cell, unit=unit, form=form, kind="number")
 
 
 def _swept(key: str, row: ExperimentSummary) -> Any:
@@ -125,12 +119,11 @@ def _step(step: Any) -> str:
 
 
 def _loss_verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return the verdict on the loss; nothing in the baseline's own row."""
     return None if row.stack == baseline or row.ratio is None else row.loss_verdict
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return the verdict on the speed, or how a run ended that has none."""
+    """Return the verdict on the speed, or how a run without one ended."""
     if not row.status.completed:
         return row.status.value
     if row.stack == baseline:
@@ -149,7 +142,7 @@ def _reason_notes(summary: Summary, answer: str) -> list[str]:
 
 
 def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
-    """Return the reasons of one row, without what the answer says already."""
+    """Yield the reasons of one row that are not in the answer already."""
     degraded = "degraded: " if row.status.completed else ""
     yield from (f"{degraded}{reason}" for reason in row.reasons)
     if row.stack == baseline or not row.status.completed:
@@ -178,19 +171,17 @@ def details(summary: Summary) -> list[str]:
     for row in summary.experiments:
         parts = [row.differs, _phases(row), _rate(row), _start(row), _visible(row)]
         notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
-    kinds = [row.peak_memory_kind for row in summary.experiments if row.peak_memory_kind]
-    if kinds:
-        measured = ", ".join(dict.fromkeys(kinds))
+    kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
+    if measured := ", ".join(filter(None, kinds)):
         notes.append(f"memory: peak of the device that needed most, {measured}")
     return notes
 
 
 def _phases(row: ExperimentSummary) -> str:
-    """Return the fractions of a step by phase."""
     if row.phases is None or not row.phases.step_seconds:
         return ""
-    seconds = {n: getattr(row.phases, n) for n in ("data", "forward", "backward", "optimizer")}
     whole, to_window = row.phases.step_seconds, row.phases.to_window
+    seconds = row.phases.model_dump(include={"data", "forward", "backward", "optimizer"})
     parts = [f"{name} {spent / whole:.0%}" for name, spent in seconds.items() if spent is not None]
     flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
     of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
@@ -198,7 +189,6 @@ def _phases(row: ExperimentSummary) -> str:
 
 
 def _rate(row: ExperimentSummary) -> str:
-    """Return model FLOP/s, and their fraction of the peak where that is known."""
     if row.utilization is None:
         return ""
     per_second = f"{flops(row.utilization.model_flops_per_second.causal)}/s per device (causal)"
@@ -207,7 +197,6 @@ def _rate(row: ExperimentSummary) -> str:
 
 
 def _start(row: ExperimentSummary) -> str:
-    """Return what is paid once."""
     if row.start_up is None or row.start_up.first_step_seconds is None:
         return ""
     compiling = row.start_up.compile_seconds
@@ -216,13 +205,12 @@ def _start(row: ExperimentSummary) -> str:
 
 
 def _visible(row: ExperimentSummary) -> str:
-    """Return how small a difference the rounds could have shown."""
     effect = row.minimum_detectable_effect
     return f"{row.rounds} rounds show differences above {percent(effect)}" if effect else ""
 
 
 class FlatRow(NamedTuple):
-    """What one line of the CSV is read from."""
+    """Sources of one line of the CSV."""
 
     summary: Summary
     row: ExperimentSummary
@@ -245,8 +233,8 @@ FLAT = (
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
     *interval_paths("row.ratio", "ratio"),
-    *paths("row", "ratio_reason rounds verdict verdict_reason minimum_detectable_effect"),
-    *paths("row", "rounds_needed"),
+    *paths("row", "ratio_reason rounds verdict verdict_reason"),
+    *paths("row", "minimum_detectable_effect rounds_needed"),
     *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
     *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
     *paths("row.start_up", "load_data_seconds load_model_seconds first_step_seconds"),
