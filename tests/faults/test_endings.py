@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from faults.program import Finished, Program, null_scenario
 
-from accel_bench.plugins.manager import hooks
+from accel_bench.plugins.validation import hook_arguments
 from accel_bench.result import Status
 
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
 OTHER_HOOKS = ("check_scenario", "launch_ranks", "observe_ranks", "prepare_experiment")
-WORKER_HOOKS = [hook for hook in hooks() if hook not in OTHER_HOOKS]
+WORKER_HOOKS = [hook for hook in hook_arguments() if hook not in OTHER_HOOKS]
 PHASE_OF = {"start_metrics": "warm-up"}
 """Phases that are not called as the hook."""
 

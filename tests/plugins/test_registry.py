@@ -67,7 +67,7 @@ def test_a_requirement_is_held_against_version_marker_and_extras(
 def test_everything_that_is_missing_is_listed_and_the_last_names_the_extra(site: Path) -> None:
     requires = ("accel-bench>=0.1,<0.2", "absent>=7.6", "pydantic>=999", "pydantic")
     install(site, "accel-bench-gptq", {"autogptq": "Any"}, "", requires)
-    first, second = find("autogptq").unmet
+    first, second = find("autogptq").unmet()
     assert first == "absent>=7.6 is not installed"
     assert second.startswith("pydantic>=999 is needed, ")
     assert second.endswith(" is installed; pip install 'accel-bench[gptq]'")
@@ -75,7 +75,7 @@ def test_everything_that_is_missing_is_listed_and_the_last_names_the_extra(site:
 
 def test_what_a_class_and_its_distribution_both_require_is_said_once(site: Path) -> None:
     install(site, "bench-both", {"both": "Any"}, "", ("absent>=7.6",))
-    found = find("both").unmet_with(("absent>=7.6", "also-absent"))
+    found = find("both").unmet(("absent>=7.6", "also-absent"))
     assert found == ("absent>=7.6 is not installed", "also-absent is not installed")
 
 
@@ -113,7 +113,7 @@ def test_a_plugin_of_another_contract_is_refused_with_both_ranges_before_its_imp
     assert "which takes plugins built for accel-bench>=0." in said
     assert said.endswith(way_out)
     assert "\n" not in said
-    (listed,) = find("other").unmet
+    (listed,) = find("other").unmet()
     assert listed.startswith(f"built for {built_for}; ")
 
 

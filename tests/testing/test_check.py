@@ -26,8 +26,8 @@ NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine
 def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no process to import a plugin in, but for the tests that are about the import."""
     if not request.node.get_closest_marker("real_import"):
-        nothing: declared.Brought = ([], [])
-        monkeypatch.setattr(declared, "_brought", lambda *_: (nothing, nothing))
+        nothing: declared.Effects = ([], [])
+        monkeypatch.setattr(declared, "_effects", lambda *_: (nothing, nothing))
 
 
 real_import = pytest.mark.real_import

@@ -20,7 +20,7 @@ from accel_bench import Result, Status
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.testing import run_plugin, run_program, run_scenario
 from accel_bench.testing.tiny import tiny_work
-from accel_bench.testing.trials import losses
+from accel_bench.testing.trial_runs import losses
 
 
 def run(folder: Path, text: str, **arguments: Any) -> Result:

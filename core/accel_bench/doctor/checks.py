@@ -195,7 +195,7 @@ def _plugins() -> tuple[PluginReport, ...]:
             name=one.name,
             distribution=one.distribution,
             version=one.version,
-            unusable=(*one.unmet, *([doubled[one.name]] if one.name in doubled else [])),
+            unusable=(*one.unmet(), *([doubled[one.name]] if one.name in doubled else [])),
         )
         for one in installed()
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from accel_bench._version import __version__
 from accel_bench.plugin import CONTRACT
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 OWN_DISTRIBUTION = "accel-bench"
 """The distribution that holds the contract."""
@@ -39,23 +40,18 @@ def is_on_contract(requirement: str) -> bool:
 
 def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
     """Yield the requirements on accel-bench that apply here, and the versions that they allow."""
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
-
     for text in requires:
         try:
-            wanted = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:  # reported by `unmet_requirement`
             continue
-        applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-        if applies and canonicalize_name(wanted.name) == OWN_DISTRIBUTION:
-            yield text.partition(";")[0].strip(), wanted.specifier
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and canonicalize_name(requirement.name) == OWN_DISTRIBUTION:
+            yield text.partition(";")[0].strip(), requirement.specifier
 
 
 def _way_out(distribution: str, text: str, specifier: SpecifierSet) -> str:
     """Return how to upgrade the older of the two."""
-    from packaging.version import InvalidVersion, Version
-
     here = Version(__version__)
     for bound in specifier:
         try:

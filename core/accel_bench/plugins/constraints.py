@@ -49,17 +49,17 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
     """Yield why a plugin does not work with an architecture; None is an unknown one."""
     known = plugin.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
-        yield f"does not support {architecture}; it supports {listing(known)}"
+        yield f"does not support {architecture}; it supports {', '.join(sorted(known))}"
 
 
 def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
     """Yield which devices are missing, and what they cannot do."""
-    wanted = scenario.resources
-    if wanted.device == "cuda" and len(machine.gpus) < wanted.devices:
-        yield f"{wanted.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
-    if wanted.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
+    resources = scenario.resources
+    if resources.device == "cuda" and len(machine.gpus) < resources.devices:
+        yield f"{resources.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    if resources.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
         yield "the installed torch is built for CPUs only"
-    if wanted.device == "cpu" and scenario.train.precision == "fp16-autocast":
+    if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 
 
@@ -70,7 +70,7 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
         # We would not run without our own requirements; classes in the box can have more.
         yield from filter(None, map(unmet_requirement, declared.requires))
     else:
-        yield from find(plugin.name).unmet_with(declared.requires)
+        yield from find(plugin.name).unmet(declared.requires)
     if declared.restricted_model_archs is not None:
         yield from _wrong_architecture(plugin, architecture_of(scenario.model))
     for what, value, allowed in (
@@ -80,7 +80,8 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
         ("mode", scenario.mode, declared.modes),
     ):
         if allowed is not None and value not in allowed:
-            yield f"does not work with {what} {value}; it works with {listing(allowed)}"
+            known = ", ".join(sorted(allowed))
+            yield f"does not work with {what} {value}; it works with {known}"
     if declared.single_node and scenario.resources.nodes > 1:
         yield f"starts processes on one node, {scenario.resources.nodes} are asked for"
     if declared.needs_adapter and scenario.adapter.use == NO_PLUGIN:
@@ -100,8 +101,3 @@ def _named(plugin: ActivePlugin, reason: object) -> str:
     if not isinstance(reason, str):
         raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
     return reason if plugin.name in reason else f"{plugin.name}: {reason}"
-
-
-def listing(names: Iterable[str]) -> str:
-    """Return names in one line."""
-    return ", ".join(sorted(names))

@@ -9,15 +9,14 @@ import sys
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+from pydantic_core import to_jsonable_python
+
 from accel_bench.errors import AccelBenchError
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.plugins.manager import hooks, load_class
+from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed
-from accel_bench.plugins.validation import validation_problems
-
-CONSTRAINTS = tuple(name for name in Plugin.__annotations__ if name != "Options")
-"""Class attributes that a plugin declares, in the order of `Plugin`."""
+from accel_bench.plugins.validation import declarations, hook_arguments, validation_problems
 
 PROCESS_SECONDS = 60.0
 """Limit for a process that imports one plugin; the import's own alarm should be earlier."""
@@ -33,8 +32,8 @@ def describe(name: str) -> dict[str, Any]:
         "version": plugin.version,
         "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
         "hooks": implemented(kind),
-        **{key: _plain(getattr(kind, key)) for key in CONSTRAINTS},
-        "unmet": list(plugin.unmet_with(kind.requires)),
+        **{key: _plain(getattr(kind, key)) for key in declarations()},
+        "unmet": list(plugin.unmet(kind.requires)),
         "options": options_of(kind),
     }
 
@@ -66,7 +65,6 @@ def check_all() -> list[dict[str, Any]]:
 
 
 def _check_apart(name: str) -> dict[str, Any]:
-    """Check one plugin in a process of its own."""
     command = [sys.executable, "-m", "accel_bench", "plugins", "check", name, "--format", "json"]
     try:
         done = subprocess.run(
@@ -84,8 +82,7 @@ def _check_apart(name: str) -> dict[str, Any]:
 
 def implemented(kind: type[Plugin[Any]]) -> list[str]:
     """Return the hooks that a class implements, in call order."""
-    marked = _marked(kind)
-    return [name for name in hooks() if name in marked]
+    return [name for name in hook_arguments() if name in _marked(kind)]
 
 
 def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
@@ -130,9 +127,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON: sets become sorted lists."""
+    # A set has no order of its own.
     if isinstance(value, frozenset):
         return sorted(value)
-    return json.loads(
-        json.dumps(value, default=lambda item: getattr(item, "model_dump", lambda: str(item))())
-    )
+    return to_jsonable_python(value, fallback=str)

@@ -23,7 +23,7 @@ from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
-from accel_bench.plugins.validation import hook_arguments, validation_problems, wrong_declarations
+from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.result import PluginVersion
 from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
@@ -44,7 +44,6 @@ class ActivePlugin:
     """The slot that it fills; None for a plugin of the stack."""
 
     distribution: str
-    """The distribution that brought it."""
 
     @property
     def version(self) -> PluginVersion:
@@ -72,7 +71,7 @@ class ActivePlugins:
         functions = self._functions(hook)
         for plugin in self.plugins:
             if id(plugin.instance) in functions:
-                yield plugin, self._call(plugin, functions[id(plugin.instance)], arguments)
+                yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
         """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
@@ -89,14 +88,15 @@ class ActivePlugins:
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
         found = self._functions(hook).get(id(plugin.instance))
-        return None if found is None else self._call(plugin, found, arguments)
+        if found is None:
+            return None
+        with _calling(plugin, hook, arguments):
+            return found.function(*(arguments[name] for name in found.argnames))
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
         """Call a one-answer hook of the plugin that answers it; None when there is none."""
         plugin = self._answers[hook]
-        if plugin is None:
-            return None
-        return self._call(plugin, self._functions(hook)[id(plugin.instance)], arguments)
+        return None if plugin is None else self.call_plugin(plugin, hook, **arguments)
 
     def require(
         self,
@@ -143,32 +143,23 @@ class ActivePlugins:
         caller = getattr(self._manager.hook, hook)
         return {id(found.plugin): found for found in caller.get_hookimpls()}
 
-    def _call(self, plugin: ActivePlugin, found: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
-        """Call one implementation with the arguments that it takes."""
-        with _calling(plugin, found.function.__name__, arguments):
-            return found.function(*(arguments[name] for name in found.argnames))
-
     def _one_answer(self, hook: str) -> ActivePlugin | None:
         """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
-        implementing = [m for m in self.plugins if id(m.instance) in self._functions(hook)]
-        claiming = [m for m in implementing if _claims(m, hook)]
+        functions = self._functions(hook)
+        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
+        claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(plugin.name) for plugin in claiming)
             raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
         slot = ONE_ANSWER[hook]
-        of_slot = [m for m in implementing if slot is not None and m.slot == slot]
-        return next(iter([*claiming, *of_slot]), None)
+        filling = [plugin for plugin in implementing if slot is not None and plugin.slot == slot]
+        return next(iter([*claiming, *filling]), None)
 
 
 def wrong_answer(plugin: ActivePlugin, hook: str, wanted: str, got: Any) -> HookError:
     """Return the error for a hook that returned the wrong type."""
     problem = f"returned {type(got).__name__} where {wanted} is expected"
     return HookError(plugin.name, plugin.distribution, hook, problem)
-
-
-def hooks() -> list[str]:
-    """Return the names of all hooks, in call order."""
-    return list(hook_arguments())
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
 from accel_bench.plugins.shipped import extras, plugin_meant_by, shipped
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -27,34 +27,28 @@ class Installed:
     """What `use` calls it."""
 
     entry: metadata.EntryPoint
-    """Where its class is."""
-
     distribution: str
-    """The distribution that brings it."""
 
     version: str
-    """That distribution's version."""
+    """That of the distribution, as are the requirements and the summary."""
 
     requires: tuple[str, ...]
-    """That distribution's requirements (PEP 508), as in its metadata."""
+    """Requirements (PEP 508), as in the metadata."""
 
     summary: str = ""
-    """That distribution's description in a line."""
 
     @property
     def wrong_contract(self) -> str | None:
         """Why it was built for another accel-bench, with what to do; None when it fits this one."""
         return wrong_contract(self.distribution, self.requires)
 
-    @property
-    def unmet(self) -> tuple[str, ...]:
-        """Unmet requirements of the distribution; the last says how to meet them."""
-        return self.unmet_with(())
+    def unmet(self, requires: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return unmet requirements of the distribution and of `requires` (PEP 508).
 
-    def unmet_with(self, requires: Iterable[str]) -> tuple[str, ...]:
-        """Return unmet requirements of the distribution and of `requires` (PEP 508)."""
-        wanted = [text for text in self.requires if not is_on_contract(text)]
-        found = [unmet_requirement(text) for text in (*wanted, *requires)]
+        The last says how to meet them, where an extra does.
+        """
+        own = [text for text in self.requires if not is_on_contract(text)]
+        found = [unmet_requirement(text) for text in (*own, *requires)]
         reasons = list(dict.fromkeys(reason for reason in found if reason))
         if reasons and self.name in extras():
             reasons[-1] += f"; {extras()[self.name].command}"
@@ -87,37 +81,27 @@ def overview() -> list[dict[str, Any]]:
 
     First those that are installed, then those that accel-bench ships and that are not.
     """
-    rows = [_row_of_installed(plugin) for plugin in installed()]
+    rows = [_row(plugin.name, plugin) for plugin in installed()]
     absent = sorted(set(shipped()) - {row["name"] for row in rows})
-    return [*rows, *({**_row(name), "installed": False, "usable": False} for name in absent)]
+    return [*rows, *map(_row, absent)]
 
 
-def _row_of_installed(plugin: Installed) -> dict[str, Any]:
-    rivals = [d for d in duplicates().get(plugin.name, ()) if d != plugin.distribution]
-    return {
-        **_row(plugin.name, plugin.summary),
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "usable": not plugin.unmet and not rivals,
-        "unmet": list(plugin.unmet),
-        "duplicates": rivals,
-    }
-
-
-def _row(name: str, summary: str = "") -> dict[str, Any]:
-    """Return the facts of the shipped list; a plugin that is not in it has a summary alone."""
+def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
+    """Describe a plugin, by the shipped list where that has it; None is one not installed."""
     known = shipped().get(name)
+    unmet = list(plugin.unmet()) if plugin else []
+    rivals = [d for d in duplicates().get(name, ()) if plugin and d != plugin.distribution]
     return {
         "name": name,
-        "does": known.does if known else summary,
+        "does": known.does if known else plugin.summary if plugin else "",
         "needs": list(known.needs) if known else [],
         "extra": known.extra if known else "",
-        "distribution": None,
-        "version": None,
-        "installed": True,
-        "usable": True,
-        "unmet": [],
-        "duplicates": [],
+        "distribution": plugin.distribution if plugin else None,
+        "version": plugin.version if plugin else None,
+        "installed": plugin is not None,
+        "usable": plugin is not None and not unmet and not rivals,
+        "unmet": unmet,
+        "duplicates": rivals,
     }
 
 
@@ -136,7 +120,7 @@ def find(name: str) -> Installed:
         brings = " and ".join(plugin.distribution for plugin in found)
         raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
     if not found:
-        raise PluginError(_not_installed(name) + _named_stack(name))
+        raise PluginError(_not_installed(name))
     return found[0]
 
 
@@ -151,55 +135,42 @@ def unmet_requirement(requirement: str) -> str | None:
 
 def _unmet(requirement: str, above: tuple[str, ...]) -> Iterator[str]:
     """Yield reasons; `above` are the requirements whose extras led here, which may be cyclic."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
     try:
-        wanted = Requirement(requirement)
+        needed = Requirement(requirement)
     except InvalidRequirement as error:
         yield f"{requirement!r} is no requirement: {error}"
         return
     text = requirement.partition(";")[0].strip()
-    if requirement in above or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+    if requirement in above or (needed.marker and not needed.marker.evaluate({"extra": ""})):
         return
     try:
-        found = metadata.distribution(wanted.name)
+        found = metadata.distribution(needed.name)
     except metadata.PackageNotFoundError:
         yield f"{text} is not installed"
         return
-    if not _contains(wanted, found.version):
+    if not _contains(needed, found.version):
         yield f"{text} is needed, {found.version or 'no known version'} is installed"
-    for inner in _brought_by_extras(found, wanted.extras):
+    for inner in _brought_by_extras(found, needed.extras):
         for reason in _unmet(inner, (*above, requirement)):
             yield f"{text}: {reason}"
 
 
-def _contains(wanted: Requirement, have: str | None) -> bool:
+def _contains(needed: Requirement, have: str | None) -> bool:
     """Return whether a version meets a requirement; an unknown or invalid one rarely does."""
-    from packaging.version import InvalidVersion
-
     try:
-        return not wanted.specifier or wanted.specifier.contains(have or "", prereleases=True)
+        return not needed.specifier or needed.specifier.contains(have or "", prereleases=True)
     except InvalidVersion:
         return False
 
 
 def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> Iterator[str]:
     """Yield what a distribution requires with one of these extras, and not without."""
-    from packaging.requirements import Requirement
-
     for text in found.requires or ():
         marker = Requirement(text).marker
         if marker is None or marker.evaluate({"extra": ""}):
             continue
         if any(marker.evaluate({"extra": name}) for name in names):
             yield text.partition(";")[0].strip()
-
-
-def _named_stack(name: str) -> str:
-    """Return a hint when the name is that of a named stack, else nothing."""
-    if name not in find_presets("stacks"):
-        return ""
-    return f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
 
 
 def _not_installed(name: str) -> str:
@@ -210,6 +181,10 @@ def _not_installed(name: str) -> str:
     near = get_close_matches(name, sorted(known | set(extras())), n=1)
     meant = plugin_meant_by(name) or next(iter(near), None)
     if meant is None:
-        return f"no plugin is called {name!r}{did_you_mean(name, known | set(extras()))}"
-    how = "" if meant in known else f" It is not installed: {extras()[meant].command}"
-    return f"no plugin is called {name!r}; did you mean {meant!r}?{how}"
+        hint = did_you_mean(name, known | set(extras()))
+    else:
+        how = "" if meant in known else f" It is not installed: {extras()[meant].command}"
+        hint = f"; did you mean {meant!r}?{how}"
+    if name in find_presets("stacks"):
+        hint += f" {name!r} is a named stack: it stands alone, as in `stacks: {{mine: {name}}}`"
+    return f"no plugin is called {name!r}{hint}"

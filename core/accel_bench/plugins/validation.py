@@ -28,7 +28,7 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
     wrong = []
     if not (isinstance(kind.Options, type) and issubclass(kind.Options, Options)):
         wrong.append("Options is not a subclass of accel_bench.Options")
-    for name, adapter in _declarations().items():
+    for name, adapter in declarations().items():
         try:
             adapter.validate_python(getattr(kind, name), strict=True)
         except ValidationError as error:
@@ -38,7 +38,8 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
 
 
 @cache
-def _declarations() -> dict[str, TypeAdapter[Any]]:
+def declarations() -> dict[str, TypeAdapter[Any]]:
+    """Return the class attributes that a plugin declares, in the order of `Plugin`, with types."""
     hints = get_type_hints(Plugin)
     return {
         name: TypeAdapter(get_args(hints[name])[0])

@@ -28,7 +28,6 @@ class Draft:
     """
 
     source: str
-    """The file it came from."""
 
     data: dict[str, Any]
     """Merged and normalised values."""
@@ -204,10 +203,10 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[dict[str, Any], d
         below, places_below = _read_merged(
             _base_path(document, path.parent, base), (*chain, resolved)
         )
-        data = _merged(data, below)
+        data = merge_keys(data, below)
         places.update(places_below)
     places.update({location: document.where(location) for location in document.marks})
-    return _merged(data, document.data), places
+    return merge_keys(data, document.data), places
 
 
 def _base_path(document: Document, folder: Path, base: str) -> Path:
@@ -222,11 +221,11 @@ def _base_path(document: Document, folder: Path, base: str) -> Path:
     raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
 
 
-def _merged(below: Any, above: Any) -> Any:
+def merge_keys(below: Any, above: Any) -> Any:
     """Merge mappings key by key; anything else, lists included, is replaced."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)
     for key, value in above.items():
-        result[key] = _merged(below.get(key), value)
+        result[key] = merge_keys(below.get(key), value)
     return result

@@ -36,7 +36,7 @@ FORBIDDEN = (
 
 
 def is_allowed(name: str) -> bool:
-    """Whether a scenario may set this variable without `--allow-env`."""
+    """Return whether a scenario may set this variable without `--allow-env`."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED) and not any(
         fnmatch.fnmatchcase(name, pattern) for pattern in FORBIDDEN
     )
@@ -57,5 +57,5 @@ def check_environment(
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process that can change a result, for the record."""
+    """Return the variables of a process that can change a result, for the record."""
     return {name: environment[name] for name in sorted(environment) if is_allowed(name)}

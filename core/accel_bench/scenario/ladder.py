@@ -29,7 +29,6 @@ class Ladder:
     """The stack that every other one extends."""
 
     items: tuple[Item, ...]
-    """In their order."""
 
     subsets: dict[str, tuple[Subset, ...]]
     """The items of each stack, the baseline first; several sets where they make the same stack."""
@@ -114,23 +113,24 @@ def _subsets(
 ) -> dict[str, tuple[Subset, ...]]:
     """Name the stacks, each with the sets of items that make it; the baseline first."""
     everything = tuple(range(len(items)))
+    rungs = [(f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
+    rests = [
+        (f"all-{item.label}", (*everything[:n], *everything[n + 1 :]))
+        for n, item in enumerate(items)
+    ]
     found: dict[str, tuple[Subset, ...]] = {name: ((),)}
     names = {content_of(_stack(baseline, items, ())): name}
-    for number, item in enumerate(items):
-        held = everything[: number + 1]
-        content, rung = content_of(_stack(baseline, items, held)), f"{number + 1}+{item.label}"
-        if content in names:
+    for number, (made, held) in enumerate([*rungs, *rests]):
+        item = items[number % len(items)]
+        content = content_of(_stack(baseline, items, held))
+        if content in names and number < len(items):
             raise _adds_nothing(item, f"{names[content]!r} is the same stack")
-        if rung == name:
-            raise _taken(item, name)
-        names[content] = rung
-        found[rung] = (held,)
-    for number, item in enumerate(items):
-        held = (*everything[:number], *everything[number + 1 :])
-        content, rest = content_of(_stack(baseline, items, held)), f"all-{item.label}"
-        if content not in names and rest == name:
-            raise _taken(item, name)
-        stack = names.setdefault(content, rest)
+        if content not in names and made == name:
+            raise ScenarioError(
+                f"{item.place}: the ladder makes a stack {name!r} of its own, and the baseline has "
+                "that name; give the baseline another"
+            )
+        stack = names.setdefault(content, made)
         found[stack] = tuple(dict.fromkeys((*found.get(stack, ()), held)))
     return found
 
@@ -141,11 +141,8 @@ def content_of(stack: StackEntry) -> str:
 
 
 def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
-    """Return the baseline with some of the items.
-
-    A plugin stands where it comes first in the whole ladder, so that leaving an item out moves
-    nothing; a later use adds options to it. Later settings replace earlier ones.
-    """
+    """Return the baseline with some of the items; later options and settings replace earlier."""
+    # A plugin stands where it comes first in the whole ladder: leaving an item out moves nothing.
     order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
     options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
     settings = dict(baseline.set)
@@ -177,13 +174,6 @@ def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str
             setters = [items[n].place for n in held if key in dict(items[n].settings)]
             places["stacks", name, "set", key] = setters[-1] if setters else own
     return places
-
-
-def _taken(item: Item, name: str) -> ScenarioError:
-    return ScenarioError(
-        f"{item.place}: the ladder makes a stack {name!r} of its own, and the baseline has that "
-        "name; give the baseline another"
-    )
 
 
 def _adds_nothing(item: Item, why: str) -> ScenarioError:

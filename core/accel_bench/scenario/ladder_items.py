@@ -51,7 +51,7 @@ class Item:
 
 
 def read_items(draft: Draft) -> tuple[Item, ...]:
-    """The items of the draft's ladder, in order. Raises ScenarioError."""
+    """Return the items of the draft's ladder, in order. Raises ScenarioError."""
     written = draft.data.get("ladder")
     if written is None:
         return ()
@@ -68,7 +68,7 @@ def read_items(draft: Draft) -> tuple[Item, ...]:
 
 
 def _item(draft: Draft, number: int, raw: Any) -> Item:
-    """One item in any of its spellings."""
+    """Read one item in any of its spellings."""
     place = draft.where(("ladder", number))
     if isinstance(raw, str):
         return _short_item(raw, place)
@@ -90,12 +90,13 @@ def _item(draft: Draft, number: int, raw: Any) -> Item:
     if not entry.use and not settings:
         raise ScenarioError(f"{place}: ladder item {number + 1} neither uses nor sets anything")
     label = _given(raw["name"], place) if "name" in raw else _label(entry.use, settings)
-    text = ", ".join([*(_text_of(use) for use in entry.use), *(key for key, _ in settings)])
+    uses = [f"{use.use}({_options(use)})" if use.options else use.use for use in entry.use]
+    text = ", ".join([*uses, *entry.set])
     return Item(text, label, place, entry.use, settings)
 
 
 def _short_item(text: str, place: str) -> Item:
-    """`plugin`, `plugin.option`, or a setting that becomes true."""
+    """Read `plugin`, `plugin.option`, or a setting that becomes true."""
     head, dot, option = text.partition(".")
     if dot and head in Work.model_fields:
         settings = ((text, True),)
@@ -107,7 +108,7 @@ def _short_item(text: str, place: str) -> Item:
 
 
 def _given(name: Any, place: str) -> str:
-    """The name that the file gives an item."""
+    """Return the name that the file gives an item. Raises ScenarioError."""
     if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
         return name
     raise ScenarioError(
@@ -117,54 +118,45 @@ def _given(name: Any, place: str) -> str:
 
 
 def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
-    """A short name: the plugins and the last words of the settings, with values but for `true`."""
-    words = [use.use for use in uses]
-    for key, value in settings:
-        last = key.rpartition(".")[2]
-        words.append(last if value is True else f"{last}-{_value(value)}")
-    return _word("+".join(words))
+    """Return a short name: the plugins, and the last words of the settings with their values."""
+    words = [_setting(key.rpartition(".")[2], value) for key, value in settings]
+    return _word("+".join([*(use.use for use in uses), *words]))
 
 
 def _longer(item: Item) -> str:
-    """A label that says more, for an item whose short one another item has too."""
+    """Return a label that says more, for an item whose short one another item has too."""
     if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
         return _word(_options(item.uses[0]))
     parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
-    parts += [key if value is True else f"{key}-{_value(value)}" for key, value in item.settings]
+    parts += [_setting(key, value) for key, value in item.settings]
     return _word("+".join(parts))
 
 
 def _options(use: Use) -> str:
-    """`fullgraph`, `mode-max-autotune`, ..."""
-    pairs = use.options.items()
-    return "-".join(key if value is True else f"{key}-{_value(value)}" for key, value in pairs)
+    return "-".join(_setting(key, value) for key, value in use.options.items())
 
 
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
-
-
-def _text_of(use: Use) -> str:
-    """A use as people write it."""
-    return f"{use.use}({_options(use)})" if use.options else use.use
+def _setting(key: str, value: Any) -> str:
+    """Return `fullgraph` for one that is true, else `mode-max-autotune`."""
+    text = value if isinstance(value, str) else canonical_json(value)
+    return key if value is True else f"{key}-{text}"
 
 
 def _word(text: str) -> str:
-    """The letters of a text that may stand in a label."""
     plain = re.sub(r"[^A-Za-z0-9_+]+", "-", text).strip("-+_")
     return plain[:LABEL_LENGTH].strip("-+_") or "item"
 
 
 def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
-    """The short labels, the long ones where the short ones are not enough, else with a number."""
+    """Return the short labels, long ones where short ones are equal, else with a number."""
     counts = Counter(short)
     chosen: list[str] = []
     for label, longer in zip(short, long, strict=True):
         # The first of several keeps its short label: it reads best in the names of stacks.
-        wanted = longer if counts[label] > 1 and label in chosen else label
+        unique = longer if counts[label] > 1 and label in chosen else label
         number = 2
-        while wanted in chosen:
+        while unique in chosen:
             tail = f"-{number}"
-            wanted, number = f"{longer[: LABEL_LENGTH - len(tail)]}{tail}", number + 1
-        chosen.append(wanted)
+            unique, number = f"{longer[: LABEL_LENGTH - len(tail)]}{tail}", number + 1
+        chosen.append(unique)
     return chosen

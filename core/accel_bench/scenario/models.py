@@ -113,7 +113,7 @@ class Work(Frozen):
     @field_validator("environment", mode="before")
     @classmethod
     def _numbers_are_texts(cls, raw: Any) -> Any:
-        """`OMP_NUM_THREADS: 1` is what people write."""
+        """Accept `OMP_NUM_THREADS: 1`, which people write."""
         if not isinstance(raw, dict):
             return raw
         return {key: str(value) if type(value) is int else value for key, value in raw.items()}
@@ -224,14 +224,14 @@ class ScenarioFile(Work):
         return stacks
 
     def baseline_name(self) -> str:
-        """The stack that `baseline` names, else the one called `baseline`, else the first."""
+        """Return the stack that `baseline` names, else one called `baseline`, else the first."""
         if self.baseline is not None:
             return self.baseline
         return "baseline" if "baseline" in self.stacks else next(iter(self.stacks))
 
 
 def file_schema() -> dict[str, Any]:
-    """JSON schema of what a scenario file may hold, with what is spelt out only on reading."""
+    """Return the JSON schema of scenario files, with the short spellings that reading expands."""
     schema = ScenarioFile.model_json_schema()
     properties = schema["properties"]
     file = {"type": "string"}
@@ -250,7 +250,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
-    """A name, one use with its options, or settings with or without uses."""
+    """Describe a name, one use with its options, or settings with or without uses."""
     one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
     parts = {
         "name": {"type": "string"},

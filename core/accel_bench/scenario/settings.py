@@ -93,7 +93,7 @@ class Measure(Frozen):
 
 
 def complete_batch(train: Any, world_size: int) -> Any:
-    """Give the missing one of micro batch, accumulation and global batch.
+    """Work out the missing one of micro batch, accumulation and global batch.
 
     global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none
     given the missing ones of the first two are 1. Raises ValueError when the numbers do not fit.
@@ -107,10 +107,10 @@ def complete_batch(train: Any, world_size: int) -> Any:
     micro, accumulation, total = (given.get(key) for key in keys)
     if total is not None and micro is None:
         accumulation = accumulation or 1
-        micro = _share(total, accumulation * world_size, f"{accumulation} x {world_size} devices")
+        micro = _divided(total, accumulation * world_size, f"{accumulation} x {world_size} devices")
     elif total is not None and accumulation is None:
         assert micro is not None
-        accumulation = _share(
+        accumulation = _divided(
             total, micro * world_size, f"micro batch {micro} x {world_size} devices"
         )
     micro, accumulation = micro or 1, accumulation or 1
@@ -125,8 +125,7 @@ def complete_batch(train: Any, world_size: int) -> Any:
     return {**train, **sizes}
 
 
-def _share(total: int, parts: int, what: str) -> int:
-    """Divide without remainder, or say what does not divide."""
+def _divided(total: int, parts: int, what: str) -> int:
     if total % parts:
         raise ValueError(f"train.global_batch_size {total} cannot be divided by {what} = {parts}")
     return total // parts

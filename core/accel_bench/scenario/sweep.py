@@ -16,10 +16,7 @@ class Point(Frozen):
     """One stack at one point of the sweep, before plugins are activated."""
 
     scenario: Scenario
-    """The resolved work."""
-
     stack: Stack
-    """The stack."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""

@@ -99,7 +99,7 @@ class Use(Frozen):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Tell editors what files may hold: a name, or a mapping that leaves room for options."""
+        """Describe to editors what files may hold: a name, or a mapping with room for options."""
         written = handler.resolve_ref_schema(handler(schema))
         written["additionalProperties"] = True
         written.get("properties", {}).pop("options", None)
@@ -107,7 +107,7 @@ class Use(Frozen):
 
     @classmethod
     def owned_keys(cls) -> frozenset[str]:
-        """Keys that belong to the slot, so that no plugin may use them as option names."""
+        """Return the keys that belong to the slot, so that no plugin may name an option so."""
         return frozenset(cls.model_fields) - {"options"}
 
 

@@ -36,9 +36,8 @@ from accel_bench.testing.factory import (
     make_machine,
     make_run,
 )
-from accel_bench.testing.program import run_program
 from accel_bench.testing.report import CheckReport, Clause
-from accel_bench.testing.running import run_plugin, run_scenario
+from accel_bench.testing.running import run_plugin, run_program, run_scenario
 
 __all__ = [
     "CheckReport",

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.plugin import Plugin
 from accel_bench.plugins.loading import import_plugin
-from accel_bench.plugins.registry import Installed, find
+from accel_bench.plugins.registry import find
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import behaviour
 from accel_bench.testing.report import CheckReport, Clause, proven, violated
-from accel_bench.testing.trials import TrialRuns
+from accel_bench.testing.trial_runs import TrialRuns
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -28,7 +27,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     device: str = "cpu",
     other_work: bool = False,
 ) -> CheckReport:
-    """Hold an installed plugin against the contract; return what is proven, and what cannot be.
+    """Check an installed plugin against the contract; return what is proven, and what cannot be.
 
     `options` are the plugin's, `scenario` holds keys of a scenario file that are merged over the
     tiny one. `archs` are architectures such as `LlamaForCausalLM` to run it on: those that it
@@ -41,21 +40,23 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     """
     __tracebackhide__ = True
     trials = {
+        "options": options or {},
         "scenario": scenario or {},
         "archs": archs,
         "dtypes": dtypes,
         "device": device,
         "other_work": other_work,
     }
-    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, options or {}, trials)))
+    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, trials)))
     print(report)
     if report.violated:
         raise AssertionError(str(report))
     return report
 
 
-def _clauses(name: str, options: Mapping[str, Any], trials: dict[str, Any]) -> Iterator[Clause]:
-    """All clauses; what needs the class is left out where there is none."""
+def _clauses(name: str, trials: dict[str, Any]) -> Iterator[Clause]:
+    """Yield all clauses; without a class, those that need it are left out."""
+    options = trials["options"]
     try:
         plugin = find(name)
         # Before this process imports it: what the import sets would be inherited.
@@ -66,23 +67,11 @@ def _clauses(name: str, options: Mapping[str, Any], trials: dict[str, Any]) -> I
         return
     yield proven("entry point", f"{plugin.entry.value} is a Plugin")
     yield from light
-    static = [*_static(plugin, kind, options)]
+    static = [*declared.of_the_class(plugin, kind, options)]
     yield from static
     fatal = {"known hooks", "declarations", "requirements"}
     if any(clause.outcome == "violated" and clause.name in fatal for clause in static):
         return
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        yield from behaviour(TrialRuns(name, kind, options, root=Path(folder), **trials))
-
-
-def _static(
-    plugin: Installed, kind: type[Plugin[Any]], options: Mapping[str, Any]
-) -> Iterator[Clause]:
-    """Clauses that are seen from the class and its distribution."""
-    yield from declared.known_hooks(kind)
-    yield from declared.declarations(kind)
-    yield from declared.documented_options(kind)
-    yield from declared.strict_options(kind, options)
-    yield declared.declared_range(plugin)
-    yield declared.met_requirements(plugin, kind)
+        yield from behaviour(TrialRuns(name, kind, root=Path(folder), **trials))

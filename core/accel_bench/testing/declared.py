@@ -1,4 +1,4 @@
-"""Clauses that are seen without running anything: import, hooks, options, declarations, range."""
+"""Clauses that are checked without a run: import, hooks, options, declarations, requirements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accel_bench.plugins.compatibility import OWN_DISTRIBUTION, is_on_contract
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.registry import Installed
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
-from accel_bench.testing.report import Clause, proven, unproven, violated
+from accel_bench.testing.report import Clause, judged, proven, unproven, violated
 
 HEAVY = (
     "accelerate",
@@ -39,11 +39,8 @@ HEAVY = (
 IMPORT_SECONDS = 60.0
 """Limit of the process that imports the plugin; the import itself has one of 10 s."""
 
-Brought: TypeAlias = tuple[list[str], list[str]]
+Effects: TypeAlias = tuple[list[str], list[str]]
 """Top-level packages, and environment variables that were set, changed or removed."""
-
-STRANGE = "an_option_that_nobody_has"
-"""An option that must be refused."""
 
 PROGRAM = """\
 import contextlib, json, os, sys
@@ -51,7 +48,7 @@ import accel_bench.plugins.manager
 from accel_bench.errors import AccelBenchError
 from accel_bench.testing.tiny import plan_trial, this_machine
 
-def seen(act, *arguments, **named):
+def effects(act, *arguments, **named):
     before, modules = dict(os.environ), set(sys.modules)
     act(*arguments, **named)
     names = {name.partition(".")[0] for name in set(sys.modules) - modules}
@@ -59,108 +56,87 @@ def seen(act, *arguments, **named):
     return sorted(names), sorted(changed)
 
 def plan(*trial):
-    with contextlib.suppress(AccelBenchError):  # Told where the plugin is to be run.
+    with contextlib.suppress(AccelBenchError):  # Reported where the plugin is to be run.
         plan_trial(*trial)
 
-imported = seen(accel_bench.plugins.manager.load_class, sys.argv[1], allow_torch=True)
+imported = effects(accel_bench.plugins.manager.load_class, sys.argv[1], allow_torch=True)
 this_machine()
-print("\\n", repr((imported, seen(plan, *json.loads(sys.argv[2])))), sep="")
+print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 """
-"""What a fresh process does to see what an import, and then a plan, bring along."""
+"""What a fresh process does to find what an import, and then a plan, bring along."""
 
 
 def light_import(
     plugin: Installed, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
 ) -> Iterator[Clause]:
-    """A fresh process imports the module and plans with it: quickly, nothing heavy, nothing set."""
+    """Import the module and plan with it in a fresh process: fast, nothing heavy, nothing set."""
     name, module = "light import", plugin.entry.module
     try:
-        (imported, changed), planning = _brought(plugin.name, options, scenario, device)
+        imported, planned = _effects(plugin.name, options, scenario, device)
     except (AccelBenchError, subprocess.TimeoutExpired) as error:
         yield violated(name, str(error))
         return
-    heavy = [package for package in HEAVY if package in imported]
-    if heavy:
-        yield violated(
-            name,
-            f"{module} imports {', '.join(heavy)} at module level; import it in the bodies of the "
-            "hooks, or in a module that they import",
-        )
+    instead = "at module level; import it in the bodies of the hooks, or in a module they import"
+    yield from _light(name, module, imported, HEAVY, instead)
+    if "torch" not in imported[0]:
+        who = "__init__, claims, fingerprint or check_scenario"
+        instead = "in the process that plans; import it in other hooks"
+        yield from _light("light planning", who, planned, ("torch",), instead)
+
+
+def _light(
+    name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
+) -> list[Clause]:
+    """Check that nothing heavy was imported and that no environment variable was set."""
+    imported, changed = effects
+    problems = []
+    if found := [package for package in heavy if package in imported]:
+        problems.append(f"{who} imports {', '.join(found)} {instead}")
     if changed:
-        yield violated(
-            name,
-            f"importing {module} sets the environment variables {', '.join(changed)}; set them in "
-            "prepare_process and put them back by run.on_close",
+        problems.append(
+            f"{who} sets the environment variables {', '.join(changed)}; set them in "
+            "prepare_process and put them back by run.on_close"
         )
-    if not heavy and not changed:
-        yield proven(name, f"importing {module} brings no heavy package and sets nothing")
-    if "torch" not in imported:
-        yield _light_planning(*planning)
+    return judged(name, problems, f"{who} brings no heavy package and sets nothing")
 
 
-def _light_planning(imported: Sequence[str], changed: Sequence[str]) -> Clause:
-    """Whether the parent, which plans, stays without torch and as it was."""
-    name, hooks = "light planning", "__init__, claims, fingerprint or check_scenario"
-    if "torch" in imported:
-        return violated(
-            name, f"{hooks} imports torch in the process that plans; import it in other hooks"
-        )
-    if changed:
-        return violated(
-            name,
-            f"{hooks} sets the environment variables {', '.join(changed)} in the process that "
-            "plans, for all stacks; set them in prepare_process and put them back by run.on_close",
-        )
-    return proven(name, "planning brings no torch and sets nothing")
-
-
-def known_hooks(kind: type[Plugin[Any]]) -> Iterator[Clause]:
-    """Every marked method is a hook, with arguments that it has."""
-    wrong = validation_problems(kind)
-    if not implemented(kind) and not wrong:
+def of_the_class(
+    plugin: Installed, kind: type[Plugin[Any]], options: Mapping[str, Any]
+) -> Iterator[Clause]:
+    """Check a plugin's class, its options and its distribution."""
+    hooks, wrong = implemented(kind), validation_problems(kind)
+    if not hooks and not wrong:
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
-    yield from (violated("known hooks", text) for text in wrong)
-    if not wrong:
-        yield proven("known hooks", ", ".join(implemented(kind)))
+    yield from judged("known hooks", wrong, ", ".join(hooks))
+    wrong = [f"{kind.__name__}.{text}" for text in wrong_declarations(kind)]
+    yield from judged("declarations", wrong, "every declaration has its type")
+    described = options_of(kind)
+    bare = [
+        f"{kind.Options.__name__}.{option['name']} has no description; write a docstring under the "
+        "field"
+        for option in described
+        if not option["description"]
+    ]
+    yield from judged("documented options", bare, f"{len(described)} options, all described")
+    yield from _strict_options(kind.Options, options)
+    yield _declared_range(plugin)
+    yield _met_requirements(plugin, kind)
 
 
-def documented_options(kind: type[Plugin[Any]]) -> Iterator[Clause]:
-    """Every option says what it means."""
-    bare = [option["name"] for option in options_of(kind) if not option["description"]]
-    for option in bare:
-        yield violated(
-            "documented options",
-            f"{kind.Options.__name__}.{option} has no description; write a docstring under the "
-            "field",
-        )
-    if not bare:
-        yield proven("documented options", f"{len(options_of(kind))} options, all described")
-
-
-def strict_options(kind: type[Plugin[Any]], options: Mapping[str, Any]) -> Iterator[Clause]:
-    """What is given is taken; an unknown option and a wrong type are refused; values are frozen."""
-    found = list(_lax(kind.Options, options))
-    yield from (violated("strict options", text) for text in found)
-    free = [name for name in kind.Options.model_fields if _reads_first(kind.Options, name)]
-    if free:
+def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
+    """Check that unknown options and wrong types are refused, and that values are frozen."""
+    name = "strict options"
+    if free := [field for field in model.model_fields if _reads_first(model, field)]:
         yield unproven(
-            "strict options",
+            name,
             f"{', '.join(free)}: a validator stands before the type, so no wrong type was tried",
         )
-    if not found:
-        yield proven("strict options", "an unknown option and values of a wrong type are refused")
+    refused = "an unknown option and values of a wrong type are refused"
+    yield from judged(name, _lax(model, options), refused)
 
 
-def declarations(kind: type[Plugin[Any]]) -> Iterator[Clause]:
-    """Class attributes have the types that the contract gives them."""
-    wrong = wrong_declarations(kind)
-    yield from (violated("declarations", f"{kind.__name__}.{text}") for text in wrong)
-    if not wrong:
-        yield proven("declarations", "every declaration has its type")
-
-
-def declared_range(plugin: Installed) -> Clause:
-    """The distribution says for which versions of accel-bench it was made."""
+def _declared_range(plugin: Installed) -> Clause:
+    """Check that the distribution says for which versions of accel-bench it was made."""
     name, wanted = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
@@ -181,10 +157,10 @@ def declared_range(plugin: Installed) -> Clause:
     return proven(name, f"{plugin.distribution} depends on {', '.join(ranges)}")
 
 
-def met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
-    """What the distribution and the class require is installed."""
+def _met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
+    """Check that what the distribution and the class require is installed."""
     in_the_box = plugin.distribution == OWN_DISTRIBUTION
-    unmet = () if in_the_box and not kind.requires else plugin.unmet_with(kind.requires)
+    unmet = () if in_the_box and not kind.requires else plugin.unmet(kind.requires)
     if unmet:
         return violated(
             "requirements", f"{'; '.join(unmet)}: install what {plugin.distribution} requires"
@@ -192,14 +168,14 @@ def met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
     return proven("requirements", "all are installed")
 
 
-def _brought(
+def _effects(
     name: str, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
-) -> tuple[Brought, Brought]:
-    """What importing the plugin adds to a process, and then what planning with it adds.
+) -> tuple[Effects, Effects]:
+    """Return what importing the plugin adds to a process, and then what planning with it adds.
 
     Raises PluginError when it cannot be imported.
     """
-    # The process sees what this one sees, also what a test has put on its path.
+    # The process imports what this one can, also what a test has put on its path.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     trial = json.dumps([name, dict(options), dict(scenario), device], default=str)
     done = subprocess.run(
@@ -214,19 +190,19 @@ def _brought(
         last = done.stderr.strip().rpartition("\n")[2]
         raise PluginError(last.removeprefix("accel_bench.errors.PluginError: "))
     # Plugins may print while they are imported: ours is the last line.
-    imported, planning = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
-    return imported, planning
+    imported, planned = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
+    return imported, planned
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each way in which the options take what they should not."""
+    """Yield a sentence for each way in which the options take what they should not."""
     label = model.__name__
     try:
         validate(model, dict(options), lambda _: label, PluginError)
     except PluginError as error:
         yield f"the given options are refused: {error}; pass check_plugin(options=...) that fit"
         return
-    if not _refuses(model, options, STRANGE, 1):
+    if not _refuses(model, options, "an_option_that_nobody_has", 1):
         yield f"{label} takes an option that it does not have; do not change `extra`"
     if not model.model_config.get("frozen"):
         yield f"{label} is not frozen; do not change `frozen`"
@@ -240,7 +216,6 @@ def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _refuses(model: type[Options], options: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether a value of one option is refused."""
     try:
         validate(model, {**options, name: value}, lambda _: name, PluginError)
     except PluginError:
@@ -249,7 +224,7 @@ def _refuses(model: type[Options], options: Mapping[str, Any], name: str, value:
 
 
 def _reads_first(model: type[Options], name: str) -> bool:
-    """Whether a validator sees a field's value before its type does, and may turn it into that."""
+    """Return whether a validator gets a field's value before its type is checked."""
     decorators = model.__pydantic_decorators__
     kinds = BeforeValidator | WrapValidator | PlainValidator
     return (
@@ -263,7 +238,7 @@ def _reads_first(model: type[Options], name: str) -> bool:
 
 
 def _wrong_values(annotation: Any) -> list[Any]:
-    """Values that a lax model would turn into the type; none for types that take everything."""
+    """Return values that a lax model would turn into the type; none for one that takes all."""
     kinds = set(_leaves(annotation))
     if not kinds <= {bool, int, float, str, type(None)}:
         return []
@@ -274,7 +249,7 @@ def _wrong_values(annotation: Any) -> list[Any]:
 
 
 def _leaves(annotation: Any) -> Iterable[Any]:
-    """The types that a union or a literal is made of."""
+    """Return the types that a union or a literal is made of."""
     if get_origin(annotation) is Literal:
         return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, UnionType):

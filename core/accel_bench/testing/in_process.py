@@ -1,4 +1,4 @@
-"""Carry out a planned experiment in this process: what the product does, without a new process."""
+"""Run a planned experiment in this process, with the product's own code."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.testing.process_state import ProcessState, changes, preserved, read_process_state
 from accel_bench.testing.tiny import this_machine
-from accel_bench.testing.traces import ProcessState, changes, preserved, read_process_state
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
 
 SESSION = "testing"
-"""The session of every result of the kit: so that two of them are a pair."""
+"""The session of every result of the kit: so that two of them can be compared."""
 
 
 @dataclass
 class Execution:
-    """One experiment that was carried out, and what it left behind."""
+    """One experiment that was run, and what it left behind."""
 
     result: Result
     """What the product would have stored."""
@@ -45,13 +45,13 @@ class Execution:
 
 
 class InProcess(Plugin[Options]):
-    """A launcher whose only rank is the process that asks for it."""
+    """A launcher whose only rank is the process that calls it."""
 
     def __init__(self, options: Options, name: str = "", fails: bool = False) -> None:
         super().__init__(options, name)
         self.fails = fails
-        self.traces_before: ProcessState | None = None
-        self.traces_after: ProcessState | None = None
+        self.state_before: ProcessState | None = None
+        self.state_after: ProcessState | None = None
         self.stopped = False
 
     @hookimpl
@@ -66,45 +66,45 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Called after that of all others: end the run here where that is wanted."""
+        """End the run here, after this hook of all others, where it is to fail."""
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
     def _work(self, job: Job) -> RankResult:
-        """What `python -m accel_bench.worker` does, but for the process."""
+        """Do what `python -m accel_bench.worker` does, but for the process."""
         settings.set_environment()
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
-        self.traces_before = read_process_state()
+        self.state_before = read_process_state()
         try:
             active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
-            witnessed = ActivePlugins([*active.plugins, _member(self)])
-            return measure(job, 0, 0, witnessed, heartbeat)
+            with_ours = ActivePlugins([*active.plugins, _active(self)])
+            return measure(job, 0, 0, with_ours, heartbeat)
         finally:
-            self.traces_after = read_process_state()
+            self.state_after = read_process_state()
 
 
 class EndedRank:
-    """The handle of a rank that has ended before anybody could wait for it."""
+    """The handle of a rank that has ended when it is returned."""
 
     rank = 0
     pid: int | None = os.getpid()
 
     def wait(self, seconds: float) -> None:
-        """There is nothing to wait for."""
+        """Return at once."""
 
     def poll(self) -> int | None:
-        """It wrote its result."""
+        """Return the exit code of a rank that has written its result."""
         return 0
 
     def dump_stack(self) -> None:
-        """It has none any more."""
+        """Do nothing: there is none any more."""
 
     def signal(self, number: int) -> None:
-        """Nobody hears it."""
+        """Do nothing: there is no process to signal."""
 
     def sweep(self) -> None:
-        """It left no process behind."""
+        """Do nothing: it left no process behind."""
 
 
 def run_in_process(planned: Planned, root: Path) -> Execution:
@@ -113,16 +113,14 @@ def run_in_process(planned: Planned, root: Path) -> Execution:
     The result is that of the preparation where that failed, as in the product. Ctrl-C is raised
     again.
     """
-    wanted: list[Literal["prepare", "measure"]] = ["measure"]
-    if planned.active.implements("prepare_experiment"):
-        wanted.insert(0, "prepare")
     left: list[str] = []
-    for purpose in wanted:
-        carried = _attempt(planned, root, purpose)
-        left += [text for text in carried.left if text not in left]
-        if not carried.result.status.completed:
-            break
-    return Execution(carried.result, left)
+    if planned.active.implements("prepare_experiment"):
+        preparation = _attempt(planned, root, "prepare")
+        if not preparation.result.status.completed:
+            return preparation
+        left = preparation.left
+    execution = _attempt(planned, root, "measure")
+    return Execution(execution.result, list(dict.fromkeys([*left, *execution.left])))
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
@@ -133,42 +131,36 @@ def fail_in_process(planned: Planned, root: Path) -> Execution:
 def _attempt(
     planned: Planned, root: Path, purpose: Literal["prepare", "measure"], fails: bool = False
 ) -> Execution:
-    """One purpose: a folder and a job, then everything that the product does with them."""
+    """Make a folder and an attempt, then do everything that the product does with them."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     attempt = make_attempt(
         root, folder, SESSION, this_machine(), purpose=purpose, experiment=planned.experiment
     )
     here = InProcess(Options(), "in-process", fails)
+    others = [one for one in planned.active.plugins if one.slot != "launcher"]
+    active = ActivePlugins([*others, _active(here)])
     scenario = planned.experiment.scenario
     with preserved(), _heap_set_aside(), warnings.catch_warnings():
         # In the product a library's warning ends up in a log, whatever the tests make of it.
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({**scenario.environment, **ours})
-        result = run_attempt(
-            attempt, _active_here(planned, here), lambda _: None, lambda found: found
-        )
+        result = run_attempt(attempt, active, lambda _: None, lambda found: found)
     if here.stopped:
         raise KeyboardInterrupt
-    found = changes(here.traces_before, here.traces_after, scenario.train.matmul_precision)
+    found = changes(here.state_before, here.state_after, scenario.train.matmul_precision)
     return Execution(result, found)
 
 
-def _active_here(planned: Planned, here: InProcess) -> ActivePlugins:
-    """The plan's plugins with another launcher."""
-    others = [member for member in planned.active.plugins if member.slot != "launcher"]
-    return ActivePlugins([*others, _member(here)])
-
-
-def _member(here: InProcess) -> ActivePlugin:
-    """Ours, as the last one: its hooks are called after those of all others."""
+def _active(here: InProcess) -> ActivePlugin:
+    # To be the last one: its hooks are called after those of all others.
     return ActivePlugin(here, here.name, "launcher", "accel-bench")
 
 
 @contextlib.contextmanager
 def _heap_set_aside() -> Iterator[None]:
-    """Keep the collector away from what the tests hold, of which a worker would have nothing."""
+    """Keep the collector away from the objects of the tests: a worker would have none of them."""
     gc.freeze()
     try:
         yield
@@ -178,7 +170,7 @@ def _heap_set_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Write our log to the rank's file for as long as the block lasts."""
+    """Write our log to the rank's file within the block."""
     logger: Any = logging.getLogger("accel_bench")
     handler, level = logging.FileHandler(path, encoding="utf8"), logger.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

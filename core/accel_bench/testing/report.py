@@ -1,14 +1,11 @@
-"""What `check_plugin` found: a clause of the contract each, proven, violated or not provable
-here."""
+"""Clauses of the contract, each proven, violated or not provable here, and the report of all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from accel_bench.documents.base import Frozen
-
-Outcome = Literal["proven", "violated", "unproven"]
-"""What may be said about a clause."""
 
 RUN = "runs"
 """Name of the clause without which no other one can be tried: the plugin trains here."""
@@ -20,7 +17,7 @@ class Clause(Frozen):
     name: str
     """Short name, such as `light import`."""
 
-    outcome: Outcome
+    outcome: Literal["proven", "violated", "unproven"]
     """`unproven` is neither good nor bad: it could not be tried here, or is not claimed."""
 
     sentence: str
@@ -42,17 +39,17 @@ class CheckReport(Frozen):
     @property
     def proven(self) -> tuple[Clause, ...]:
         """What holds here."""
-        return self._of("proven")
+        return tuple(clause for clause in self.clauses if clause.outcome == "proven")
 
     @property
     def unproven(self) -> tuple[Clause, ...]:
         """What could not be tried here, each with the reason."""
-        return self._of("unproven")
+        return tuple(clause for clause in self.clauses if clause.outcome == "unproven")
 
     @property
     def violated(self) -> tuple[Clause, ...]:
         """What does not hold."""
-        return self._of("violated")
+        return tuple(clause for clause in self.clauses if clause.outcome == "violated")
 
     @property
     def ran(self) -> bool:
@@ -60,25 +57,29 @@ class CheckReport(Frozen):
         return any(clause.name == RUN for clause in self.proven)
 
     def __str__(self) -> str:
-        counts = (len(self.violated), len(self.proven), len(self.unproven))
-        head = "plugin {!r}: {} violated, {} proven, {} unproven".format(self.plugin, *counts)
+        head = (
+            f"plugin {self.plugin!r}: {len(self.violated)} violated, {len(self.proven)} proven, "
+            f"{len(self.unproven)} unproven"
+        )
         ordered = (*self.violated, *self.unproven, *self.proven)
         return "\n".join([head, *(f"  {clause}" for clause in ordered)])
 
-    def _of(self, outcome: Outcome) -> tuple[Clause, ...]:
-        return tuple(clause for clause in self.clauses if clause.outcome == outcome)
-
 
 def proven(name: str, sentence: str) -> Clause:
-    """A clause that holds."""
+    """Return a clause that holds."""
     return Clause(name=name, outcome="proven", sentence=sentence)
 
 
 def violated(name: str, sentence: str) -> Clause:
-    """A clause that does not hold: the sentence names the culprit and the way out."""
+    """Return a clause that does not hold: the sentence names the culprit and the way out."""
     return Clause(name=name, outcome="violated", sentence=sentence)
 
 
 def unproven(name: str, sentence: str) -> Clause:
-    """A clause about which nothing can be said here, and why."""
+    """Return a clause that could not be tried here, and why."""
     return Clause(name=name, outcome="unproven", sentence=sentence)
+
+
+def judged(name: str, problems: Iterable[str], otherwise: str) -> list[Clause]:
+    """Return a violated clause for each problem; a proven one with `otherwise` without any."""
+    return [violated(name, text) for text in problems] or [proven(name, otherwise)]

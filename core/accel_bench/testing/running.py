@@ -1,8 +1,11 @@
-"""Run one plugin on a tiny model, or a scenario, in process."""
+"""Run one plugin on a tiny model, or a scenario, in process; run the program as users do."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -15,8 +18,8 @@ from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process
+from accel_bench.testing.process_state import preserved
 from accel_bench.testing.tiny import plan_trial, this_machine
-from accel_bench.testing.traces import preserved
 
 STARTS_PROCESSES = ("launcher", "parallel")
 """Slots whose work is several processes."""
@@ -80,8 +83,33 @@ def run_scenario(
         return {one.experiment.stack.name: run_or_skip(one, Path(folder)).result for one in planned}
 
 
+def run_program(
+    *arguments: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `accel-bench` with these arguments in a folder; return its exit code and output.
+
+    It is run by this interpreter, with the variables of `environment` beside those of this process,
+    and for at most `seconds`. Git does not find the checkout: to save a file while the program runs
+    would change the ids of its experiments.
+
+    Raises subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "accel_bench", *arguments],
+        env={**os.environ, "GIT_DIR": os.devnull, **(environment or {})},
+        cwd=folder,
+        timeout=seconds,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def run_or_skip(planned: Planned, root: Path) -> Execution:
-    """Carry a planned experiment out unless a constraint excludes it."""
+    """Run a planned experiment unless a constraint excludes it."""
     return Execution(_skipped(planned)) if planned.skipped else run_in_process(planned, root)
 
 
@@ -96,7 +124,6 @@ def refuse_processes(name: str, slots: tuple[str, ...]) -> None:
 
 
 def _skipped(planned: Planned) -> Result:
-    """The result of an experiment that was not run."""
     return Result(
         run_id=f"{SESSION}-skipped",
         session=SESSION,

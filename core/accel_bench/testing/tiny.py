@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,16 +11,16 @@ from accel_bench.catalog.models import list_cards
 from accel_bench.errors import ScenarioError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.describe import implemented
 from accel_bench.plugins.manager import load_class
-from accel_bench.plugins.registry import find
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.draft import Draft, merge_keys
+from accel_bench.scenario.models import Work
 from accel_bench.scenario.uses import slot_defaults
 
 MODEL = "tiny-llama-cpu"
-"""The model of the catalog that is taken where nobody asks for another."""
+"""The model of the catalog that is trained where the author names no other."""
 
 SMALL: dict[str, Any] = {
     "attention_dropout": 0.0,
@@ -49,7 +48,7 @@ SMALL: dict[str, Any] = {
 }
 """Values that make an architecture of the catalog small, by the keys of its configuration.
 
-Sizes are multiples of 128, as quantized kernels want them. Dropout is off, since two ways to
+Sizes are multiples of 128, as quantized kernels need them. Dropout is off, since two ways to
 compute the same draw their random numbers differently.
 """
 
@@ -64,21 +63,14 @@ MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_ranks"})
 class Trial:
     """A plugin in the tiny scenario, and the same without it."""
 
-    plan: Plan
-    """Both, planned by the product's own planner."""
+    baseline: Planned
+    """The stack without the plugin, planned as the product does."""
+
+    plugin: Planned
+    """The stack with it."""
 
     slots: tuple[str, ...]
     """Slots that the plugin fills; empty when it stands in the stack."""
-
-    @property
-    def plugin(self) -> Planned:
-        """The stack with the plugin."""
-        return self.plan.planned[1]
-
-    @property
-    def baseline(self) -> Planned:
-        """The stack without it."""
-        return self.plan.planned[0]
 
 
 def plan_trial(
@@ -95,14 +87,16 @@ def plan_trial(
     kind = load_class(name, allow_torch=True)
     slots = slots_of(kind)
     work = tiny_work(kind, slots, scenario or {}, device)
-    entry = {"set": _settings(name, slots, options, work)} if slots else _uses(name, options)
+    use = {"use": name, **options}
+    entry = {"set": _settings(use, slots, work)} if slots else {"use": [use]}
     stacks: dict[str, Any] = {"baseline": {"use": []}, name: entry}
     draft = Draft("the tiny scenario of accel_bench.testing", {**work, "stacks": stacks})
-    return Trial(make_plan(draft, this_machine(), PlanRequest()), slots)
+    baseline, plugin = make_plan(draft, this_machine(), PlanRequest()).planned
+    return Trial(baseline, plugin, slots)
 
 
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
-    """Slots that a plugin fills, by the hooks that it implements; none for one of the stack.
+    """Return the slots that a plugin fills, by its hooks; none for one of the stack.
 
     A plugin that says itself which hooks it claims, and one that accelerates, stands in the stack.
     """
@@ -118,7 +112,7 @@ def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
 def tiny_work(
     kind: type[Plugin[Any]], slots: tuple[str, ...], changes: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
-    """The work as a scenario file says it, with the adapter and the dtype that a plugin needs."""
+    """Return the work as in a scenario file, with the adapter and dtype that a plugin needs."""
     if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
         listed = ", ".join(sorted(given))
         raise ScenarioError(f"scenario: the kit decides itself on {listed}; leave that out")
@@ -140,54 +134,41 @@ def tiny_work(
 
 
 def usual_dtype(kind: type[Plugin[Any]]) -> str:
-    """float32 where the plugin works with it, else the first that it does work with."""
+    """Return float32 where the plugin works with it, else the first that it works with."""
     return "float32" if "float32" in (kind.dtypes or ("float32",)) else min(kind.dtypes or ())
 
 
 def shrunk(model: str) -> dict[str, Any]:
-    """What makes a model of the catalog small; nothing for one that is not in it."""
+    """Return what makes a model of the catalog small; nothing for one that is not in it."""
     card = list_cards().get(model)
     return {key: value for key, value in SMALL.items() if card and key in card.config}
 
 
 def model_of(architecture: str) -> str | None:
-    """A model of the catalog with that architecture, the smallest; None when there is none."""
+    """Return the smallest model of the catalog with that architecture; None without any."""
     cards = {name: card for name, card in list_cards().items() if card.architecture == architecture}
     return min(cards, key=lambda name: cards[name].parameters, default=None)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings key by key; anything else is replaced. A slot may be a bare name."""
-    result = copy.deepcopy(dict(below))
-    for key, value in above.items():
-        old = result.get(key)
-        new = {"use": value} if isinstance(old, dict) and isinstance(value, str) else value
-        if isinstance(old, dict) and isinstance(new, Mapping):
-            result[key] = merged(old, new)
-        else:
-            result[key] = copy.deepcopy(new)
+    names = {key for key in above if isinstance(above[key], str) and key in Work.SLOTS}
+    uses = {key: {"use": above[key]} for key in names}
+    result: dict[str, Any] = merge_keys(dict(below), {**above, **uses})
     return result
 
 
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
-    """The machine, read once in a process."""
+    """Return the machine, read once in a process."""
     return read_machine()
 
 
-def _uses(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A stack of the plugin alone."""
-    find(name)
-    return {"use": [{"use": name, **options}]}
-
-
 def _settings(
-    name: str, slots: tuple[str, ...], options: Mapping[str, Any], work: Mapping[str, Any]
+    use: Mapping[str, Any], slots: tuple[str, ...], work: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settings of a stack that puts the plugin into its slots."""
+    """Return settings of a stack that put the use of a plugin into its slots."""
     if slots == ("metrics",):
-        others = [use for use in work.get("metrics", slot_defaults().metrics) if use != name]
-        return {"metrics": [*others, {"use": name, **options}]}
-    return {
-        f"{slot}.{key}": value for slot in slots for key, value in {"use": name, **options}.items()
-    }
+        others = [one for one in work.get("metrics", slot_defaults().metrics) if one != use["use"]]
+        return {"metrics": [*others, use]}
+    return {f"{slot}.{key}": value for slot in slots for key, value in use.items()}

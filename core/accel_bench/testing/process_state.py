@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import inspect
 import operator
 import os
@@ -47,34 +48,37 @@ FLAGS = (
 )
 """Attributes of `torch.backends` that change what is computed, or how fast."""
 
-CACHE_OF_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "torchinductor_")
-"""A variable that torch itself sets at the first compilation, and how its value then begins."""
+SETTERS = {
+    "torch.set_num_threads": "get_num_threads",
+    "torch.set_default_dtype": "get_default_dtype",
+    "torch.set_grad_enabled": "is_grad_enabled",
+    "torch.set_float32_matmul_precision": "get_float32_matmul_precision",
+    "torch.use_deterministic_algorithms": "are_deterministic_algorithms_enabled",
+    "torch.autograd.set_detect_anomaly": "is_anomaly_enabled",
+    "torch.backends.cuda.enable_flash_sdp": "backends.cuda.flash_sdp_enabled",
+    "torch.backends.cuda.enable_math_sdp": "backends.cuda.math_sdp_enabled",
+    "torch.backends.cuda.enable_mem_efficient_sdp": "backends.cuda.mem_efficient_sdp_enabled",
+}
+"""Functions that set something in torch, with those of torch that return it."""
 
-GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
-"""Where torch keeps hooks of all modules."""
-
-OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-"""Where torch keeps hooks of all optimizers."""
-
-
-MATMUL_PRECISION = "torch.set_float32_matmul_precision"
-"""What core sets in every run, as the scenario says."""
+GLOBAL_HOOKS = {
+    "torch.nn.modules.module": (
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+    ),
+    "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
+}
+"""Where torch keeps hooks of all modules and of all optimizers."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
     """The state of a process that a run can change and that outlives it."""
 
-    environment: Mapping[str, str]
-    """All environment variables."""
-
     settings: Mapping[str, Any]
-    """Settings of torch and of the process, by the name that people know them by."""
+    """Environment variables, settings of torch and of the process, by what people call them."""
 
     functions: Mapping[tuple[str, str], Any]
     """What is called, by module or class and attribute. Holding it keeps its identity unique."""
@@ -82,20 +86,25 @@ class ProcessState:
 
 def read_process_state() -> ProcessState:
     """Read the state as it is now; imports nothing but torch."""
-    return ProcessState(dict(os.environ), _settings(), dict(_functions()))
+    return ProcessState(dict(_settings()), dict(_functions()))
 
 
 def changes(
     before: ProcessState | None, after: ProcessState | None, matmul_precision: str
 ) -> list[str]:
-    """A sentence for each thing that is not as it was; `matmul_precision` is what core sets."""
+    """Return a sentence for each thing that is not as it was.
+
+    `matmul_precision` is what core sets in every run, as the scenario says.
+    """
     if before is None or after is None:
         return []
-    return [
-        *_changed_environment(before.environment, after.environment),
-        *_changed_settings(before.settings, after.settings, matmul_precision),
-        *_changed_functions(before.functions, after.functions),
-    ]
+    found = []
+    for name in sorted({*before.settings, *after.settings}):
+        was, now = before.settings.get(name), after.settings.get(name)
+        set_by_core = name.endswith("matmul_precision") and now == matmul_precision
+        if was != now and not set_by_core and not _is_cache_of_torch(name, was, now):
+            found.append(f"{name} is {_shown(now)}, and was {_shown(was)} before")
+    return [*found, *_changed_functions(before.functions, after.functions)]
 
 
 @contextlib.contextmanager
@@ -124,39 +133,21 @@ def preserved() -> Iterator[None]:
 
 
 def _settable() -> dict[str, tuple[Callable[[Any], Any], Any]]:
-    """Settings of torch by the name of what sets them, with their values now."""
+    """Return what sets each setting, and its value now, by the name of what sets it."""
     import torch
 
-    cuda = torch.backends.cuda
-    return {
-        "torch.set_num_threads": (torch.set_num_threads, torch.get_num_threads()),
-        "torch.set_default_dtype": (torch.set_default_dtype, torch.get_default_dtype()),
-        "torch.set_grad_enabled": (torch.set_grad_enabled, torch.is_grad_enabled()),
-        MATMUL_PRECISION: (
-            torch.set_float32_matmul_precision,
-            torch.get_float32_matmul_precision(),
-        ),
-        "torch.use_deterministic_algorithms": (
-            torch.use_deterministic_algorithms,
-            torch.are_deterministic_algorithms_enabled(),
-        ),
-        "torch.autograd.set_detect_anomaly": (
-            torch.autograd.set_detect_anomaly,
-            torch.is_anomaly_enabled(),
-        ),
-        "enable_flash_sdp": (cuda.enable_flash_sdp, cuda.flash_sdp_enabled()),
-        "enable_math_sdp": (cuda.enable_math_sdp, cuda.math_sdp_enabled()),
-        "enable_mem_efficient_sdp": (
-            cuda.enable_mem_efficient_sdp,
-            cuda.mem_efficient_sdp_enabled(),
-        ),
-        "gc.enable": (lambda on: gc.enable() if on else gc.disable(), gc.isenabled()),
-        **{f"torch.backends.{flag}": _flag(torch.backends, flag) for flag in FLAGS},
+    found: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        setter: (
+            operator.attrgetter(setter.removeprefix("torch."))(torch),
+            operator.attrgetter(getter)(torch)(),
+        )
+        for setter, getter in SETTERS.items()
     }
+    found["gc.enable"] = (lambda on: gc.enable() if on else gc.disable(), gc.isenabled())
+    return found | {f"torch.backends.{flag}": _flag(torch.backends, flag) for flag in FLAGS}
 
 
 def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
-    """How to set an attribute of a module in `torch.backends`, and its value now."""
     parents, _, name = path.rpartition(".")
     owner = operator.attrgetter(parents)(backends)
     try:
@@ -166,38 +157,37 @@ def _flag(backends: Any, path: str) -> tuple[Callable[[Any], Any], Any]:
     return functools.partial(setattr, owner, name), value
 
 
-def _settings() -> dict[str, Any]:
-    """What torch and the process are set to, by name."""
+def _settings() -> Iterator[tuple[str, Any]]:
+    """Yield what torch and the process are set to, by name."""
     import torch
 
-    found = {name: value for name, (_, value) in _settable().items()}
-    found |= {
-        "torch.set_default_device": str(torch.get_default_device()),
-        "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
-        "os.chdir": os.getcwd(),
-        "sys.excepthook": sys.excepthook,
-    }
+    for name, value in os.environ.items():
+        yield f"the environment variable {name}", repr(value)
+    for name, (_, value) in _settable().items():
+        yield name, value
+    yield "torch.set_default_device", str(torch.get_default_device())
+    yield "torch.is_autocast_enabled", torch.is_autocast_enabled("cpu")
+    yield "os.chdir", os.getcwd()
+    yield "sys.excepthook", sys.excepthook
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        found[f"the handler of {number.name}"] = signal.getsignal(number)
+        yield f"the handler of {number.name}", signal.getsignal(number)
     for kind, registry in _global_hooks().items():
         for name in map(_name_of, registry.values()):
             # A run that fails early is left by the worker as it is: its process ends.
             if not name.startswith("accel_bench.worker."):
-                found[f"the hook {name} in torch's {kind}"] = "set"
-    return found
+                yield f"the hook {name} in torch's {kind}", "set"
 
 
 def _global_hooks() -> dict[str, dict[int, Any]]:
-    """Torch's hooks of all modules and of all optimizers, by the name of what holds them."""
-    from torch.nn.modules import module
-    from torch.optim import optimizer
-
-    found = {kind: getattr(module, kind, {}) for kind in GLOBAL_HOOKS}
-    return {**found, **{kind: getattr(optimizer, kind, {}) for kind in OPTIMIZER_HOOKS}}
+    return {
+        kind: getattr(importlib.import_module(module), kind, {})
+        for module, kinds in GLOBAL_HOOKS.items()
+        for kind in kinds
+    }
 
 
 def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
-    """Functions and classes of the watched modules, and the methods of those classes."""
+    """Yield functions and classes of the watched modules, and the methods of those classes."""
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if name == "torch" or any(f"{name}.".startswith(f"{one}.") for one in WATCHED):
@@ -205,7 +195,7 @@ def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
 
 
 def _of_module(name: str, module: ModuleType, seen: set[int]) -> Iterator[tuple[Any, Any]]:
-    """What one module holds that can be called."""
+    """Yield what one module holds that can be called."""
     for key, value in list(vars(module).items()):
         if not callable(value):
             continue
@@ -213,36 +203,20 @@ def _of_module(name: str, module: ModuleType, seen: set[int]) -> Iterator[tuple[
         watched = getattr(value, "__module__", None) == name and inspect.isclass(value)
         if watched and id(value) not in seen:
             seen.add(id(value))
-            for attribute, member in list(vars(value).items()):
-                if callable(member) or isinstance(member, classmethod | staticmethod | property):
-                    yield (f"{name}.{key}", attribute), member
+            for attribute, inner in list(vars(value).items()):
+                if callable(inner) or isinstance(inner, classmethod | staticmethod | property):
+                    yield (f"{name}.{key}", attribute), inner
 
 
-def _changed_environment(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted({*before, *after}):
-        if before.get(name) != after.get(name) and not _is_cache_of_torch(name, before, after):
-            now = f"is {after[name]!r}" if name in after else "is gone"
-            was = f"was {before[name]!r}" if name in before else "was not set"
-            yield f"the environment variable {name} {now}, and {was} before"
-
-
-def _is_cache_of_torch(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    variable, begins = CACHE_OF_TORCH
-    return name == variable not in before and Path(after[name]).name.startswith(begins)
-
-
-def _changed_settings(
-    before: Mapping[str, Any], after: Mapping[str, Any], matmul_precision: str
-) -> Iterator[str]:
-    for name in sorted({*before, *after}):
-        was, now = before.get(name), after.get(name)
-        set_by_core = name == MATMUL_PRECISION and now == matmul_precision
-        if was != now and not set_by_core:
-            yield f"{name} is {_shown(now)}, and was {_shown(was)} before"
+def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
+    """Return whether torch itself has set its cache's folder, as at the first compilation."""
+    if was is not None or not name.endswith(" TORCHINDUCTOR_CACHE_DIR"):
+        return False
+    return Path(now).name.startswith("torchinductor_")
 
 
 def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    """What was replaced or removed; what a library adds when it is first used harms nobody."""
+    """Yield what was replaced or removed; what a library adds at its first use harms nobody."""
     for (owner, name), was in before.items():
         now = after.get((owner, name))
         if now is was or _wraps_itself(owner, now):
@@ -253,13 +227,13 @@ def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> I
 
 
 def _shown(value: Any) -> str:
-    return "unset" if value is None else _name_of(value) if callable(value) else str(value)
+    return "not set" if value is None else _name_of(value) if callable(value) else str(value)
 
 
 def _wraps_itself(owner: str, now: Any) -> bool:
-    """Whether torch has wrapped a function of its own, as it does when that is first used.
+    """Return whether torch has wrapped a function of its own, as it does at its first use.
 
-    What it compiles is somebody else's wish, but for optimizers, which it asks not to be compiled.
+    It compiles only what somebody else names, but for optimizers, which it excludes by wrapping.
     """
     module = _written_in(now)
     both = owner.partition(".")[0] == module.partition(".")[0] == "torch"
@@ -267,19 +241,18 @@ def _wraps_itself(owner: str, now: Any) -> bool:
 
 
 def _written_in(value: Any) -> str:
-    """The module whose source holds a function, whatever name it was given."""
+    """Return the module whose source holds a function, whatever name it was given."""
     inner = _plain(value)
     module = getattr(inner, "__globals__", {}).get("__name__") or getattr(inner, "__module__", "")
     return str(module)
 
 
 def _plain(value: Any) -> Any:
-    """The function in a property, a class method or a static method."""
+    """Return the function in a property, a class method or a static method."""
     return getattr(value, "fget", None) or getattr(value, "__func__", None) or value
 
 
 def _name_of(value: Any) -> str:
-    """Where a function or a class was defined."""
     inner = _plain(value)
     name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
     return f"{getattr(inner, '__module__', None) or '?'}.{name}"

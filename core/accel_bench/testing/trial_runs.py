@@ -1,4 +1,4 @@
-"""Runs of one plugin and of its baseline, each made when it is first asked for."""
+"""Runs of one plugin and of its baseline, each made at its first use."""
 
 from __future__ import annotations
 
@@ -7,48 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Plugin
-from accel_bench.result import RankResult, Result
-from accel_bench.testing.in_process import Execution, fail_in_process
+from accel_bench.result import Result
+from accel_bench.testing.in_process import Execution
+from accel_bench.testing.process_state import preserved
 from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import (
-    Trial,
-    merged,
-    plan_trial,
-    shrunk,
-    slots_of,
-)
-from accel_bench.testing.traces import preserved
-
-ANYWHERE = ("LlamaForCausalLM", "GPT2LMHeadModel")
-"""Architectures that a plugin is tried on which declares none."""
-
-ORDINARY = ("float32", "bfloat16")
-"""Dtypes that a plugin is tried in which declares none."""
+from accel_bench.testing.tiny import Trial, merged, plan_trial, shrunk, slots_of
 
 
 @dataclass
 class TrialRuns:
-    """What is tried: a plugin, its options, and the settings in which it must run."""
+    """A plugin with its options, and the settings in which it must run."""
 
     name: str
-    """Name of the plugin."""
-
     kind: type[Plugin[Any]]
-    """Its class."""
-
     options: Mapping[str, Any]
-    """Its options."""
 
     scenario: Mapping[str, Any]
     """Keys of a scenario, merged over the tiny one."""
 
     archs: Sequence[str] | None
-    """Architectors asked for; None for those that the class declares."""
+    """Architectures that the author names; None for those that the class declares."""
 
     dtypes: Sequence[str] | None
-    """Dtypes asked for; None for those that the class declares."""
+    """Dtypes that the author names; None for those that the class declares."""
 
     device: str
     """`cpu` or `cuda`."""
@@ -67,7 +49,7 @@ class TrialRuns:
         return slots_of(self.kind)
 
     def plan(self, dtype: str | None = None, model: str | None = None) -> Trial:
-        """The plugin and its baseline, with another dtype or another model where one is given."""
+        """Plan the plugin and its baseline, with another dtype or model where one is given."""
         changes: dict[str, Any] = {}
         if dtype is not None:
             changes = {"model": {"dtype": dtype}}
@@ -79,40 +61,23 @@ class TrialRuns:
             return plan_trial(self.name, self.options, scenario, self.device)
 
     def baseline(self, trial: Trial) -> Result:
-        """The run without the plugin, made once for each setting."""
+        """Return the run without the plugin, made once for each setting."""
         key = trial.baseline.experiment.id
         if key not in self._baselines:
-            self._baselines[key] = self._carried(trial.baseline).result
+            self._baselines[key] = run_or_skip(trial.baseline, self.root).result
         return self._baselines[key]
 
     def run(self, trial: Trial) -> Execution:
-        """A run with the plugin, made again each time."""
-        return self._carried(trial.plugin)
-
-    def fail(self, trial: Trial) -> Execution:
-        """A run with the plugin that something else ends after `prepare_process`."""
-        return fail_in_process(trial.plugin, self.root)
-
-    def other_dtypes(self, usual: str) -> list[str]:
-        """Dtypes to try beside the usual one."""
-        wanted = self.dtypes if self.dtypes is not None else sorted(self.kind.dtypes or ORDINARY)
-        return [dtype for dtype in wanted if dtype != usual]
-
-    def architectures(self) -> list[str]:
-        """Architectures to try."""
-        if self.archs is not None:
-            return list(self.archs)
-        return sorted(self.kind.restricted_model_archs or ANYWHERE)
-
-    def _carried(self, planned: Planned) -> Execution:
-        return run_or_skip(planned, self.root)
+        """Run the plugin; each call is a run of its own."""
+        return run_or_skip(trial.plugin, self.root)
 
 
 def own_reasons(result: Result) -> list[str]:
-    """Why a run is not `ok`, but for what a busy machine did to its step times."""
+    """Return why a run is not `ok`, but for what a busy machine did to its step times."""
     if not result.status.completed:
         return list(result.reasons)
-    instabilities = [text for rank in result.ranks for text in _instabilities(rank)]
+    windows = [rank.window for rank in result.ranks if rank.window]
+    instabilities = [text for window in windows for text in window.instabilities]
     metrics = [metric for rank in result.ranks for metric in rank.metrics]
     reasons = [reason for rank in result.ranks for reason in rank.reasons]
     reasons += [metric.reason for metric in metrics if metric.degrades and metric.reason]
@@ -120,14 +85,10 @@ def own_reasons(result: Result) -> list[str]:
 
 
 def losses(result: Result) -> list[float | None]:
-    """Losses from the first step on."""
+    """Return the losses from the first step on."""
     windows = [rank.window for rank in result.ranks if rank.window]
     return [
         sample.loss
         for window in windows
         for sample in (*window.warmup, *window.discarded, *window.samples)
     ]
-
-
-def _instabilities(rank: RankResult) -> tuple[str, ...]:
-    return rank.window.instabilities if rank.window else ()
