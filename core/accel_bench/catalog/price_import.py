@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accel_bench.catalog.prices import Price
+from accel_bench.documents.files import read_text
 from accel_bench.errors import PriceError
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
@@ -108,7 +109,8 @@ def read_catalog(
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each row with the number of its line."""
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    text = read_text(path, MAXIMUM_BYTES, PriceError, ", which no price catalog is")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
         _check_header(path, header)
@@ -123,21 +125,6 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield reader.line_num, dict(zip(header, map(str.strip, cells), strict=True))
     except csv.Error as error:
         raise PriceError(f"{path}:{reader.line_num}: no CSV: {error}") from error
-
-
-def _read_text(path: Path) -> str:
-    """Return the text of a file of at most `MAXIMUM_BYTES`."""
-    try:
-        with path.open("rb") as handle:
-            raw = handle.read(MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise PriceError(f"{str(path)!r} cannot be read: {error}") from error
-    if len(raw) > MAXIMUM_BYTES:
-        raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no price catalog is")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PriceError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
 def _check_header(path: Path, header: list[str]) -> None:

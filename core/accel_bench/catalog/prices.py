@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pydantic import Field, field_validator
 
 from accel_bench.documents.base import Frozen, PositiveInt
-from accel_bench.documents.files import write_atomically
+from accel_bench.documents.files import read_text, write_atomically
 from accel_bench.documents.load import load_file, load_yaml
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
@@ -161,15 +161,11 @@ def user_prices(path: Path) -> list[Price]:
 def read_table_text(path: Path) -> str:
     """Return the user's table as text; empty without a file. Raises PriceError."""
     try:
-        with path.open("rb") as handle:
-            raw = handle.read(MAXIMUM_BYTES + 1)
-        if len(raw) > MAXIMUM_BYTES:
-            raise PriceError(f"{path}: larger than {MAXIMUM_BYTES} bytes; keep fewer regions in it")
-        return raw.decode("utf-8-sig")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise PriceError(f"{path} cannot be read: {error}") from error
+        return read_text(path, MAXIMUM_BYTES, PriceError, "; keep fewer regions in it")
+    except PriceError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return ""
+        raise
 
 
 def find_price(

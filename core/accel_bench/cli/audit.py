@@ -25,7 +25,7 @@ def audit(
 
     Tokens against sequence length, samples against steps, rates against time, device clock against
     wall clock, phases against steps, kinds of memory against one another, devices against those
-    asked, and every row's checksum. Exits with 1 when anything is broken.
+    requested, and every row's checksum. Exits with 1 when anything is broken.
     """
     from accel_bench.analysis.store_audit import audit_store
     from accel_bench.report.table import Report, Section, Table, paths

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """What the user asks `cost` for."""
+    """Options of `cost`."""
 
     experiments: Annotated[
         Names,

@@ -71,7 +71,6 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
 def _document(
     plan: Plan, row: Callable[[PlannedSummary], dict[str, Any]], **facts: Any
 ) -> dict[str, Any]:
-    """Return a plan for programs."""
     return {
         "scenario": plan.file.name,
         "baseline": plan.baseline,

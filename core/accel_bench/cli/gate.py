@@ -13,7 +13,7 @@ from accel_bench.cli.options import MeasureOptions, former_option, takes
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions(MeasureOptions):
-    """What the user asks `gate` for."""
+    """Options of `gate`."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
     stack: Annotated[str, typer.Option(help="The stack that is to pass.")]

@@ -50,8 +50,8 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(results.app, name="results")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from accel_bench._version import __version__
 
         typer.echo(f"accel-bench {__version__}")
@@ -81,7 +81,7 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except SystemExit:
-        if _signalled:  # typer knows of Ctrl-C only, and says 130 for both
+        if _signalled:  # typer knows of Ctrl-C only, and exits with 130 for both
             sys.exit(128 + signal.SIGTERM)
         raise
     except OSError as error:
@@ -96,6 +96,6 @@ _signalled: list[int] = []
 
 
 def _on_sigterm(number: int, frame: object) -> None:
-    """End like on Ctrl-C, with an exit code of its own."""
+    # Like Ctrl-C, with an exit code of its own.
     _signalled.append(number)
     raise KeyboardInterrupt

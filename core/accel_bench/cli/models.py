@@ -1,4 +1,4 @@
-"""`accel-bench models`: what the catalog holds."""
+"""`accel-bench models`: models of the catalog, and their figures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
     if count.positions and length and length > count.positions:
         raise ScenarioError(
             f"--sequence-length {length}: the model has {count.positions} learned positions; "
-            "ask for no more"
+            "name no more"
         )
     workload = count.workload
     flops = model_flops(workload, length).model_dump() if workload and length else {}

@@ -1,4 +1,4 @@
-"""Models of options, whose fields typer shows as parameters, and what commands share of them."""
+"""Models of options, whose fields typer shows as parameters, and what commands have in common."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def former_option(name: str, successor: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What `run` and `gate` share; each adds fields of its own."""
+    """Options of both `run` and `gate`; each adds its own."""
 
     plugin: Annotated[
         Names, typer.Option(help="Add a stack with this plugin; A+B for both in that order.")

@@ -16,8 +16,6 @@ app = typer.Typer(
 
 CHECK_COLUMNS = ("name", "distribution", "version", "usable", "reasons")
 
-Name = Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")]
-
 
 @app.callback()
 def list_plugins(context: typer.Context, output: Format = "table") -> None:
@@ -26,22 +24,20 @@ def list_plugins(context: typer.Context, output: Format = "table") -> None:
         print_installed(output)
 
 
-def print_installed(output: str) -> None:
-    """Print what data files and metadata say of the plugins that are installed or shipped."""
+@app.command("list", hidden=True)
+def print_installed(output: Format = "table") -> None:
+    """List what each plugin does and needs, and which shipped ones are not installed."""
     from accel_bench.plugins.registry import overview
     from accel_bench.report.views.plugins import plugins_report
 
     print_report(plugins_report(overview()), output)
 
 
-@app.command("list", hidden=True)
-def list_again(output: Format = "table") -> None:
-    """The same as `accel-bench plugins`."""
-    print_installed(output)
-
-
 @app.command("show")
-def show(name: Name, output: Format = "table") -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")],
+    output: Format = "table",
+) -> None:
     """Show a plugin's hooks, options and constraints. Imports it, under an alarm."""
     from accel_bench.plugins.describe import describe
     from accel_bench.report.views.plugins import plugin_report
@@ -56,11 +52,11 @@ def check(
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Say what of this scenario would be skipped here."),
+        typer.Option(metavar="FILE", help="List what of this scenario would be skipped here."),
     ] = None,
     output: Format = "table",
 ) -> None:
-    """Say whether plugins can be used here, and what of a scenario would be skipped.
+    """Check whether plugins can be used here, and what of a scenario would be skipped.
 
     Imports them, and proves that they fit the hooks. A plugin that is named and cannot be used ends
     with exit code 2; a scenario of which nothing can run, with 3.

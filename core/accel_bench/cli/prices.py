@@ -42,7 +42,7 @@ def list_prices(output: Format = "table") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What the user asks `prices import` for."""
+    """Options of `prices import`."""
 
     file: Annotated[
         Path, typer.Argument(help="A catalog: CSV with the columns of SkyPilot's vms.csv.")
@@ -79,7 +79,9 @@ def import_prices(options: ImportOptions) -> None:
     origin = origin_of(file, options.provider, options.source, options.date)
     catalog = read_catalog(file, origin, options.region or (), options.instance or ())
     if not catalog.prices:
-        raise PriceError(f"{file} holds no price of a machine with accelerators that was asked for")
+        raise PriceError(
+            f"{file} holds no price of a machine with accelerators that the options name"
+        )
     table = add_to_user_table(catalog.prices)
     left_out = ", ".join(f"{count} with {why}" for why, count in catalog.left_out.items())
     typer.echo(

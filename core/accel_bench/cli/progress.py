@@ -58,7 +58,6 @@ class LineReporter(Reporter):
             self._print("  " + "; ".join(result.reasons))
 
     def _left(self) -> str:
-        """Return the time left, from the runs so far."""
         if not self._ended:
             return ""
         left = self._seconds / self._ended * max(0, self._runs - self._ended)

@@ -13,7 +13,7 @@ import typer
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.summary import exit_code, summarize
+from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions
 from accel_bench.cli.progress import make_reporter
@@ -24,7 +24,7 @@ from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
-from accel_bench.result import Result, Status
+from accel_bench.result import Status
 from accel_bench.runner.session import Session, new_id
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.store.database import Store, open_store
@@ -53,7 +53,7 @@ def run_scenarios(options: RunOptions) -> int:
     if options.dry_run:
         print_plan(plans, options.results, options.output)
     elif nothing_runs:
-        _print([_summary(plan, []) for plan in plans], options)
+        _print([plan.summarize([]) for plan in plans], options)
     if nothing_runs:
         raise NothingToRunError(plans[0].nothing)
     return 0 if options.dry_run else _run(plans, machine, options)
@@ -77,7 +77,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
             raise
         finally:
             both = zip(sessions, plans, strict=True)
-            summaries = [_summary(plan, session.results(plan), stopped) for session, plan in both]
+            summaries = [plan.summarize(session.results(plan), stopped) for session, plan in both]
             _print(summaries, options)
             if options.output == "table":
                 print_failures(store, sessions)
@@ -182,17 +182,6 @@ def _suite(folder: Path) -> list[Draft]:
     if not drafts:
         raise ScenarioError(f"{folder} holds no scenario that is not slow")
     return drafts
-
-
-def _summary(plan: Plan, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
-    return summarize(
-        scenario=plan.file.name,
-        baseline=plan.baseline,
-        planned=plan.summaries,
-        results=results,
-        rounds=plan.file.measure.rounds,
-        stopped=stopped,
-    )
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:

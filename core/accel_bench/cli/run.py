@@ -12,7 +12,7 @@ from accel_bench.cli.options import MeasureOptions, Names, takes
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(MeasureOptions):
-    """What the user asks `run` for."""
+    """Options of `run`."""
 
     files: Annotated[
         Names,

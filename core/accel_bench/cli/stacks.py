@@ -1,4 +1,4 @@
-"""`accel-bench stacks`: named stacks, shipped and brought by plugins."""
+"""`accel-bench stacks`: named stacks, ours and those of plugins."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def list_stacks(output: Format = "table") -> None:
         extras: dict[str, list[str]] = {}
         for row in absent:
             extras.setdefault(row["extra"], []).append(row["name"])
-        brought = [(extra, ", ".join(stacks)) for extra, stacks in extras.items()]
-        sections.append(Section(title=NOT_INSTALLED, tables=[listed(("extra", "stacks"), brought)]))
+        by_extra = [(extra, ", ".join(stacks)) for extra, stacks in extras.items()]
+        sections.append(
+            Section(title=NOT_INSTALLED, tables=[listed(("extra", "stacks"), by_extra)])
+        )
     print_report(Report(sections, [*here, *absent]), output)
 
 
@@ -63,7 +65,6 @@ def _rows_of_extras() -> Iterator[dict[str, Any]]:
 
 
 def _uses(row: dict[str, Any]) -> list[str]:
-    """Format what a stack uses and sets, and how to install what is missing."""
     missing = f"pip install 'accel-bench[{row['extra']}]'" if row["extra"] else "not installed"
     return [*row["plugins"], *row["set"], *([] if row["installed"] else [missing])]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accel_bench.doctor.conflicts import Conflict, changes_of_every_stack, incompatibilities
 from accel_bench.documents.base import Frozen
-from accel_bench.machine.info import GPU, Machine, installed_versions
+from accel_bench.machine.info import GPU, Machine, find_program, installed_versions
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.probe import read_state
 from accel_bench.machine.state import GPUState
@@ -29,7 +29,7 @@ _BUILD = re.compile(r"""^(cuda|hip)\b[^=\n]*=\s*['"](.+)['"]""", re.MULTILINE)
 
 
 class TorchBuild(Frozen):
-    """What the installed torch is built for, read from its files. Null where it does not say."""
+    """What the installed torch is built for, by its files; null where they do not name it."""
 
     version: str
     """Its version; what follows a `+` names the build."""
@@ -151,20 +151,16 @@ def torch_build() -> TorchBuild | None:
 def find_compilers() -> dict[str, Compiler]:
     """Return the compilers on the path."""
     paths = {
-        language: _first_of(os.environ.get(variable), *names)
+        language: find_program(os.environ.get(variable), *names)
         for language, (variable, *names) in COMPILERS.items()
     }
     home = os.environ.get("CUDA_HOME")
-    paths["CUDA"] = _first_of(home and str(Path(home) / "bin" / "nvcc"), "nvcc")
+    paths["CUDA"] = find_program(home and str(Path(home) / "bin" / "nvcc"), "nvcc")
     return {
         language: Compiler(path=path, version=_version_of(path))
         for language, path in paths.items()
         if path
     }
-
-
-def _first_of(*names: str | None) -> str | None:
-    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _version_of(program: str) -> str:
@@ -202,7 +198,6 @@ def _plugins() -> tuple[PluginReport, ...]:
 
 
 def _disks(results: Path) -> dict[str, Disk]:
-    """Return the space for results and caches, temporary files, and downloaded models."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     models = os.environ.get("HF_HOME") or str(Path(cache) / "huggingface")
     folders = {"results": results, "temporary": Path(tempfile.gettempdir()), "models": Path(models)}
@@ -213,8 +208,7 @@ def _disk(path: Path) -> Disk:
     """Return the free space where a folder is, or would be made."""
     there = path.absolute()
     try:
-        while not there.exists() and there != there.parent:
-            there = there.parent
+        there = next(folder for folder in (there, *there.parents) if folder.exists())
         return Disk(path=str(there), free_bytes=shutil.disk_usage(there).free)
     except OSError:
         return Disk(path=str(there), free_bytes=None)

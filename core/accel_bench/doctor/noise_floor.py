@@ -7,7 +7,6 @@ from pathlib import Path
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.presets import preset_path
@@ -68,13 +67,7 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
     ):
         session = Session(store, machine, reporter)
         session.run_plan(plan)
-        summary = summarize(
-            scenario=plan.file.name,
-            baseline=plan.baseline,
-            planned=plan.summaries,
-            results=session.results(plan),
-            rounds=plan.file.measure.rounds,
-        )
+        summary = plan.summarize(session.results(plan))
     rows = {row.stack: row for row in summary.experiments}
     load = list(summary.noise)
     if machine.load_average is not None and machine.load_average >= machine.cores / 2:

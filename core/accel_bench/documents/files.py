@@ -1,4 +1,4 @@
-"""Write files whole: a reader sees the old content or the new one, never a part."""
+"""Read text within a limit, and write files whole: the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -8,10 +8,29 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from accel_bench.errors import StoreUnavailableError
+from accel_bench.errors import AccelBenchError, StoreUnavailableError
 
 MAXIMUM_NAME = 100
 """Characters of a file's name that fit every file system, with room for an ending."""
+
+
+def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> str:
+    """Return the UTF-8 text of a file; `beyond` ends the message about a larger one.
+
+    Raises `error` with the file and the reason.
+    """
+    try:
+        with path.open("rb") as handle:
+            raw = handle.read(maximum_bytes + 1)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise error(f"{str(path)!r} cannot be read: {reason}") from problem
+    if len(raw) > maximum_bytes:
+        raise error(f"{path}: larger than {maximum_bytes} bytes{beyond}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise error(f"{path}: not UTF-8 text (byte {problem.start}); save it as UTF-8") from problem
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -31,7 +50,12 @@ def write_atomically(path: Path, text: str) -> None:
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-        _force_to_disk(path.parent)
+        # A rename is on the disk when the folder's own entry is.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextlib.contextmanager
@@ -41,12 +65,3 @@ def naming_the_file(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error
-
-
-def _force_to_disk(folder: Path) -> None:
-    """A rename is on the disk when the folder's own entry is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

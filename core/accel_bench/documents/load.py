@@ -17,6 +17,7 @@ from accel_bench.documents.document import (
     kind,
     place,
 )
+from accel_bench.documents.files import read_text
 from accel_bench.documents.load_toml import load_toml
 from accel_bench.errors import ScenarioError
 
@@ -29,13 +30,9 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_A_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
 _WORDS = {
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-    "null": None,
-    "~": None,
-    "": None,
+    **dict.fromkeys(("true", "True"), True),
+    **dict.fromkeys(("false", "False"), False),
+    **dict.fromkeys(("null", "~", ""), None),
 }
 
 
@@ -46,8 +43,12 @@ def load_file(path: Path) -> Document:
     """
     if path.suffix not in (".yaml", ".yml", ".toml"):
         raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml or .toml")
+    text = read_text(path, MAXIMUM_BYTES, ScenarioError, ", which no scenario is")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ScenarioError(f"{path}:{line}:1: holds a NUL character; save it as UTF-8 text")
     parse = load_toml if path.suffix == ".toml" else load_yaml
-    return parse(_read_text(path), str(path))
+    return parse(text, str(path))
 
 
 def load_yaml(text: str, source: str) -> Document:
@@ -66,28 +67,6 @@ def parse_value(text: str, source: str) -> Any:
     if len(text) > MAXIMUM_BYTES:
         raise ScenarioError(f"{source}: the value is longer than {MAXIMUM_BYTES} bytes")
     return _Builder(text, source, {}).build()
-
-
-def _read_text(path: Path) -> str:
-    """Read at most the limit, as UTF-8."""
-    try:
-        with path.open("rb") as handle:
-            raw = handle.read(MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScenarioError(f"{str(path)!r} cannot be read: {reason}") from error
-    if len(raw) > MAXIMUM_BYTES:
-        raise ScenarioError(f"{path}: larger than {MAXIMUM_BYTES} bytes, which no scenario is")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScenarioError(
-            f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
-        ) from error
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ScenarioError(f"{path}:{line}:1: holds a NUL character; save it as UTF-8 text")
-    return text
 
 
 class _Builder:

@@ -73,7 +73,6 @@ def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
 
 
 def _path(text: str) -> Location:
-    """Split a dotted key into its parts; a quoted part may hold dots."""
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from accel_bench.errors import ScenarioError, did_you_mean
@@ -47,21 +48,9 @@ def preset_path(kind: str, name: str) -> Path:
 
 def _root_of(entry: metadata.EntryPoint) -> Path | None:
     """Return where a distribution's package keeps its presets, without importing it."""
-    package = entry.value.partition(":")[0]
-    if entry.dist is None:
-        return None
-    candidates = [Path(str(entry.dist.locate_file(package.replace(".", "/"))))]
-    candidates += [Path(path) / package for path in _editable_paths(entry.dist)]
-    folders = (candidate / "sample_configurations" for candidate in candidates)
+    package, *inner = entry.value.partition(":")[0].split(".")
+    places = [] if entry.dist is None else [str(entry.dist.locate_file(package))]
+    if spec := find_spec(package):  # of a dotted name it would import the parent
+        places += spec.submodule_search_locations or ()
+    folders = (Path(place, *inner, "sample_configurations") for place in places)
     return next((folder for folder in folders if folder.is_dir()), None)
-
-
-def _editable_paths(distribution: metadata.Distribution) -> list[str]:
-    """Return the folders that an editable install adds to the path by its .pth file."""
-    lines = []
-    for file in distribution.files or ():
-        if file.suffix == ".pth":
-            lines += (
-                Path(str(distribution.locate_file(file))).read_text(encoding="utf8").splitlines()
-            )
-    return [line for line in lines if line and not line.startswith("import ")]

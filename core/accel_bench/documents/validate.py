@@ -45,7 +45,7 @@ def _line(
     if problem["type"] == "extra_forbidden":
         here, name = _model_at(model, location[:-1]), str(location[-1])
         new = getattr(here, "renamed", {}).get(name)
-        hint = f"; did you mean {new!r}?" if new else did_you_mean(name, _fields(here))
+        hint = f"; did you mean {new!r}?" if new else did_you_mean(name, here.model_fields)
         text = f"unknown key {key!r}{hint}"
     elif problem["type"] == "value_error":
         text = str(problem["ctx"]["error"])
@@ -58,7 +58,7 @@ def _line(
 
 
 def _is_internal(part: str | int) -> bool:
-    """Pydantic puts the names of union members into paths; no key of ours holds a bracket."""
+    # Pydantic puts the names of union members into paths; no key of ours holds a bracket.
     if not isinstance(part, str):
         return False
     return part in ("int", "float", "str", "bool") or "[" in part or part.startswith("constrained-")
@@ -66,19 +66,15 @@ def _is_internal(part: str | int) -> bool:
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """Return the names of the fields of the model at a path, or of the nearest enclosing one."""
-    return _fields(_model_at(model, location))
+    return list(_model_at(model, location).model_fields)
 
 
-def _fields(model: Any) -> list[str]:
-    return list(getattr(model, "model_fields", {}))
-
-
-def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> Any:
+def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel]:
     """Return the model at a path, or the nearest enclosing one."""
-    here: Any = model
+    here = model
     for part in location:
-        fields = getattr(here, "model_fields", {})
-        annotation = fields[part].annotation if part in fields else None
+        field = here.model_fields.get(str(part))
+        annotation = field and field.annotation
         inner = [annotation, *get_args(annotation)]
         here = next((kind for kind in inner if hasattr(kind, "model_fields")), here)
     return here

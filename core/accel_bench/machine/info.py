@@ -149,7 +149,7 @@ def read_machine() -> Machine:
         driver=driver,
         cuda=cuda,
         gpus=gpus,
-        c_compiler=_c_compiler(),
+        c_compiler=find_program(os.environ.get("CC"), "cc", "gcc", "clang"),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )
 
@@ -177,9 +177,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _c_compiler() -> str | None:
-    """Return the compiler that the environment names, else the first usual one on the path."""
-    names = [os.environ.get("CC"), "cc", "gcc", "clang"]
+def find_program(*names: str | None) -> str | None:
+    """Return the path of the first of these programs that is there."""
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
+from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.summary import summarize
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
@@ -23,6 +26,7 @@ from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
+from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -101,6 +105,13 @@ class Plan:
             )
             for planned in self.planned
         ]
+
+    def summarize(self, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
+        """Return the comparison of the stacks; `stopped` is why later runs are missing."""
+        rounds = self.file.measure.rounds
+        return summarize(
+            self.file.name, self.baseline, self.summaries, results, rounds, stopped=stopped
+        )
 
     @property
     def runnable(self) -> list[Planned]:

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_
 from accel_bench._version import __version__
 from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
 from accel_bench.result import Result
+from accel_bench.scenario.experiment import SCHEMA_VERSION
 from accel_bench.store import sqlite
 from accel_bench.store.records import (
     Columns,
@@ -26,15 +27,7 @@ from accel_bench.store.records import (
     to_row,
     to_session,
 )
-from accel_bench.store.schema import (
-    CHRONOLOGICAL,
-    IDS,
-    META,
-    METADATA,
-    RUNS,
-    SESSIONS,
-    STORE_VERSION,
-)
+from accel_bench.store.schema import CHRONOLOGICAL, IDS, META, METADATA, RUNS, SESSIONS
 
 __all__ = ["Row", "SessionRecord", "Store", "open_store"]
 
@@ -130,7 +123,6 @@ class Store:
         return [to_session(columns) for columns in self._fetch(query) if intact(columns)]
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
-        """Return the columns of the runs that meet all conditions."""
         try:
             yield from self._fetch(select(RUNS).where(*conditions).order_by(*CHRONOLOGICAL))
         except sqlite.BrokenDatabaseError:
@@ -200,7 +192,7 @@ def open_store(
 
 
 def _make_folder(root: Path) -> None:
-    """Make the results folder. Raises StoreError that says what stands in its way."""
+    """Make the results folder. Raises StoreError with the reason."""
     try:
         root.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -243,13 +235,13 @@ def _has_tables(engine: Engine, path: Path) -> bool:
             )
         found = connection.execute(select(META)).one_or_none()
     if found is None or not isinstance(found.schema_version, int):
-        raise sqlite.BrokenDatabaseError(f"{path} does not say its schema version")
-    if found.schema_version != STORE_VERSION:
+        raise sqlite.BrokenDatabaseError(f"{path} does not name its schema version")
+    if found.schema_version != SCHEMA_VERSION:
         reads, do = (
-            (f"up to version {STORE_VERSION}", f"Upgrade to {found.written_by} or newer")
-            if found.schema_version > STORE_VERSION
+            (f"up to version {SCHEMA_VERSION}", f"Upgrade to {found.written_by} or newer")
+            if found.schema_version > SCHEMA_VERSION
             else (
-                f"version {STORE_VERSION} alone",
+                f"version {SCHEMA_VERSION} alone",
                 "Choose another results folder with --results, or read this one with the "
                 "accel-bench that wrote it",
             )
@@ -271,7 +263,7 @@ def _make_tables(engine: Engine) -> None:
         METADATA.create_all(connection)
         if connection.execute(select(META)).first() is None:
             connection.execute(
-                insert(META), {"schema_version": STORE_VERSION, "written_by": __version__}
+                insert(META), {"schema_version": SCHEMA_VERSION, "written_by": __version__}
             )
 
 

@@ -6,11 +6,6 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, Text
 
-from accel_bench.scenario.experiment import SCHEMA_VERSION
-
-STORE_VERSION = SCHEMA_VERSION
-"""Version of the tables and of the results in them; what is newer is refused and left untouched."""
-
 METADATA = MetaData()
 
 
@@ -19,7 +14,7 @@ def _columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
 
 
 META = Table("meta", METADATA, *_columns(Integer, "schema_version"), *_columns(Text, "written_by"))
-"""One row: the version of the tables, and of the accel-bench that made them."""
+"""One row: the version of tables and results, and of the accel-bench that made them."""
 
 SESSIONS = Table(
     "sessions",

@@ -45,7 +45,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
         uri += "&immutable=1"
 
     def open_file() -> sqlite3.Connection:
-        # Without an isolation level, transactions begin where `_begin` says, and nowhere else.
+        # Without an isolation level, only `_begin` begins a transaction.
         opened = sqlite3.connect(
             uri, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
         )
