@@ -27,13 +27,15 @@ def doctor(
     """
     from accel_bench.doctor.checks import examine
     from accel_bench.doctor.view import examination_report, noise_report
+    from accel_bench.documents.redaction import Redactor
     from accel_bench.machine.info import read_machine
 
     machine = read_machine()
-    found = examine(machine, results)
+    redactor = Redactor.of_this_process()
+    found = redactor.redact_model(examine(machine, results))
     if output == "table":
         print_report(examination_report(found), output)
-    floor = _measure(machine) if noise else None
+    floor = redactor.redact_model(_measure(machine)) if noise else None
     if output == "json":
         measured = floor.model_dump(mode="json") if floor else None
         print_json({**found.model_dump(mode="json"), "noise": measured})
