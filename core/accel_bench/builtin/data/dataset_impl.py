@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
@@ -130,6 +129,9 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
 
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
     """How a run's samples are shared out."""
+    # Not at the top: a process that only tokenizes would wait for torch longer than it works.
+    import torch
+
     train = run.scenario.train
     return BatchPlan(
         micro_batch_size=train.micro_batch_size,
@@ -229,6 +231,8 @@ def _collate(
     dataset: TokenDataset, samples: Integers, plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
     """Make one micro-batch of shape (samples, length), and count its tokens on the host."""
+    import torch
+
     lengths = dataset.lengths[samples]
     width = dataset.sequence_length if plan.padding == "max_length" else int(lengths.max())
     ids = np.full((len(samples), width), dataset.pad_token_id, dtype=np.int64)
