@@ -160,7 +160,7 @@ def _energy(subject: str, watch: Watch, timing: Timing) -> Figure:
     track = watch.track
     if track is None:
         return energy_figure(subject, None, None, seconds, watch.reason)
-    joules = energy_joules(track.energy_times, track.energy_millijoules, *window)
-    watts = mean_watts(track.power_times, track.power_watts, *window)
+    joules = energy_joules(track.energy.times, track.energy.values, *window)
+    watts = mean_watts(track.power.times, track.power.values, *window)
     reason = "; ".join(track.problems.values()) or watch.reason
     return energy_figure(subject, joules, watts, seconds, reason)

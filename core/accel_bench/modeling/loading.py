@@ -199,7 +199,8 @@ def check_fit(config: Any, run: Run) -> None:
     if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:
         raise ScenarioError(
             f"the data has a vocabulary of {run.dataset.vocab_size} tokens, but the model {name!r} "
-            f"only one of {text.vocab_size}; set model.overrides.vocab_size, or choose other data"
+            f"only one of {text.vocab_size}; set data.vocab_size to {text.vocab_size} or less, or "
+            "model.overrides.vocab_size, or choose other data"
         )
     positions, length = learned_positions(config), run.scenario.data.sequence_length
     if positions is not None and positions < length:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig
 
 from accel_bench import Batch, Device, Run
 from accel_bench.builtin.data.dataset_impl import (
@@ -208,8 +209,8 @@ def test_batches_for_a_gpu_are_pinned(make_run: Callable[..., Run]) -> None:
 def test_a_vocabulary_that_the_model_lacks_is_refused(make_run: Callable[..., Run]) -> None:
     run = make_run(data={"use": "synthetic"})
     run.dataset = constant(16)
-    run.unwrapped_model = SimpleNamespace(config=SimpleNamespace(vocab_size=16))
-    with pytest.raises(ScenarioError, match=r"vocabulary of 17 tokens.*knows 16"):
+    run.unwrapped_model = SimpleNamespace(config=LlamaConfig(vocab_size=16))
+    with pytest.raises(ScenarioError, match=r"vocabulary of 17 tokens.*only one of 16"):
         batches_of(run, "none")
     run.unwrapped_model.config.vocab_size = 17
     assert next(batches_of(run, "none")).sequences == 1

@@ -234,9 +234,9 @@ def test_heat_in_the_window_degrades_and_says_how_much_of_it(machine: Machine) -
     seen = machine.watch(
         seconds=1.0, before=["0 limits 68", "0 process PID 5000"], gone=["0 limits 68"]
     )
-    share = seen.metric("gpu_throttled_fraction")
-    assert share.value == 1.0
-    assert share.reason == "throttled: hw_thermal_slowdown in 100 % of the window on GPU-aaaa"
+    fraction = seen.metric("gpu_throttled_fraction")
+    assert fraction.value == 1.0
+    assert fraction.reason == "throttled: hw_thermal_slowdown in 100 % of the window on GPU-aaaa"
     assert seen.result.status is Status.DEGRADED
 
 

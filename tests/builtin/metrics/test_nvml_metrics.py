@@ -63,7 +63,7 @@ def test_only_changes_are_kept_and_the_value_before_a_span_counts_in_it() -> Non
     changes: Changes[int] = Changes()
     for at, value in ((0.0, 5), (1.0, 5), (2.0, 9), (3.0, 9), (4.0, 7)):
         changes.add(at, value)
-    assert list(changes.all()) == [5, 9, 7]
+    assert changes.values == [5, 9, 7]
     assert list(changes.within(0.5, 1.5)) == [5]
     assert list(changes.within(2.5, 3.5)) == [9]
     assert list(changes.within(1.0, 5.0)) == [5, 9, 7]

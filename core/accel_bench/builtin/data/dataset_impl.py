@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accel_bench import Batch, Run, TokenCounts
+from accel_bench import Batch, Run, TokenCounts, check_fit
 from accel_bench.errors import ScenarioError
 
 IGNORED_LABEL = -100
@@ -43,7 +43,7 @@ class TokenDataset:
     """Every token id is smaller than this."""
 
     pad_token_id: int
-    """Token that stands where there is no text; never supervised."""
+    """Token of the padding; never supervised."""
 
     fingerprint: str
     """Hexadecimal digest: equal for equal content."""
@@ -52,30 +52,13 @@ class TokenDataset:
     """How a user gets more samples, as part of a sentence."""
 
     tokenizer_path: Path | None = None
-    """`tokenizer.json` that made the tokens; None where they were made up."""
-
-    @classmethod
-    def of_rows(
-        cls, rows: Tokens, *, vocab_size: int, fingerprint: str, more_samples: str
-    ) -> TokenDataset:
-        """Build a dataset of constant length from rows of shape (samples, sequence_length)."""
-        samples, length = rows.shape
-        return cls(
-            tokens=rows.reshape(-1),
-            starts=np.arange(samples, dtype=np.int64) * length,
-            lengths=np.full(samples, length, dtype=np.int64),
-            sequence_length=length,
-            vocab_size=vocab_size,
-            pad_token_id=0,
-            fingerprint=fingerprint,
-            more_samples=more_samples,
-        )
+    """`tokenizer.json` that made the tokens; None for made-up ones."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def sample(self, index: int) -> Tokens:
-        """Token ids of one sample, shape (its length,)."""
+        """Return the token ids of one sample, shape (its length,)."""
         start = self.starts[index]
         return self.tokens[start : start + self.lengths[index]]
 
@@ -83,7 +66,7 @@ class TokenDataset:
         """Yield without end the samples of each optimizer step of a run, over all its ranks.
 
         Indices of shape (global batch size,), in the order of `batches_of`: rank r of w takes every
-        w-th of them, beginning with the r-th, and cuts its share into micro-batches. For plugins
+        w-th of them, beginning with the r-th, and cuts its part into micro-batches. For plugins
         that make batches of the same samples in another form. Raises ScenarioError at once when the
         samples do not fill one step.
         """
@@ -92,26 +75,14 @@ class TokenDataset:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How samples are shared out into micro-batches of one rank."""
+    """How samples are divided into micro-batches of one rank."""
 
     micro_batch_size: int
-    """Samples in one forward pass of one rank."""
-
     gradient_accumulation: int = 1
-    """Micro-batches of one rank in one optimizer step."""
-
     rank: int = 0
-    """This rank."""
-
     world_size: int = 1
-    """Ranks in all."""
-
     seed: int = 0
-    """Seed of the order of samples."""
-
     padding: Padding = "none"
-    """How samples of different lengths are made one tensor."""
-
     pin: bool = False
     """Put tensors into page-locked memory, from where copies to a GPU need not wait."""
 
@@ -122,13 +93,19 @@ class BatchPlan:
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
-    """Endless micro-batches of `run.dataset` for the run's rank, as its scenario wants them."""
-    check_vocabulary(run)
+    """Yield micro-batches of `run.dataset` for the run's rank, as its scenario says, without end.
+
+    Raises ScenarioError at once when the model, which is only known by now, lacks token ids.
+    """
+    model = run.model if run.unwrapped_model is None else run.unwrapped_model
+    config = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):
+        check_fit(config, run)
     return batches(run.dataset, plan_of(run, padding))
 
 
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
-    """How a run's samples are shared out."""
+    """Return how a run's samples are divided."""
     # Not at the top: a process that only tokenizes would wait for torch longer than it works.
     import torch
 
@@ -142,21 +119,6 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
         padding=padding,
         pin=run.device.type == "cuda" and torch.cuda.is_available(),
     )
-
-
-def check_vocabulary(run: Run) -> None:
-    """Raise ScenarioError when the data has token ids that the model has no embedding for.
-
-    Out of range, an id is an unreadable assertion on a GPU, and the model is only known by now.
-    """
-    model = run.unwrapped_model if run.unwrapped_model is not None else run.model
-    known = getattr(getattr(model, "config", None), "vocab_size", None)
-    if isinstance(known, int) and run.dataset.vocab_size > known:
-        raise ScenarioError(
-            f"the data of {run.scenario.data.use!r} has a vocabulary of {run.dataset.vocab_size} "
-            f"tokens, but the model {run.scenario.model.id!r} knows {known}: set data.vocab_size "
-            f"to {known} or less, or take another tokenizer or model"
-        )
 
 
 def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
@@ -190,7 +152,7 @@ def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
-    """The order of samples in an epoch: a permutation that seed and epoch alone decide."""
+    """Return the order of samples in an epoch, a permutation that seed and epoch alone decide."""
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
@@ -206,7 +168,6 @@ def _endless(samples: int, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:
-    """Share each step out and make this rank's part of it into micro-batches."""
     with_mask = _may_pad(dataset, plan)
     for step in steps:
         supervised = int((dataset.lengths[step] - 1).sum())

@@ -53,7 +53,6 @@ class SyntheticOptions(Options):
 
     @model_validator(mode="after")
     def _within_vocabulary(self) -> SyntheticOptions:
-        """Refuse ids that the vocabulary does not have."""
         if self.maximum_token is not None and self.maximum_token > self.vocab_size:
             raise ValueError(
                 f"maximum_token {self.maximum_token} is larger than vocab_size {self.vocab_size}"
@@ -62,7 +61,7 @@ class SyntheticOptions(Options):
 
     @property
     def distinct_tokens(self) -> int:
-        """How many token ids can occur."""
+        """Return how many token ids can occur."""
         return self.maximum_token or self.vocab_size
 
 
@@ -83,7 +82,7 @@ class Synthetic(Plugin[SyntheticOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Samples of one length need no padding; others are padded as the options say."""
+        """Yield micro-batches; samples of several lengths are padded as the options say."""
         from accel_bench.builtin.data import dataset_impl
 
         padding = "none" if self.options.lengths is None else self.options.padding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,22 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
         drawn = generator.integers(options.distinct_tokens, size=shape, dtype=np.uint32)
     else:
         drawn = _walk(generator, options.distinct_tokens, options.successors, shape)
-    made = TokenDataset.of_rows(
-        drawn,
+    fingerprint = hashlib.sha256(drawn.tobytes()).hexdigest()[:24]
+    lengths = np.full(options.samples, sequence_length, dtype=np.int64)
+    if options.lengths is not None:
+        lengths = draw_lengths(options.lengths, options.samples, sequence_length, seed)
+        both = hashlib.sha256(fingerprint.encode() + lengths.tobytes())
+        fingerprint = both.hexdigest()[:24]
+    return TokenDataset(
+        tokens=drawn.reshape(-1),
+        starts=np.arange(options.samples, dtype=np.int64) * sequence_length,
+        lengths=lengths,
+        sequence_length=sequence_length,
         vocab_size=options.vocab_size,
-        fingerprint=hashlib.sha256(drawn.tobytes()).hexdigest()[:24],
+        pad_token_id=0,
+        fingerprint=fingerprint,
         more_samples="raise data.samples",
     )
-    return made if options.lengths is None else _shortened(made, options.lengths, seed)
 
 
 def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
@@ -59,27 +67,20 @@ def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
     }
 
 
-def draw_lengths(wanted: Lengths, samples: int, longest: int, seed: int) -> Integers:
-    """Draw log-normal lengths between `wanted.minimum` and `longest`, shape (samples,).
+def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Integers:
+    """Draw log-normal lengths between `lengths.minimum` and `longest`, shape (samples,).
 
     What would be longer is cut to `longest`, as text is. Raises ScenarioError when the minimum is
     above that.
     """
-    if wanted.minimum > longest:
+    if lengths.minimum > longest:
         raise ScenarioError(
-            f"data.lengths.minimum is {wanted.minimum}, but data.sequence_length is {longest}: "
+            f"data.lengths.minimum is {lengths.minimum}, but data.sequence_length is {longest}: "
             "make the minimum smaller, or the sequence length larger"
         )
     generator = np.random.default_rng((seed, LENGTHS_STREAM))
-    drawn = np.exp(np.log(wanted.median) + wanted.sigma * generator.standard_normal(samples))
-    return np.clip(np.rint(np.minimum(drawn, longest)), wanted.minimum, longest).astype(np.int64)
-
-
-def _shortened(made: TokenDataset, wanted: Lengths, seed: int) -> TokenDataset:
-    """The beginning of each sample, as long as was drawn for it."""
-    lengths = draw_lengths(wanted, len(made), made.sequence_length, seed)
-    digest = hashlib.sha256(made.fingerprint.encode() + lengths.tobytes())
-    return replace(made, lengths=lengths, fingerprint=digest.hexdigest()[:24])
+    drawn = np.exp(np.log(lengths.median) + lengths.sigma * generator.standard_normal(samples))
+    return np.clip(np.rint(np.minimum(drawn, longest)), lengths.minimum, longest).astype(np.int64)
 
 
 def _walk(

@@ -59,7 +59,6 @@ class TextOptions(Options):
 
     @model_validator(mode="after")
     def _path_where_it_is_read(self) -> TextOptions:
-        """Refuse a source without its path, and a path that would not be read."""
         if self.source == "path" and self.path is None:
             raise ValueError("source: path needs `path`, a file or a folder")
         if self.source != "path" and self.path is not None:
@@ -67,13 +66,13 @@ class TextOptions(Options):
         return self
 
     def files(self) -> list[text_sources.TextFile]:
-        """The selected files, by name; empty when there is nothing to read."""
+        """Return the selected files, by name; empty when there is nothing to read."""
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
         return text_sources.path_files(Path(self.path).expanduser(), self.limit_bytes)
 
     def tokenizer_path(self) -> Path | None:
-        """The file of a finished tokenizer; None when one is to be trained."""
+        """Return the file of a finished tokenizer; None when one is to be trained."""
         return None if self.tokenizer == "train" else Path(self.tokenizer).expanduser()
 
 
@@ -83,12 +82,12 @@ class Text(Plugin[TextOptions]):
     Options = TextOptions
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Digest of the selected text, and of a finished tokenizer; None when it cannot be read."""
+        """Return a digest of the text and of a finished tokenizer; None when it cannot be read."""
         return None if list(self.check_scenario()) else content_fingerprint(self.options)
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Whether there is text here. Raises ScenarioError for a file that the user must mend."""
+        """Check that there is text. Raises ScenarioError for a file that the user must mend."""
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
             raise ScenarioError(problem)
@@ -110,7 +109,7 @@ class Text(Plugin[TextOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Map the tokens into memory; they are made now where nobody prepared them."""
+        """Map the tokens into memory; tokenize first where that was not prepared."""
         from accel_bench.builtin.data import text_impl
 
         folder = text_impl.tokenized(run, self.options)
@@ -120,7 +119,7 @@ class Text(Plugin[TextOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Packed samples need no padding; others are padded as the options say."""
+        """Yield micro-batches; samples that are not packed are padded as the options say."""
         from accel_bench.builtin.data import dataset_impl
 
         padding = "none" if self.options.packing else self.options.padding
@@ -128,9 +127,10 @@ class Text(Plugin[TextOptions]):
 
 
 def content_fingerprint(options: TextOptions) -> str:
-    """Digest of the selected text and, where it is a file, of the tokenizer, in hexadecimal."""
+    """Return a digest of the selected text and of a finished tokenizer, in hexadecimal."""
     digest = text_sources.content_digest(options.files())
-    tokenizer = options.tokenizer_path()
-    if tokenizer is None:
+    path = options.tokenizer_path()
+    if path is None:
         return digest
-    return digest + text_sources.content_digest([text_sources.whole_file(tokenizer)])
+    tokenizer = text_sources.TextFile(path, path.name, path.stat().st_size, cut=False)
+    return digest + text_sources.content_digest([tokenizer])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,19 +36,15 @@ class TokenizedFacts:
     """What is known about a cached folder beside its arrays; `facts.json` in it."""
 
     documents: int
-    """Documents that were read."""
-
     characters: int
-    """Characters in them."""
 
     tokens: int
-    """Tokens that they became, without those that end a document."""
+    """Tokens of all documents, without those that end one."""
 
     vocab_size: int
     """Every token id is smaller than this."""
 
     pad_token_id: int
-    """Token to pad with."""
 
 
 def tokenized(run: Run, options: TextOptions) -> Path:
@@ -112,7 +107,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
 
 
 def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[str, Any]:
-    """What the text became, as numbers."""
+    """Return JSON of what the text became."""
     facts = _facts(folder)
     return {
         **asdict(facts),
@@ -128,7 +123,6 @@ def _facts(folder: Path) -> TokenizedFacts:
 
 
 def _read(options: TextOptions) -> list[str]:
-    """The documents, up to both limits."""
     found = read_documents(
         options.files(),
         field=options.field,
@@ -175,7 +169,6 @@ def _load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _end_of_text(tokenizer: Tokenizer, options: TextOptions) -> int:
-    """The id of the token behind each document."""
     found = tokenizer.token_to_id(options.end_of_text)
     if found is None:
         special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
@@ -187,34 +180,31 @@ def _end_of_text(tokenizer: Tokenizer, options: TextOptions) -> int:
 
 
 def _pad_token(tokenizer: Tokenizer, end: int) -> int:
-    """The id of the first padding token that the tokenizer knows, else the end of text."""
+    """Return the id of the first padding token that there is, else the end of text."""
     known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
     return next((int(found) for found in known if found is not None), end)
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:
-    """All tokens in a row, each document ended by `end`; and where each document ends in it."""
+    """Return all tokens in a row, each document ended by `end`, and where each ends in it."""
     # The name of a special token inside a document is text like any other.
     tokenizer.encode_special_tokens = True
     pieces: list[Tokens] = []
     for first in range(0, len(documents), DOCUMENTS_AT_ONCE):
         some = documents[first : first + DOCUMENTS_AT_ONCE]
-        pieces += _arrays(tokenizer.encode_batch_fast(some, add_special_tokens=False), end)
+        encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+        pieces += [np.array([*encoding.ids, end], dtype=np.uint32) for encoding in encodings]
     return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
 
 
-def _arrays(encodings: Iterable[Any], end: int) -> list[Tokens]:
-    return [np.array([*encoding.ids, end], dtype=np.uint32) for encoding in encodings]
-
-
 def _pack(tokens: int, sequence_length: int) -> tuple[Integers, Integers]:
-    """Starts and lengths of full samples; the rest that fills none is left out."""
+    """Return starts and lengths of full samples, without the rest that fills none."""
     starts = np.arange(tokens // sequence_length, dtype=np.int64) * sequence_length
     return starts, np.full(len(starts), sequence_length, dtype=np.int64)
 
 
 def _separate(ends: Integers, sequence_length: int) -> tuple[Integers, Integers]:
-    """Starts and lengths of documents; what is too long loses its end."""
+    """Return starts and lengths of documents; what is too long loses its end."""
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
     return starts, np.minimum(ends - starts, sequence_length)
 

@@ -1,7 +1,7 @@
 """Find text on this machine and read its documents one by one, with the standard library.
 
-What is found is decided by names and sizes alone, so that the same selection can be hashed for the
-identity of an experiment and read later by a worker.
+The selection is decided by names and sizes alone, so that it can be hashed for the identity of an
+experiment and read later by a worker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ PLAIN_SUFFIXES = (".md", ".py", ".txt")
 SUFFIXES = (".jsonl", *PLAIN_SUFFIXES, ".parquet")
 """Files that can be read."""
 
-NOT_TEXT = frozenset({"__pycache__", "dist-packages", "idlelib", "site-packages", "test", "tests"})
-"""Folders of the standard library that are left out: installed packages, and tests of odd bytes."""
-
-STDLIB_TABLES = frozenset({"encodings", "pydoc_data"})
-"""Folders of the standard library that hold tables more than code."""
+NOT_CODE = frozenset(
+    "__pycache__ dist-packages encodings idlelib pydoc_data site-packages test tests".split()
+)
+"""Folders of the standard library that are left out: installed packages, tests, and tables."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class TextFile:
     """A file of the selection."""
 
     path: Path
-    """Where it lies."""
 
     name: str
     """Its path relative to the root of the source, with slashes: the same on every machine."""
@@ -51,18 +49,14 @@ class TextFile:
 
 
 def stdlib_files(limit_bytes: int) -> list[TextFile]:
-    """Sources of Python's standard library, two levels deep, by name, up to the limit."""
+    """Return sources of the standard library, two levels deep, by name, up to the limit."""
     root = Path(sysconfig.get_path("stdlib"))
-    inside = [entry for entry in os.scandir(root) if entry.is_dir()] if root.is_dir() else []
-    folders = [
-        root,
-        *(Path(entry) for entry in inside if entry.name not in NOT_TEXT | STDLIB_TABLES),
-    ]
-    return _limit(root, [path for folder in folders for path in folder.glob("*.py")], limit_bytes)
+    found = (*root.glob("*.py"), *root.glob("*/*.py"))
+    return _limit(root, [path for path in found if path.parent.name not in NOT_CODE], limit_bytes)
 
 
 def path_files(root: Path, limit_bytes: int) -> list[TextFile]:
-    """The file `root`, or every readable kind of file below the folder `root`, by name.
+    """Return the file `root`, or every readable kind of file below it, by name, up to the limit.
 
     Hidden files and folders are left out. Returns an empty list when there is nothing to read.
     """
@@ -72,13 +66,8 @@ def path_files(root: Path, limit_bytes: int) -> list[TextFile]:
     return _limit(root.parent, found, limit_bytes)
 
 
-def whole_file(path: Path) -> TextFile:
-    """One file by itself, whatever it holds."""
-    return TextFile(path, path.name, path.stat().st_size, cut=False)
-
-
 def content_digest(files: list[TextFile]) -> str:
-    """SHA-256 over the names and the used content of the files, in hexadecimal.
+    """Return the SHA-256 of the names and the used content of files, in hexadecimal.
 
     Raises ScenarioError for a file that cannot be read.
     """
@@ -91,7 +80,7 @@ def content_digest(files: list[TextFile]) -> str:
 
 
 def unusable(path: Path) -> str | None:
-    """Why nothing can be read from `path`, as a sentence; None when it looks fine."""
+    """Return why nothing can be read from `path`, in a sentence; None when it looks fine."""
     if not path.exists():
         return f"data.path {str(path)!r} does not exist"
     files = path_files(path, limit_bytes=1 << 62)
@@ -116,8 +105,8 @@ def read_documents(
     """Yield the documents of the files in order without blank ones, `limit_bytes` of UTF-8 in all.
 
     With `functions`, those of a .py file are its documents. The document that reaches the limit is
-    cut there. Raises ScenarioError with file and line for
-    what is not UTF-8 (unless it is to be skipped), not JSON, or lacks the field.
+    cut there. Raises ScenarioError with file and line for what is not UTF-8 (unless it is to be
+    skipped), not JSON, or lacks the field.
     """
     left = limit_bytes
     for file in files:
@@ -136,7 +125,7 @@ def read_documents(
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Regular files below a folder that are not hidden."""
+    """Yield the regular files below a folder that are not hidden."""
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
@@ -160,7 +149,7 @@ def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
 
 
 def _blocks(file: TextFile) -> Iterator[bytes]:
-    """The used part of a file, a megabyte at a time."""
+    """Yield the used part of a file, a megabyte at a time."""
     left = file.size
     try:
         with file.path.open("rb") as handle:
@@ -172,7 +161,6 @@ def _blocks(file: TextFile) -> Iterator[bytes]:
 
 
 def _documents(file: TextFile, field: str, skip_undecodable: bool) -> Iterator[str]:
-    """All documents of a file that are not blank."""
     if file.path.suffix == ".parquet":
         texts = _parquet_documents(file, field)
     elif file.path.suffix == ".jsonl":
@@ -183,7 +171,6 @@ def _documents(file: TextFile, field: str, skip_undecodable: bool) -> Iterator[s
 
 
 def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
-    """The file as one document."""
     try:
         yield _decode(file)
     except ScenarioError:
@@ -225,7 +212,7 @@ def _decode(file: TextFile) -> str:
 
 
 def _json_documents(file: TextFile, field: str) -> Iterator[str]:
-    """One document from each line; a line that the limit cut in two is dropped."""
+    """Yield one document from each line; one that the limit cut in two is dropped."""
     lines = _decode(file).split("\n")
     if file.cut:
         lines.pop()
@@ -235,7 +222,6 @@ def _json_documents(file: TextFile, field: str) -> Iterator[str]:
 
 
 def _json_document(line: str, field: str, where: str) -> str:
-    """The text of one line; empty where it is null."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -249,7 +235,7 @@ def _json_document(line: str, field: str, where: str) -> str:
 
 
 def _checked_text(value: Any, field: str, where: str) -> str:
-    """Refuse what is not text, and text that no UTF-8 file could hold; null is no text."""
+    """Return a text, empty for null; refuse anything else, and what UTF-8 cannot encode."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -262,24 +248,21 @@ def _checked_text(value: Any, field: str, where: str) -> str:
 
 
 def _parquet_documents(file: TextFile, field: str) -> Iterator[str]:
-    """One document from each row of a column, a thousand rows in memory at a time."""
+    """Yield one document from each row of a column, with a thousand rows in memory at a time."""
     import pyarrow
     from pyarrow import parquet
 
     rows = 0
     try:
         with parquet.ParquetFile(file.path) as table:
-            _check_column(table.schema_arrow.names, field, file.path)
+            if field not in (columns := table.schema_arrow.names):
+                known = ", ".join(columns[:20])
+                raise ScenarioError(
+                    f"{file.path}: no column {field!r}; columns: {known}; set data.field"
+                )
             for batch in table.iter_batches(batch_size=1000, columns=[field]):
                 for value in batch.column(0).to_pylist():
                     rows += 1
                     yield _checked_text(value, field, f"{file.path}: row {rows}")
     except (pyarrow.ArrowException, OSError) as error:
         raise ScenarioError(f"{file.path}: not a readable parquet file: {error}") from error
-
-
-def _check_column(columns: list[str], field: str, path: Path) -> None:
-    if field not in columns:
-        raise ScenarioError(
-            f"{path}: no column {field!r}; columns: {', '.join(columns[:20])}; set data.field"
-        )

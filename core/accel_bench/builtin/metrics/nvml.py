@@ -12,8 +12,6 @@ from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, h
 from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, metrics_of
 from accel_bench.builtin.metrics.nvml_sampler import Sampler
 
-DEVICE_ORDER = "CUDA_DEVICE_ORDER"
-
 
 class NVMLOptions(Options):
     """Options of `nvml`."""
@@ -42,7 +40,7 @@ class Watcher:
             self._problem = str(error)
         environment = {**os.environ, **job.experiment.scenario.environment}
         # The order that core gives to all ranks, unless the user has chosen one.
-        environment.setdefault(DEVICE_ORDER, "PCI_BUS_ID")
+        environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         shown = nvml.visible_devices(self._listed, environment)
         self._expected = shown[: job.world_size] if shown is not None else None
         # A launcher's handle may be older than `pid`; a rank elsewhere has none.
@@ -52,7 +50,7 @@ class Watcher:
         self._sampler.start()
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop, and return the metrics of every rank that used a GPU."""
+        """Stop, and return the metrics of every rank."""
         self._sampler.stop()
         if self._sampler.error is not None:
             raise self._sampler.error
@@ -60,7 +58,6 @@ class Watcher:
             yield from metrics_of(self._of_rank(rank, results.get(rank)), self._options.memory)
 
     def _of_rank(self, rank: int, result: RankResult | None) -> DeviceRank:
-        """A rank with the readings of the device that it used, or why there are none."""
         window = result.window if result else None
         device, problem = self._device(rank, result)
         if device is None:
@@ -71,9 +68,9 @@ class Watcher:
         return DeviceRank(rank, window, track)
 
     def _device(self, rank: int, result: RankResult | None) -> tuple[nvml.NVMLDevice | None, str]:
-        """The device that a rank says it used; where it could not say, the one that it was given.
+        """Return the device that a rank has reported, else the one that it was given.
 
-        Returns None and why it is not known; an empty reason for a rank that uses no GPU.
+        None and why it is not known; an empty reason for a rank that uses no GPU.
         """
         used = result.device if result else None
         if used is not None and used.type != "cuda":
@@ -96,5 +93,5 @@ class NVML(Plugin[NVMLOptions]):
 
     @hookimpl
     def observe_ranks(self, job: Job, ranks: Sequence[RankProcess]) -> Watcher | None:
-        """Start to sample; filling caches is not watched."""
+        """Start to sample, unless the process only fills caches."""
         return Watcher(job, ranks, self.options) if job.purpose == "measure" else None

@@ -6,17 +6,17 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from accel_bench import nvml
 from accel_bench.builtin.launchers.local import MARK
 
 STOP_SECONDS = 5.0
-"""How long the last reading may take."""
+"""Longest time that the last reading may take."""
 
 Subject = Literal["energy", "power", "clocks", "memory", "processes"]
-"""What a device is asked about."""
+"""What is read of a device."""
 
 ValueT = TypeVar("ValueT")
 
@@ -25,23 +25,32 @@ class Changes(Generic[ValueT]):
     """A value over time, of which only the changes are kept."""
 
     def __init__(self) -> None:
+        self.values: list[ValueT] = []
         self._times = array("d")
-        self._values: list[ValueT] = []
 
     def add(self, at: float, value: ValueT) -> None:
-        """What was read at that time."""
-        if not self._values or self._values[-1] != value:
+        """Keep a value that was read at that time, where it is a new one."""
+        if not self.values or self.values[-1] != value:
             self._times.append(at)
-            self._values.append(value)
+            self.values.append(value)
 
-    def within(self, started: float, ended: float) -> Sequence[ValueT]:
-        """Values that held at some time from `started` to `ended`."""
+    def within(self, started: float, ended: float) -> list[ValueT]:
+        """Return the values that there were at some time from `started` to `ended`."""
         first = max(0, bisect_right(self._times, started) - 1)
-        return self._values[first : bisect_right(self._times, ended)]
+        return self.values[first : bisect_right(self._times, ended)]
 
-    def all(self) -> Sequence[ValueT]:
-        """Every value in order."""
-        return self._values
+
+class Series:
+    """Every reading of a figure, with its time."""
+
+    def __init__(self, typecode: str = "d") -> None:
+        self.times = array("d")
+        self.values: array[Any] = array(typecode)
+
+    def add(self, value: float, at: float) -> None:
+        """Keep a reading."""
+        self.times.append(at)
+        self.values.append(value)
 
 
 class Track:
@@ -50,31 +59,28 @@ class Track:
     def __init__(self, device: nvml.NVMLDevice) -> None:
         self.device = device
         self.problems: dict[Subject, str] = {}
-        """Why it does not answer any more, by what was asked."""
+        """Why it does not answer any more, by what was read."""
 
         self.memory_bytes: Changes[int] = Changes()
         """Memory in use on the whole device."""
 
         self.rank_bytes: dict[int, Changes[int]] = {}
-        """Memory of each rank's processes, where NVML says it."""
+        """Memory of each rank's processes, where NVML lists it."""
 
-        self.energy_times = array("d")
-        self.energy_millijoules = array("d")
-        """What the board has used since the driver was loaded."""
+        self.energy = Series()
+        """Millijoules since the driver was loaded."""
 
-        self.power_times = array("d")
-        self.power_watts = array("d")
-        """What it draws."""
+        self.power = Series()
+        """Watts."""
 
-        self.limit_times = array("d")
-        self.limit_masks = array("Q")
-        """What holds its clocks down, as NVML's bits."""
+        self.limits = Series("Q")
+        """What limits its clocks, as NVML's bits."""
 
         self.other_processes: dict[int, nvml.GPUProcess] = {}
         """Processes that are not ours, by pid."""
 
     def read(self, family: Family) -> None:
-        """Take one reading; what was refused once is not asked again."""
+        """Take one reading of everything that was not refused before."""
         readers: dict[Subject, Callable[[], None]] = {
             "energy": self._read_energy,
             "power": self._read_power,
@@ -90,33 +96,27 @@ class Track:
                     self.problems[subject] = str(error)
 
     def give_up(self, problem: str) -> None:
-        """The device does not answer at all."""
+        """Note the same problem for every subject: the device does not answer at all."""
         self.problems = {subject: problem for subject in get_args(Subject)}
 
     def _read_energy(self) -> None:
-        """The counter, with the time in the middle of the question."""
         asked = time.monotonic()
-        energy = self.device.ask("GetTotalEnergyConsumption")
-        if energy is not None:
-            self.energy_times.append((asked + time.monotonic()) / 2)
-            self.energy_millijoules.append(energy)
+        if (energy := self.device.ask("GetTotalEnergyConsumption")) is not None:
+            self.energy.add(energy, at=(asked + time.monotonic()) / 2)
 
     def _read_power(self) -> None:
-        if (watts := self.device.ask("GetPowerUsage")) is not None:
-            self.power_times.append(time.monotonic())
-            self.power_watts.append(watts / 1000)
+        if (milliwatts := self.device.ask("GetPowerUsage")) is not None:
+            self.power.add(milliwatts / 1000, at=time.monotonic())
 
     def _read_limits(self) -> None:
         if (mask := nvml.clock_limit_mask(self.device)) is not None:
-            self.limit_times.append(time.monotonic())
-            self.limit_masks.append(mask)
+            self.limits.add(mask, at=time.monotonic())
 
     def _read_memory(self) -> None:
         if (memory := self.device.ask("GetMemoryInfo")) is not None:
             self.memory_bytes.add(time.monotonic(), memory.used)
 
     def _read_processes(self, family: Family) -> None:
-        """Bytes of each rank, and who else is there."""
         processes = nvml.compute_processes(self.device) or ()
         owners = {process.pid: family.owner(process.pid) for process in processes}
         for rank in {owner for owner in owners.values() if owner is not None}:
@@ -127,8 +127,7 @@ class Track:
         if any(owner is not None for owner in owners.values()):
             # In a container NVML may number processes as the host does: only where it knows ours
             # can it tell us who is not.
-            strangers = [process for process in processes if owners[process.pid] is None]
-            self.other_processes.update({process.pid: process for process in strangers})
+            self.other_processes |= {p.pid: p for p in processes if owners[p.pid] is None}
 
 
 class Family:
@@ -140,13 +139,13 @@ class Family:
         self._known: dict[int, int | None] = dict(self._ranks)
 
     def owner(self, pid: int) -> int | None:
-        """The rank that is the process, or that has started it; None for a stranger."""
+        """Return the rank that is the process, or that has started it; None for a stranger."""
         if pid not in self._known:
             self._known[pid] = self._find(pid)
         return self._known[pid]
 
     def _find(self, pid: int) -> int | None:
-        """Look at its parents, and at the mark by which a run's processes are recognised."""
+        """Look at its parents, and at the mark of a run's processes."""
         import psutil
 
         try:
@@ -161,7 +160,7 @@ class Family:
 
 
 class Sampler:
-    """The thread. The first reading is taken before it starts: it is what was there before."""
+    """The thread. The first reading is taken before it starts, and shows what was there before."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class Sampler:
     ) -> None:
         self.tracks = {device.uuid: Track(device) for device in devices}
         self.error: Exception | None = None
-        """What was wrong with the sampler itself."""
+        """Why the sampler itself failed."""
 
         self._family = Family(pids, run_id)
         self._interval = interval_seconds
@@ -193,7 +192,7 @@ class Sampler:
                 track.give_up(f"NVML fails: no answer within {STOP_SECONDS:g} s")
 
     def _run(self) -> None:
-        """Sample until told to stop, then once more: the windows have ended by then."""
+        """Sample until `stop`, then once more: the windows have ended by then."""
         try:
             while not self._stopping.wait(self._interval):
                 self._read()
