@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from accel_bench.catalog.models import (
         already_quantized,
         architecture_of,
-        catalog_names,
         model_directory,
-        read_card,
+        model_problems,
         read_config,
     )
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
@@ -65,15 +64,14 @@ __all__ = [
     "already_quantized",
     "architecture_of",
     "available_cores",
-    "catalog_names",
     "check_fit",
     "describe_quantized",
     "hookimpl",
     "load_base_model",
     "model_directory",
+    "model_problems",
     "nvml",
     "quantize_seconds",
-    "read_card",
     "read_compilation",
     "read_config",
     "reset_compiler",
@@ -83,9 +81,8 @@ _HOMES = {
     "accel_bench.catalog.models": (
         "already_quantized",
         "architecture_of",
-        "catalog_names",
         "model_directory",
-        "read_card",
+        "model_problems",
         "read_config",
     ),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),

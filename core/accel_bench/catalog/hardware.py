@@ -96,7 +96,6 @@ class Hardware(Frozen):
     @field_validator("names")
     @classmethod
     def _expressions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Refuse an invalid regular expression."""
         for name in names:
             try:
                 re.compile(name)
@@ -117,18 +116,15 @@ class Hardware(Frozen):
         rounded = column == "fp32" and self.vendor == "nvidia" and matmul_precision != "highest"
         if rounded and self.peak_flops.tf32 is not None:
             return self.peak_flops.tf32
-        found: float | None = getattr(self.peak_flops, column)
-        return found
+        peak: float | None = getattr(self.peak_flops, column)
+        return peak
 
 
 class NamedHardware(NamedTuple):
-    """A device of the table with its short name."""
+    """A device of the table with its short name, which is that of its file."""
 
     name: str
-    """Short name: that of its file."""
-
     hardware: Hardware
-    """What the table says."""
 
 
 @cache
@@ -167,12 +163,10 @@ def named_hardware(name: str) -> NamedHardware:
     if found := find_hardware(name):
         return found
     several = [short for short, hardware in table.items() if hardware.fits(name)]
+    near = did_you_mean(name.lower(), _relatives(name, table))
+    problem = f"fits no device of the table{near}"
     if several:
         problem = f"fits several devices: {', '.join(several)}"
-    else:
-        problem = (
-            f"fits no device of the table{did_you_mean(name.lower(), _relatives(name, table))}"
-        )
     raise HardwareError(
         f"{name!r} {problem}. Its peak FLOP/s are unknown, so that MFU is null; a plugin can bring "
         "sample_configurations/hardware/NAME.yaml"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
-from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
 from accel_bench.flops.workload import Workload
 from accel_bench.scenario.uses import ModelUse
 
@@ -23,6 +25,9 @@ COUNT_SECONDS = 300
 
 CONFIG_FILE = "config.json"
 """The file of a model directory that says its architecture, in transformers' layout."""
+
+NEARLY = 0.9
+"""Similarity from which an override that no published key has is taken for a slip of the pen."""
 
 
 class ModelCard(Frozen):
@@ -74,9 +79,20 @@ def list_cards() -> dict[str, ModelCard]:
     return {name: _read(path) for name, path in sorted(find_presets("models").items())}
 
 
-def catalog_names() -> list[str]:
-    """Return the names of the catalog's models."""
-    return sorted(find_presets("models"))
+def model_problems(model: ModelUse) -> Iterator[str]:
+    """Yield what is wrong with a model's id, weights and overrides, as far as files tell."""
+    catalog, directory = find_presets("models"), model_directory(model)
+    if model.id in catalog:
+        yield from _catalog_problems(model)
+    elif directory is not None:
+        yield from _directory_problems(directory, model)
+    elif model.id.startswith((".", "/", "~")):
+        yield f"model.id {model.id!r}: there is no such directory"
+    elif "/" not in model.id:
+        yield (
+            f"no model of the catalog is called {model.id!r}{did_you_mean(model.id, catalog)} "
+            "(a hub id has the form 'org/name')"
+        )
 
 
 def already_quantized(model: ModelUse, plugin: str) -> list[str]:
@@ -158,3 +174,30 @@ def read_config(directory: Path) -> dict[str, JsonValue]:
 def _read(path: Path) -> ModelCard:
     document = load_file(path)
     return validate(ModelCard, document.data, document.where, ScenarioError)
+
+
+def _catalog_problems(model: ModelUse) -> Iterator[str]:
+    """Yield that there are no weights, and overrides that nearly are published keys."""
+    if model.weights == "pretrained":
+        yield (
+            f"model.id {model.id!r} is a name of the catalog, which holds no weights; for "
+            "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
+        )
+    published = read_card(model.id).config
+    for key in model.overrides:
+        near = get_close_matches(key, published, n=1, cutoff=NEARLY)
+        if key not in published and near:
+            yield f"model.overrides.{key}: {model.id} has no such key; did you mean {near[0]}?"
+
+
+def _directory_problems(directory: Path, model: ModelUse) -> Iterator[str]:
+    """Yield that a directory has no configuration, or no weights in a safe format."""
+    try:
+        read_config(directory)
+    except ScenarioError as error:
+        yield str(error)
+    if model.weights == "pretrained" and not any(directory.glob("*.safetensors")):
+        yield (
+            f"model.id {model.id!r} holds no *.safetensors file, and other formats are not read; "
+            "convert the weights with `save_pretrained`"
+        )

@@ -22,7 +22,7 @@ MAXIMUM_CHARACTERS = 100
 """Length of a name in a catalog."""
 
 MAXIMUM_USD = 1e6
-"""Highest price of an hour that is believed."""
+"""Highest price of an hour; a higher one is a mistake."""
 
 NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 """Columns that a catalog must have; of others only `SpotPrice` is read."""
@@ -32,10 +32,7 @@ class Origin(NamedTuple):
     """What a catalog's file does not contain."""
 
     provider: str
-    """Whose prices it holds."""
-
     source: str
-    """Where it comes from."""
 
     date: str
     """Day on which its prices held, `YYYY-MM-DD`."""
@@ -45,8 +42,6 @@ class Catalog(NamedTuple):
     """Prices of a catalog, and the rows that are none."""
 
     prices: list[Price]
-    """A price for each instance and region."""
-
     left_out: dict[str, int]
     """Rows that are no price of a machine with accelerators, counted by the reason."""
 
@@ -154,21 +149,17 @@ def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
         return "a part of an accelerator"
     if usd is None:
         return "no price on demand"
-    names = {column: _name(cells, column, place) for column in NEEDED if column in _NAMES}
     return Price(
         provider=origin.provider,
-        instance=names["InstanceType"],
-        region=names["Region"],
-        device=names["AcceleratorName"],
+        instance=_name(cells, "InstanceType", place),
+        region=_name(cells, "Region", place),
+        device=_name(cells, "AcceleratorName", place),
         devices=int(count),
         usd_per_hour=usd,
         spot_usd_per_hour=_number(cells, "SpotPrice", place),
         source=origin.source,
         date=origin.date,
     )
-
-
-_NAMES = ("InstanceType", "AcceleratorName", "Region")
 
 
 def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:

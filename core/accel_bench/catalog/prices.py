@@ -62,12 +62,11 @@ class Price(Frozen):
     @field_validator("date")
     @classmethod
     def _day(cls, date: str) -> str:
-        """Refuse an invalid date; a price of the future would never be stale."""
         try:
             day = Date.fromisoformat(date)
         except ValueError:
             raise ValueError(f"{date!r} is no day in the form YYYY-MM-DD") from None
-        # A day of grace: it may be tomorrow already where the price was read.
+        # A price of the future would never be stale; it may be tomorrow where this one was read.
         if day > Date.today() + timedelta(days=1):
             raise ValueError(f"{date} is in the future")
         return day.isoformat()
@@ -95,7 +94,6 @@ class PriceTable(Frozen):
     @field_validator("prices")
     @classmethod
     def _one_each(cls, prices: tuple[Price, ...]) -> tuple[Price, ...]:
-        """Refuse two rows for the same thing."""
         seen: set[tuple[str, str, str]] = set()
         for price in prices:
             if price.key in seen:
@@ -105,13 +103,10 @@ class PriceTable(Frozen):
 
 
 class PriceEntry(NamedTuple):
-    """A price, and which table it comes from."""
+    """A price, and whether it stands in the user's own table."""
 
     price: Price
-    """The row."""
-
     own: bool
-    """Whether it stands in the user's table."""
 
 
 def user_table_path() -> Path:
@@ -178,24 +173,24 @@ def find_price(
 
     Where the user's table has the instance, the shipped one is ignored.
     """
-    named = [listed for listed in prices if listed.price.instance == instance]
+    named = [entry for entry in prices if entry.price.instance == instance]
     if not named:
-        near = did_you_mean(instance, {listed.price.instance for listed in prices})
+        near = did_you_mean(instance, {entry.price.instance for entry in prices})
         raise PriceError(
             f"no price of {instance!r}{near} (`accel-bench prices list` shows all, `prices import` "
             "adds more, and --price gives one)"
         )
     fitting = [
-        listed
-        for listed in named
-        if provider in (None, listed.price.provider) and region in (None, listed.price.region)
+        entry
+        for entry in named
+        if provider in (None, entry.price.provider) and region in (None, entry.price.region)
     ]
-    fitting = [listed for listed in fitting if listed.own] or fitting
+    fitting = [entry for entry in fitting if entry.own] or fitting
     if len(fitting) == 1:
         return fitting[0]
     places = ", ".join(f"{row.price.provider} {row.price.region}".strip() for row in named)
-    wanted = " ".join(filter(None, (provider, region)))
-    problem = f"none of them in {wanted}" if not fitting else "choose with --region or --provider"
+    where = " ".join(filter(None, (provider, region)))
+    problem = "choose with --region or --provider" if fitting else f"none of them in {where}"
     raise PriceError(f"{instance!r} has {len(named)} prices ({places}); {problem}")
 
 

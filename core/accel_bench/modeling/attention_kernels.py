@@ -1,4 +1,4 @@
-"""Which attention kernels a forward pass really used, read from the graph that it left behind."""
+"""Read the attention kernels that a forward pass used from the autograd graph that it left."""
 
 from __future__ import annotations
 
@@ -23,23 +23,18 @@ def attention_kernels(output: Any) -> dict[str, int]:
     `SafeSoftmax` is that of torch's math backend, `Softmax` that of eager attention or of a router.
     Empty where a compiler has hidden them, or where attention needs no gradient.
     """
-    names = Counter(map(_operation, _nodes(output.grad_fn)))
+    names = Counter(ENDING.sub("", node.name()) for node in _nodes(output.grad_fn))
     for kind in (FUSED, UNFUSED):
         if found := {name: count for name, count in names.items() if kind.search(name)}:
             return found
     return {}
 
 
-def _operation(node: Any) -> str:
-    return ENDING.sub("", node.name())
-
-
-def _nodes(first: Any) -> list[Any]:
-    """All nodes of a graph, each once."""
+def _nodes(first: Any) -> set[Any]:
     found, waiting = set(), [first]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in found:
             found.add(node)
             waiting += [following for following, _ in node.next_functions]
-    return list(found)
+    return found

@@ -17,12 +17,19 @@ def read_compilation() -> dict[str, Any]:
 
     Imports torch's compiler where nothing has yet.
     """
-    return {
-        "compile_seconds": _seconds(),
-        **_graph_counts(),
-        **_recompile_counts(),
-        **_cache_counts(),
+    parts = {
+        _seconds: ("compile_seconds",),
+        _graph_counts: ("graphs", "graph_breaks", "uncompiled_frames"),
+        _recompile_counts: ("recompiles",),
+        _cache_counts: ("graph_cache_hits", "graph_cache_misses"),
     }
+    found: dict[str, Any] = {}
+    for read, keys in parts.items():
+        try:
+            found |= read()
+        except (ImportError, AttributeError, KeyError):
+            found |= dict.fromkeys(keys)
+    return found
 
 
 def reset_compiler() -> None:
@@ -36,28 +43,23 @@ def reset_compiler() -> None:
         return
 
 
-def _seconds() -> float | None:
-    """Wall-clock seconds of tracing and compiling, forward and backward."""
-    try:
-        from torch._dynamo.utils import calculate_time_spent
+def _seconds() -> dict[str, Any]:
+    """Return wall-clock seconds of tracing and compiling, forward and backward."""
+    from torch._dynamo.utils import calculate_time_spent
 
-        return float(calculate_time_spent()["total_wall_time"])
-    except (ImportError, AttributeError, KeyError):
-        return None
+    return {"compile_seconds": float(calculate_time_spent()["total_wall_time"])}
 
 
 def _graph_counts() -> dict[str, Any]:
-    """Graphs, breaks between them, and functions that were left to run as they are.
+    """Return graphs, breaks between them, and functions that were left to run as they are.
 
     Torch files breaks under two headings; branching on a tensor and the recompile limit, say, are
     under `unimplemented`.
     """
-    frames, breaks, others = map(_counter, ("frames", "graph_break", "unimplemented"))
-    if frames is None or breaks is None or others is None:
-        return {"graphs": None, "graph_breaks": None, "uncompiled_frames": None}
-    breaks.update(others)
+    frames, breaks = _counter("frames"), _counter("graph_break")
+    breaks.update(_counter("unimplemented"))
     return {
-        "graphs": (_counter("stats") or Counter())["unique_graphs"],
+        "graphs": _counter("stats")["unique_graphs"],
         "graph_breaks": breaks.total(),
         "graph_break_reasons": _first_lines(breaks),
         "uncompiled_frames": frames["total"] - frames["ok"],
@@ -65,38 +67,29 @@ def _graph_counts() -> dict[str, Any]:
 
 
 def _recompile_counts() -> dict[str, Any]:
-    """Compilations of a function that had been compiled before, with what had changed."""
-    try:
-        from torch._dynamo.utils import get_compilation_metrics
+    """Return compilations of functions that had been compiled before, with what had changed."""
+    from torch._dynamo.utils import get_compilation_metrics
 
-        reasons = [entry.recompile_reason for entry in get_compilation_metrics()]
-    except (ImportError, AttributeError):
-        return {"recompiles": None}
+    reasons = (entry.recompile_reason for entry in get_compilation_metrics())
     found = [reason for reason in reasons if reason]
     return {"recompiles": len(found), "recompile_reasons": _first_lines(found)}
 
 
 def _cache_counts() -> dict[str, Any]:
-    """Graphs that inductor took from its cache on disk, and those that it compiled."""
+    """Return graphs that inductor took from its cache on disk, and those that it compiled."""
     counts = _counter("inductor")
-    if counts is None:
-        return {"graph_cache_hits": None, "graph_cache_misses": None}
     return {
         "graph_cache_hits": counts["fxgraph_cache_hit"],
         "graph_cache_misses": counts["fxgraph_cache_miss"],
     }
 
 
-def _counter(name: str) -> Counter[str] | None:
-    """One of torch's counters, empty when nothing was counted, or None when there are none."""
-    try:
-        from torch._dynamo.utils import counters
+def _counter(name: str) -> Counter[str]:
+    from torch._dynamo.utils import counters
 
-        return Counter(counters.get(name, {}))
-    except (ImportError, AttributeError):
-        return None
+    return Counter(counters.get(name, {}))
 
 
 def _first_lines(reasons: Counter[str] | list[str]) -> list[str]:
-    """The first line of each of the first few reasons; the rest of one is a stack trace."""
+    """Return the first line of each of the first reasons; the rest of one is a stack trace."""
     return [reason.strip().splitlines()[0] for reason in list(reasons)[:REASONS]]

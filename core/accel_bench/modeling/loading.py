@@ -10,7 +10,12 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from accel_bench import Run
-from accel_bench.catalog.models import architecture_of, model_directory, read_card
+from accel_bench.catalog.models import (
+    architecture_of,
+    model_directory,
+    model_problems,
+    read_card,
+)
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.modeling.random_weights import Replace, place_model, random_model
@@ -73,7 +78,7 @@ def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedCo
 
 
 def count_parameters(model: Any, trainable: bool = False) -> int:
-    """Number of distinct parameters, or of those that require a gradient; tied ones count once."""
+    """Return the number of parameters, or of the trainable ones; tied ones count once."""
     return sum(
         parameter.numel()
         for parameter in model.parameters()
@@ -84,7 +89,7 @@ def count_parameters(model: Any, trainable: bool = False) -> int:
 def _published_config(
     use: ModelUse, trust_remote_code: bool
 ) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """Return the configuration as published, built and as it is written."""
+    """Return the published configuration: built, and as it is written."""
     if use.id in find_presets("models"):
         card = read_card(use.id)
         return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
@@ -155,7 +160,7 @@ def _pretrained_model(config: PreTrainedConfig, use: ModelUse, trust_remote_code
         )
     except (OSError, ValueError) as error:
         raise _unloadable(use, "weights", error) from error
-    # Absent weights would be filled with random ones, and only a warning would tell.
+    # Absent weights would be filled with random ones, with nothing but a warning.
     if missing := sorted(loading["missing_keys"]):
         raise ScenarioError(
             f"model.id {use.id!r}: {len(missing)} weights are not in its files, {missing[0]} among "
@@ -165,14 +170,11 @@ def _pretrained_model(config: PreTrainedConfig, use: ModelUse, trust_remote_code
 
 
 def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that say where a model comes from."""
+    """Return the arguments of `from_pretrained` that say where a model comes from."""
     if directory := model_directory(use):
         return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}
     if use.id in find_presets("models"):
-        raise ScenarioError(
-            f"model.id {use.id!r} is a name of the catalog, which holds no weights; for "
-            "`weights: pretrained` name a local directory or a hub id such as 'org/name'"
-        )
+        raise ScenarioError(next(model_problems(use)))
     if trust_remote_code and use.revision is None:
         raise ScenarioError(
             f"model.id {use.id!r} may only bring code at a fixed revision; set model.revision"

@@ -1,4 +1,4 @@
-"""What loaders that quantize tell alike: what the model consists of, and how long it took."""
+"""Evidence of loaders that quantize: what the model consists of, and how long it took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_quantized(
     kernel: str,
     elements: int | None = None,
 ) -> dict[str, JsonValue]:
-    """Evidence of a model whose modules `quantized`, by name, hold weights of so many bits.
+    """Return evidence of a model whose modules `quantized`, by name, hold weights of `bits` bits.
 
     `kernel` says what multiplies with them. Each of these modules has `in_features` and
     `out_features`, unless `elements` says how many weights they hold in all. Bytes are those of all
@@ -32,7 +32,7 @@ def describe_quantized(
     from accel_bench.modeling.tensors import elements_by_dtype
 
     if elements is None:
-        elements = sum(_elements(module) for module in quantized.values())
+        elements = sum(m.in_features * m.out_features for m in quantized.values())
     return {
         "quantized_modules": len(quantized),
         "module_classes": dict(Counter(type(module).__name__ for module in quantized.values())),
@@ -49,7 +49,7 @@ def describe_quantized(
 def quantize_seconds(
     seconds: float, scope: Literal["rank", "global"] = "rank", kind: str = ""
 ) -> Metric:
-    """The metric of the time that quantizing took, which is in no step.
+    """Return the metric of the time that quantizing took, which is in no step.
 
     `scope` is `global` where it was done once for all ranks and runs; `kind` says how it was done.
     """
@@ -64,33 +64,25 @@ def quantize_seconds(
 
 
 def stored_bytes(*modules: torch.nn.Module) -> int:
-    """Bytes of the weights and buffers that modules keep, with all that belongs to them."""
-    return sum(map(_bytes_of, _distinct(*modules)))
-
-
-def _elements(module: Any) -> int:
-    return int(module.in_features) * int(module.out_features)
+    """Return the bytes of the weights and buffers that modules keep, with their scales and such."""
+    return sum(tensor.nbytes for tensor in _distinct(*modules))
 
 
 def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """The tensors that modules keep, the largest of those that begin at one place."""
+    """Return the tensors that modules keep, the largest of those that begin at one place."""
     from accel_bench.modeling.tensors import plain_tensors
 
     kept: dict[tuple[int, object], torch.Tensor] = {}
     for held in (held for module in modules for held in _held(module)):
         for tensor in plain_tensors(held):
             place = tensor.data_ptr(), tensor.device
-            if place not in kept or _bytes_of(tensor) > _bytes_of(kept[place]):
+            if place not in kept or tensor.nbytes > kept[place].nbytes:
                 kept[place] = tensor
     return kept.values()
 
 
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
-
-
 def _held(module: torch.nn.Module) -> Iterator[Any]:
-    """Parameters and buffers, and the tensors that libraries keep beside them in plain objects."""
+    """Yield parameters, buffers, and the tensors that libraries keep beside them in objects."""
     yield from module.parameters()
     yield from module.buffers()
     for holder in (*module.modules(), *module.parameters()):
@@ -98,7 +90,7 @@ def _held(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _attached(holder: object, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Tensors among an object's attributes, and those of its attributes, such as scales."""
+    """Yield tensors among an object's attributes, and those of its attributes, such as scales."""
     import torch
 
     for value in getattr(holder, "__dict__", {}).values():

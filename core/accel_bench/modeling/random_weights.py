@@ -19,13 +19,13 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import decoder_blocks
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
-"""Takes a module's name and the module with its weights; returns what is to stand in its place."""
+"""Takes a module's name and the module with its weights; returns what replaces it."""
 
 SAMPLED_PARAMETERS = 4
-"""How many parameters from each end of a model its fingerprint looks at."""
+"""Parameters from each end of a model that its fingerprint covers."""
 
 SAMPLED_ELEMENTS = 1024
-"""How many elements of each of them."""
+"""Elements of each of them."""
 
 
 class _OwnValuesError(Exception):
@@ -35,8 +35,8 @@ class _OwnValuesError(Exception):
 class Fingerprint:
     """Digest of the beginnings of a model's first and last few parameters.
 
-    The names are chosen at once, the weights are looked at when they are there: a loader that
-    replaces modules shows each before it goes.
+    The names are chosen at once, the weights are read when they are there: a loader that replaces
+    modules passes each to `look` before it goes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,7 +45,7 @@ class Fingerprint:
         self._seen: dict[str, bytes | None] = {name: None for name, _ in ends}
 
     def look(self, name: str, module: nn.Module) -> None:
-        """Look at those parameters that are `module`'s own or of what is in it."""
+        """Read those of the parameters that are in `module`."""
         prefix = f"{name}." if name else ""
         for key, parameter in module.named_parameters(remove_duplicate=False):
             if self._seen.get(prefix + key, b"") is None and not parameter.is_meta:
@@ -55,7 +55,7 @@ class Fingerprint:
                 self._seen[prefix + key] = head + content
 
     def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 over what was seen."""
+        """Return the first 16 hex digits of the SHA-256 of what was read."""
         return hashlib.sha256(b"".join(filter(None, self._seen.values()))).hexdigest()[:16]
 
 
@@ -109,7 +109,7 @@ def _from_config(
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Have the weights of each decoder block made, then those of all else; replace in between."""
+    """Make the weights of each decoder block, then those of all else; replace in between."""
     fingerprint = Fingerprint(model)
     path, blocks = decoder_blocks(model)
     for number, block in enumerate(blocks):
@@ -167,7 +167,7 @@ class _Filling:
         self._filled.add(id(module))
 
     def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
-        """Children first, then what holds them, as transformers does."""
+        """Fill children first, then their module, as transformers does."""
         if id(module) in self._filled:
             return
         owner = module if isinstance(module, PreTrainedModel) else owner
@@ -183,7 +183,7 @@ class _Filling:
             owner._init_weights(module)
 
     def _owner(self, name: str) -> PreTrainedModel:
-        """The innermost model of transformers that a module belongs to: it initializes it."""
+        """Return the innermost model of transformers around a module: it initializes it."""
         owner, place = self._model, self._model
         for part in name.split(".") if name else ():
             place = getattr(place, part)
@@ -191,25 +191,23 @@ class _Filling:
         return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Memory for a parameter, marked as unfilled; tied ones share it.
-
-        Only those are remembered: what a module had before it was replaced has to go at once.
-        """
+        """Return memory for a parameter, marked as unfilled; tied ones share it."""
         if id(parameter) in self._made:
             return self._made[id(parameter)][1]
         data = torch.full_like(parameter, torch.nan, device=self._place)
         made = nn.Parameter(data, parameter.requires_grad)
+        # No other is kept: what a module had before it was replaced has to go at once.
         if id(parameter) in self._tied:
             self._made[id(parameter)] = parameter, made
         return made
 
 
 def _tied(model: nn.Module) -> set[int]:
-    """Which parameters have more than one name, by their id."""
+    """Return the ids of parameters that have more than one name."""
     ids = Counter(id(found) for _, found in model.named_parameters(remove_duplicate=False))
     return {found for found, count in ids.items() if count > 1}
 
 
 def seed_of(seed: int, name: str) -> int:
-    """A seed for what is called `name`, whatever was drawn before it."""
+    """Return a seed that `seed` and `name` alone decide."""
     return random.Random(f"{seed}/{name}").getrandbits(63)
