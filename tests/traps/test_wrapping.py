@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from accel_bench import Run
 from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
-from accel_bench.builtin.parallel.ddp_impl import wrap
 from accel_bench.worker.verify.effective import differences, read_effective
 
 # A group of one rank: gloo says that it is of little use, and DDP that nothing is to be reduced.
@@ -44,7 +43,7 @@ def test_torch_s_own_default_sends_buffers_every_step_and_is_named(
 
 def test_our_ddp_sends_no_buffers(llama_run: Callable[..., Run]) -> None:
     run = llama_run()
-    run.model = wrap(run, DDPOptions())
+    run.model = DDP(DDPOptions()).parallelize_model(run)
     assert read_effective(run).synchronized_buffer_bytes == 0
     assert differences(run, read_effective(run), DDP.strategy) == ([], [])
 
@@ -54,7 +53,7 @@ def test_a_model_that_an_engine_wraps_again_is_invalid_though_nobody_says_so(
 ) -> None:
     """`run.model` is still what the plugin made; the engine calls another object."""
     run = llama_run()
-    run.model = wrap(run, DDPOptions())
+    run.model = DDP(DDPOptions()).parallelize_model(run)
     outer = DistributedDataParallel(run.model)
     _, invalid = differences(run, read_effective(run), DDP.strategy)
     assert invalid == [
@@ -86,7 +85,7 @@ def test_a_plugin_that_claims_one_strategy_and_makes_another_is_invalid(
     llama_run: Callable[..., Run],
 ) -> None:
     run = llama_run()
-    run.model = wrap(run, DDPOptions())
+    run.model = DDP(DDPOptions()).parallelize_model(run)
     _, invalid = differences(run, read_effective(run), "FSDPModule")
     assert invalid == ["the strategy is DistributedDataParallel, and its plugin says FSDPModule"]
 

@@ -12,8 +12,7 @@ import torch
 from accel_bench_torchao import TorchAO
 
 from accel_bench import load_base_model
-from accel_bench.builtin.parallel.ddp import DDPOptions
-from accel_bench.builtin.parallel.ddp_impl import wrap
+from accel_bench.builtin.parallel.ddp import DDP, DDPOptions
 from accel_bench.errors import PluginError
 from accel_bench.testing import evidence_of, run_plugin
 from accel_bench.worker.flops.trace import read_workload
@@ -233,7 +232,7 @@ def group() -> Iterator[None]:
 def test_ddp_replicates_a_quantized_base(options: dict[str, Any], bench: Any, group: None) -> None:
     """Without the plugin's word DDP sends every parameter once, which torchao's cannot stand."""
     run = bench.build(bench.plugin(**options))
-    losses = bench.train(wrap(run, DDPOptions()), 2)
+    losses = bench.train(DDP(DDPOptions()).parallelize_model(run), 2)
     assert losses[1] < losses[0]
 
 

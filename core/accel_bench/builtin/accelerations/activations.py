@@ -61,7 +61,6 @@ class CheckpointingOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> CheckpointingOptions:
-        """Refuse options of another policy: they would be ignored in silence."""
         for field, policy in (("every", "every"), ("keep", "selective")):
             if field in self.model_fields_set and self.policy != policy:
                 raise ValueError(f"{field} is for policy {policy}, and policy is {self.policy}")
@@ -92,7 +91,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Refuse what core has done already for all blocks."""
+        """Refuse a model whose blocks core already computes again."""
         if experiment.scenario.train.gradient_checkpointing:
             yield (
                 "train.gradient_checkpointing is true, which computes every block again already; "

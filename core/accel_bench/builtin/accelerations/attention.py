@@ -1,6 +1,6 @@
 """The stack plugin `attention`: which kernels `scaled_dot_product_attention` may use, in order.
 
-The implementation stays what `model.attention` says, which any stack can set and core holds against
+The implementation stays what `model.attention` says, which any stack can set and core compares with
 what was effective. What is left to choose is sdpa's: its kernels, called backends.
 """
 
@@ -39,7 +39,7 @@ class AttentionOptions(Options):
 
 
 def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
-    """Kernels that a CPU does not have, and an order that it does not take."""
+    """Yield kernels that a CPU does not have, and an order that it does not take."""
     for backend in backends:
         if backend not in ("flash", "math"):
             yield f"backend {backend} is a kernel of GPUs; a CPU has flash and math"
@@ -50,7 +50,7 @@ def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
 def _missing_on_gpu(
     backends: tuple[Backend, ...], scenario: Scenario, machine: Machine
 ) -> Iterator[str]:
-    """Kernels that do not compute in this dtype, or that a GPU is too old for."""
+    """Yield kernels that do not compute in this dtype, or that a GPU is too old for."""
     dtype = scenario.compute_dtype
     for backend in backends:
         if backend in ("flash", "cudnn") and dtype not in HALF:
@@ -79,7 +79,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say which of the kernels this device, or this dtype, does not have."""
+        """Return which of the kernels this device, or this dtype, does not have."""
         scenario = experiment.scenario
         if scenario.model.attention != "sdpa":
             yield (

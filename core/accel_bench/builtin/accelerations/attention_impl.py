@@ -1,4 +1,4 @@
-"""Sdpa's kernels set for the process, and seen in one call."""
+"""Set sdpa's kernels for the process, and read those of one call."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""Torch's names."""
 
 TOKENS = 64
-"""Length of the call that is looked at."""
+"""Length of the call that is read."""
 
 
 class Backends:
@@ -36,12 +35,12 @@ class Backends:
         return {"backends": list(self._names), "kernel_of_one_call": _kernels_of_one_call(run)}
 
     def undo(self) -> None:
-        """Leave torch's own context, which puts back what it found."""
+        """Leave torch's own context, which puts back what was before."""
         self._context.__exit__(None, None, None)
 
 
 def _kernels_of_one_call(run: Run) -> list[str] | None:
-    """Names of the kernels; None where the model's heads are not known."""
+    """Return the names of the kernels; None where the model's heads are not known."""
     config = getattr(run.unwrapped_model, "config", None)
     text = config.get_text_config() if config is not None else None
     heads, hidden = (getattr(text, key, None) for key in ("num_attention_heads", "hidden_size"))

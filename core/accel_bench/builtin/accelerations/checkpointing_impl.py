@@ -1,4 +1,4 @@
-"""Activation checkpointing block by block, and what it kept and computed again, as it was seen."""
+"""Activation checkpointing block by block, with counts of what it keeps and computes again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Checkpoint(CheckpointFunction):
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """The same without counting, from now on."""
+        """Return the same function without counts; those of operations end too."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)

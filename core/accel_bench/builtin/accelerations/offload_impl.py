@@ -21,13 +21,13 @@ class OnHost:
     """One tensor's copy; several operations that keep the same tensor share it."""
 
     packed: Any
-    """What torch's own hook made of it."""
+    """What torch's own hook has returned."""
 
     storage: StorageWeakRef
     """The storage that was copied: once it is gone, its address may be another's."""
 
     uses: int = 0
-    """Operations that still want it."""
+    """Operations that still need it."""
 
     restored: torch.Tensor | None = None
     """The copy back on the device, as long as there are more uses."""
@@ -49,7 +49,7 @@ class Packing:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """What to enter around a pass."""
+        """Begin a pass, and return the context for it."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()
@@ -71,7 +71,8 @@ class Packing:
         if found is None or found.storage.expired():
             found = OnHost(self._copies.pack_hook(tensor), StorageWeakRef(storage))
             self._packed[key] = found
-            self._count(tensor)
+            self.tensors += self.counting
+            self.bytes += self.counting * tensor.nbytes
         found.uses += 1
         return found
 
@@ -86,19 +87,14 @@ class Packing:
         return tensor
 
     def _moves(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is an activation of some size; subclasses hold more than they say."""
+        """Return whether it is an activation of some size; subclasses hold more than they say."""
         return (
             type(tensor) is torch.Tensor
             and tensor.device.type == self._device
             and tensor.layout is torch.strided
-            and tensor.numel() * tensor.element_size() >= self._minimum
+            and tensor.nbytes >= self._minimum
             and tensor.untyped_storage().data_ptr() not in (self._staying or ())
         )
-
-    def _count(self, tensor: torch.Tensor) -> None:
-        if self.counting:
-            self.tensors += 1
-            self.bytes += tensor.numel() * tensor.element_size()
 
 
 class Offloading:
@@ -118,15 +114,15 @@ class Offloading:
 
     @property
     def moved(self) -> int:
-        """Tensors moved while it was counted."""
+        """Return how many tensors were moved before `stop_counting`."""
         return self._packing.tensors
 
     def stop_counting(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._packing.counting = False
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what one forward pass moves, as it was counted in the warm-up."""
+        """Return JSON of what one forward pass of the warm-up moves."""
         passes = max(self._passes, 1)
         return {
             "decoder": type(self._decoder).__name__,
@@ -143,7 +139,7 @@ class Offloading:
             self._decoder.forward = self._bound
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """The decoder's forward; a compiler that takes in the whole model decides for itself."""
+        """Call the decoder's forward; a compiler of the whole model decides for itself."""
         if torch.compiler.is_compiling():
             return self._forward(*args, **kwargs)
         self._passes += self._packing.counting

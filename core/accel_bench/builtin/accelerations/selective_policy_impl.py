@@ -1,4 +1,4 @@
-"""Operations whose outputs selective checkpointing keeps, and what it has seen of them."""
+"""Operations whose outputs selective checkpointing keeps, and how often it has met them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench.errors import PluginError, did_you_mean
 
 
 class SelectivePolicy:
-    """The policy that torch asks about each operation of a block's forward, with its counts."""
+    """The policy that torch calls for each operation of a block's forward, with its counts."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
         """`keep` are names of groups and of operations. Raises PluginError for an unknown one."""
@@ -29,14 +29,14 @@ class SelectivePolicy:
         self.shows_outputs = True
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Say what becomes of the output of an operation.
+        """Return what becomes of the output of an operation.
 
         One that draws random numbers is computed again: if it were not, those after it would draw
         others than in the forward pass.
         """
-        name = _packet(operation)
+        name = getattr(operation, "overloadpacket", operation)
         keeps = name in self._kept and not _draws(operation, args, kwargs)
-        # Before torch 2.13 the second computation asks as well, and outputs are not shown.
+        # Before torch 2.13 the second computation calls this as well, and outputs are not shown.
         if self.counting and not context.is_recompute:
             (self.kept if keeps else self.again)[name] += 1
             self.shows_outputs = hasattr(context, "op_output")
@@ -53,14 +53,14 @@ class SelectivePolicy:
             return None, None
         kept, again = (_among(found, self._attention) for found in (self.kept, self.again))
         of_its_own = bool(kept or again)
-        wanted = (matmuls + (0 if of_its_own else 2)) * passes
+        needed = (matmuls + (0 if of_its_own else 2)) * passes
         matrices = _verdict(
-            _among(self.kept, self._matmuls), _among(self.again, self._matmuls), wanted
+            _among(self.kept, self._matmuls), _among(self.again, self._matmuls), needed
         )
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 
     def evidence(self, passes: int) -> dict[str, Any]:
-        """What of a block's forward is kept, by operation, and how much is computed again.
+        """Return what of a block's forward is kept, by operation, and how much is computed again.
 
         Without passes that were counted: of what compilers have seen, the names alone.
         """
@@ -73,11 +73,11 @@ class SelectivePolicy:
         }
 
 
-def _verdict(kept: int, again: int, wanted: int) -> bool | None:
-    """True when all are computed again, False when none is, None when it is neither."""
-    if again == 0 and kept >= wanted:
+def _verdict(kept: int, again: int, needed: int) -> bool | None:
+    """Return True when all are computed again, False when none is, None when it is neither."""
+    if again == 0 and kept >= needed:
         return False
-    return True if kept == 0 and again >= wanted else None
+    return True if kept == 0 and again >= needed else None
 
 
 def _among(counts: Counter[Any], operations: set[Any]) -> int:
@@ -85,12 +85,10 @@ def _among(counts: Counter[Any], operations: set[Any]) -> int:
 
 
 def _group(name: str) -> set[Any]:
-    """The operations of a group that there are."""
     return {found for one in GROUPS[name] if (found := _find(one)) is not None}
 
 
 def _operation(name: str) -> Any:
-    """The operation of that name. Raises PluginError when there is none."""
     if (found := _find(name)) is None:
         near = did_you_mean(name, [*GROUPS, *(one for group in GROUPS.values() for one in group)])
         raise PluginError(f"activation-checkpointing: keep: torch has no operation {name!r}{near}")
@@ -98,7 +96,7 @@ def _operation(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """`torch.ops.NAMESPACE.OPERATION`, or None."""
+    """Return `torch.ops.NAMESPACE.OPERATION`, or None."""
     namespace, _, operation = name.partition(".")
     try:
         return getattr(getattr(torch.ops, namespace), operation) if operation else None
@@ -106,22 +104,17 @@ def _find(name: str) -> Any:
         return None
 
 
-def _packet(operation: Any) -> Any:
-    return getattr(operation, "overloadpacket", operation)
-
-
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers: by its dropout, where it has one, else by its tag."""
+    """Return whether a call draws random numbers, by its dropout if it has one, else its tag."""
     schema = getattr(operation, "_schema", None)
     places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
     if "dropout_p" in places:
         place = places["dropout_p"]
-        given = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)
-        return bool(given)
+        return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
     return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
 
 
 def _bytes(output: Any) -> int:
-    """Bytes of the tensors in an output; none for what a compiler traces with."""
+    """Return the bytes of the tensors in an output; none for what a compiler traces with."""
     parts = output if isinstance(output, (tuple, list)) else (output,)
-    return sum(p.numel() * p.element_size() for p in parts if type(p) is torch.Tensor)
+    return sum(p.nbytes for p in parts if type(p) is torch.Tensor)

@@ -28,7 +28,7 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
     else:
         drawn = _walk(generator, options.distinct_tokens, options.successors, shape)
     fingerprint = hashlib.sha256(drawn.tobytes()).hexdigest()[:24]
-    lengths = np.full(options.samples, sequence_length, dtype=np.int64)
+    lengths: Integers = np.full(options.samples, sequence_length, dtype=np.int64)
     if options.lengths is not None:
         lengths = draw_lengths(options.lengths, options.samples, sequence_length, seed)
         both = hashlib.sha256(fingerprint.encode() + lengths.tobytes())

@@ -10,7 +10,7 @@ from pydantic import Field
 from accel_bench import Engine, Experiment, Machine, Options, Plugin, Run, hookimpl
 
 WRAPPED_BY_TRAINER = ("none", "ddp")
-"""What `parallel` may say: Trainer wraps in DDP where there is more than one process, not else."""
+"""Values of `parallel`: Trainer wraps in DDP where there is more than one process, not else."""
 
 
 class HFTrainerOptions(Options):
@@ -30,7 +30,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     """Drives optimizer steps with Trainer, on the same batches and with the same optimizer.
 
     It answers `parallelize_model` too: a model that is wrapped before Trainer wraps it again trains
-    with a wrong loss, and nobody is told.
+    with a wrong loss, in silence.
     """
 
     Options = HFTrainerOptions
@@ -38,7 +38,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     strategy = "DistributedDataParallel"
 
     def claims(self) -> frozenset[str]:
-        """The engine, and the wrapping that would otherwise be the plugin's of `parallel`."""
+        """Return the engine's hook, and that of the plugin of `parallel`."""
         return frozenset({"build_engine", "parallelize_model"})
 
     @hookimpl

@@ -1,12 +1,9 @@
 """Trainer, made to do the work of the plain loop: our batches, optimizer, loss and stopwatch.
 
 What would wait for the device in a step is off: the filter of losses that are not finite, logging,
-the count of tokens, the norm of gradients that nobody clips, and copies that block. Left is what
-the plain loop has too: under `fp16-autocast` the gradient scaler waits in each step. A learning
-rate that is a tensor would be read in each step; our optimizers hold floats. After the last step
-Trainer reads its own sum of losses, once. All else that Trainer does in a step, it does here too:
-putting the model in training mode, calling its callbacks, stepping the schedule, multiplying
-parameters by tokens for its FLOPs, adding up the loss.
+the count of tokens, the norm of gradients that nobody clips, and copies that block. All else that
+Trainer does in a step it does here too. Under `fp16-autocast` the gradient scaler waits in each
+step, as in the plain loop; after the last one Trainer reads its own sum of losses, once.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from accel_bench import Batch, Run, Stopwatch
 from accel_bench.builtin.engines.hf_trainer import HFTrainerOptions
-from accel_bench.errors import ScenarioError
+from accel_bench.builtin.engines.torch_engine_impl import check_precision
 
 LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
 """Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
@@ -45,7 +42,7 @@ class HFTrainerEngine:
             self._trainer.train()
 
     def evidence(self) -> dict[str, Any]:
-        """What Trainer says about itself; it counts the steps from the start of its training."""
+        """Return JSON of Trainer's state, with its steps from the start of its training."""
         trainer = self._trainer
         return {
             "steps": trainer.state.global_step,
@@ -73,7 +70,7 @@ class LappedTrainer(Trainer):
         self.step_loss = torch.zeros(())
         self._batches: Iterator[Batch] = run.batches
         self._gradient_scale = float(run.world_size)
-        constant = torch.optim.lr_scheduler.LambdaLR(run.optimizer, _one)
+        constant = torch.optim.lr_scheduler.LambdaLR(run.optimizer, lambda _: 1.0)
         super().__init__(
             model=run.model,
             args=arguments,
@@ -85,7 +82,7 @@ class LappedTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
-        """Our batches as they are: accelerate would shard, collate and copy them again."""
+        """Return our batches as they are: accelerate would shard, collate and copy them again."""
         return self._batches
 
     def get_batch_samples(
@@ -100,7 +97,7 @@ class LappedTrainer(Trainer):
     def training_step(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Forward and backward of a micro-batch; its inputs are copied without waiting."""
+        """Run forward and backward of a micro-batch; its inputs are copied without waiting."""
         on_device = {k: v.to(self.args.device, non_blocking=True) for k, v in inputs.items()}
         self.stopwatch.mark("data")
         loss: torch.Tensor = super().training_step(model, on_device, num_items_in_batch)
@@ -114,7 +111,7 @@ class LappedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The model's own loss: never made from logits, which a fused loss does not compute."""
+        """Return the model's own loss: a fused loss computes no logits to make it from."""
         outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
         self.step_loss += outputs.loss.detach()
         self.stopwatch.mark("forward")
@@ -122,7 +119,7 @@ class LappedTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Only what clipping has computed: else Trainer walks all gradients for its log."""
+        """Return what clipping has computed: else Trainer walks all gradients for its log."""
         return grad_norm
 
 
@@ -134,11 +131,11 @@ class Laps(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What is read back before the clock starts is the model as Trainer has wrapped it."""
+        """Let core read back the model as Trainer has wrapped it."""
         self._run.model = self._trainer.model_wrapped
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """The parameters are updated, and the gradients gone."""
+        """Lap: the parameters are updated, and the gradients gone."""
         trainer = self._trainer
         trainer.stopwatch.mark("optimizer")
         trainer.stopwatch.lap(trainer.step_batches, trainer.step_loss)
@@ -147,14 +144,13 @@ class Laps(TrainerCallback):
 
 
 def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments:
-    """The scenario in Trainer's words; what the scenario does not ask for is off.
+    """Return the scenario in Trainer's words; what the scenario does not set is off.
 
     Gradient checkpointing is not mentioned: the model already has it. Raises ScenarioError for fp16
     on a CPU, which Trainer accepts, and then computes in float32.
     """
+    check_precision(run)
     train = run.scenario.train
-    if train.precision == "fp16-autocast" and run.device.type != "cuda":
-        raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")
     arguments = TrainingArguments(
         output_dir=str(run.folder),
         max_steps=sys.maxsize,
@@ -195,27 +191,23 @@ def _random_state_kept(run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _processes_as_they_are(run: Run) -> Iterator[None]:
-    """Tell accelerate, by the variables that it reads, of the process group that there is.
+    """Describe the process group to accelerate by the variables that it reads.
 
     It would else take other launchers' variables for its own, and set the number of threads. It
     leaves variables of its own behind: they go too.
     """
     before = dict(os.environ)
-    told = {"RANK": run.rank, "WORLD_SIZE": run.world_size}
+    described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}
     if run.world_size > 1:
         local_size = run.scenario.resources.devices
-        told |= {"LOCAL_RANK": run.local_rank, "LOCAL_WORLD_SIZE": local_size}
-    told["OMP_NUM_THREADS"] = torch.get_num_threads()
+        described |= {"LOCAL_RANK": run.local_rank, "LOCAL_WORLD_SIZE": local_size}
+    described["OMP_NUM_THREADS"] = torch.get_num_threads()
     for name in filter(lambda name: name.startswith(LAUNCHER_VARIABLES), before):
         del os.environ[name]
-    os.environ.update({name: str(number) for name, number in told.items()})
+    os.environ.update({name: str(number) for name, number in described.items()})
     try:
         yield
     finally:
         for name in set(os.environ) - set(before):
             del os.environ[name]
         os.environ.update(before)
-
-
-def _one(_: int) -> float:
-    return 1.0

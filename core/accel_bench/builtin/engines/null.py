@@ -1,5 +1,4 @@
-"""`null`: a model, data and an engine that do nothing, to test and to measure the harness. No
-torch."""
+"""`null`: a model, data and an engine without torch that do nothing, to measure the harness."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from accel_bench import Batch, Engine, Options, Plugin, Run, Stopwatch, TokenCou
 
 
 class NullOptions(Options):
-    """Options of `null`; each slot uses what concerns it."""
+    """Options of `null`."""
 
     step_seconds: float = Field(0.0, ge=0)
     """Engine: seconds that a step sleeps."""
@@ -55,17 +54,17 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> NullModel:
-        """Return a model that is none."""
+        """Return the empty model."""
         return NullModel()
 
     @hookimpl
     def build_optimizer(self, run: Run) -> NullModel:
-        """Return an optimizer that has nothing to do."""
+        """Return something in place of an optimizer."""
         return NullModel()
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield the same batch for ever: counted as if it had been made."""
+        """Yield the same batch without end, counted as if it held tokens."""
         train, length = run.scenario.train, run.scenario.data.sequence_length
         tokens = train.micro_batch_size * length
         supervised = train.global_batch_size * (length - 1)

@@ -31,7 +31,9 @@ class TorchEngine:
         self._parameters = [p for p in run.model.parameters() if p.requires_grad]
         self._gradient_scale = float(run.world_size)
         self._autocast = run.autocast()
-        self._scaler = _scaler(train.precision, run.device.type)
+        check_precision(run)
+        scaled = train.precision == "fp16-autocast"
+        self._scaler = torch.amp.GradScaler(run.device.type, enabled=scaled)
         self._no_sync = getattr(run.model, "no_sync", contextlib.nullcontext)
 
     def run(self, stopwatch: Stopwatch) -> None:
@@ -44,7 +46,7 @@ class TorchEngine:
             stopwatch.lap(batches, loss)
 
     def _forward_backward(self, batches: list[Batch], stopwatch: Stopwatch) -> torch.Tensor:
-        """Accumulate the gradients of a step; return this rank's share of its loss, of shape ()."""
+        """Accumulate the gradients of a step; return this rank's part of its loss, of shape ()."""
         total = torch.zeros((), device=self._device)
         for number, batch in enumerate(batches, start=1):
             with contextlib.nullcontext() if number == len(batches) else self._no_sync():
@@ -62,7 +64,7 @@ class TorchEngine:
         return {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
 
     def _loss(self, inputs: dict[str, torch.Tensor], supervised_in_step: int) -> torch.Tensor:
-        """The model's own loss: never made from logits, which a fused loss does not compute."""
+        """Return the model's own loss: a fused loss computes no logits to make it from."""
         with self._autocast:
             loss: torch.Tensor = self._model(**inputs, num_items_in_batch=supervised_in_step).loss
         return loss
@@ -77,12 +79,7 @@ class TorchEngine:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-def _scaler(precision: str, device_type: str) -> torch.amp.GradScaler:
-    """Scales losses for float16 gradients; a disabled one passes everything through.
-
-    Raises ScenarioError on a CPU, where a scaled float16 step takes many times that of float32.
-    """
-    wanted = precision == "fp16-autocast"
-    if wanted and device_type != "cuda":
+def check_precision(run: Run) -> None:
+    """Raise ScenarioError for fp16 on a CPU, where a scaled step takes many times a float32 one."""
+    if run.scenario.train.precision == "fp16-autocast" and run.device.type != "cuda":
         raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")
-    return torch.amp.GradScaler(device_type, enabled=wanted)

@@ -57,11 +57,11 @@ class LocalProcess:
             time.sleep(seconds)
 
     def poll(self) -> int | None:
-        """Exit code, or None while it runs."""
+        """Return the exit code, or None while it runs."""
         return self._process.poll()
 
     def dump_stack(self) -> None:
-        """The worker's fault handler writes all stacks on SIGUSR1."""
+        """Have the worker write all its stacks, as its fault handler does on SIGUSR1."""
         if self.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
 
@@ -116,13 +116,12 @@ def start_reaper(parent: int) -> None:
 
 
 def _dismiss(reaper: subprocess.Popen[bytes]) -> None:
-    """The session has ended as it should: nothing of it is left that the reaper could end."""
     reaper.kill()
     reaper.communicate()
 
 
 def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:
-    """The parent's environment, the scenario's changes, and what all stacks get alike."""
+    """Return the parent's environment, the scenario's changes, and what all stacks get alike."""
     scenario = job.experiment.scenario
     threads = scenario.resources.threads or max(1, available_cores() // job.world_size)
     defaults = {

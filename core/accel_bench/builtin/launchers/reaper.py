@@ -11,29 +11,29 @@ import signal
 import sys
 import time
 
-CALM_LOOKS = 4
-"""Looks in a row that must find nothing."""
+CALM_SCANS = 4
+"""Scans in a row that must find nothing."""
 
-LOOK_SECONDS = 0.1
-"""Time between two looks."""
+SCAN_SECONDS = 0.1
+"""Time between two scans."""
 
 
 def main(parent: bytes) -> None:
-    """Wait for the end of the parent, then look through /proc, until nothing of it is left.
+    """Wait for the end of the parent, then scan /proc until nothing of it is left.
 
-    A process that is just being started shows no environment yet: so one look is not enough.
+    A process that is just being started shows no environment yet: so one scan is not enough.
     """
     sys.stdin.buffer.read()
     mark = b"ACCEL_BENCH_PARENT=" + parent
     calm = 0
-    while calm < CALM_LOOKS:
+    while calm < CALM_SCANS:
         killed = [_kill(pid, mark) for pid in os.listdir("/proc") if pid.isdigit()]
         calm = 0 if any(killed) else calm + 1
-        time.sleep(LOOK_SECONDS)
+        time.sleep(SCAN_SECONDS)
 
 
 def _kill(pid: str, mark: bytes) -> bool:
-    """Kill a process that carries the mark; say whether it did."""
+    """Kill a process that carries the mark; return whether it did."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environment:
             if mark not in environment.read().split(b"\0"):

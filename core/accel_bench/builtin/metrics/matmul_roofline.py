@@ -11,9 +11,9 @@ from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
 class MatmulRoofline(Plugin[Options]):
     """Times the model's own matmuls after the window, back to back, each in its own dtype.
 
-    `matmul_seconds` / step seconds is the share of a step that matmuls of these very shapes need:
-    the rest is attention, everything else, and waiting. What it allocates is not in the window's
-    peak, which is read before: `metrics: [memory, matmul-roofline]`.
+    `matmul_seconds` / step seconds is the fraction of a step that matmuls of these very shapes
+    need: the rest is attention, everything else, and waiting. What it allocates is not in the
+    window's peak, which is read before: `metrics: [memory, matmul-roofline]`.
     """
 
     @hookimpl

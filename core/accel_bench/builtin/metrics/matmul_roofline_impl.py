@@ -21,7 +21,7 @@ LONGEST_BATCH = 1000
 
 
 def matmul_seconds(run: Run, window: Window) -> float | None:
-    """Seconds that the matmuls of one optimizer step take on the run's device, back to back.
+    """Return the seconds that the matmuls of one optimizer step take on the device, back to back.
 
     Forward, and backward where weights or inputs need a gradient; no recomputation. None where the
     model's matmuls are not known, or where there is no memory for them beside the model.
@@ -40,7 +40,7 @@ def matmul_seconds(run: Run, window: Window) -> float | None:
 
 @torch.no_grad()
 def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
-    """Seconds of one kind of matrix for one micro-batch, all matrices of the kind."""
+    """Return the seconds of all matrices of one kind for one micro-batch."""
     dtype = getattr(torch, matmul.dtype)
     reached = max(1, round(tokens * matmul.share))
     inputs = torch.randn(reached, matmul.columns, device=device, dtype=dtype)
@@ -58,15 +58,14 @@ def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
 
 
 def _time(work: Callable[[], None], on_cuda: bool) -> float:
-    """Median seconds of one call, in batches that start and end with an idle device."""
-    _batch(work, 2, on_cuda)
-    once = _batch(work, 1, on_cuda)
+    """Return the median seconds of a call, in batches that start and end with an idle device."""
+    _batch_seconds(work, 2, on_cuda)
+    once = _batch_seconds(work, 1, on_cuda)
     repetitions = max(1, min(LONGEST_BATCH, int(BATCH_SECONDS / max(once, 1e-9))))
-    return median(_batch(work, repetitions, on_cuda) / repetitions for _ in range(BATCHES))
+    return median(_batch_seconds(work, repetitions, on_cuda) / repetitions for _ in range(BATCHES))
 
 
-def _batch(work: Callable[[], None], repetitions: int, on_cuda: bool) -> float:
-    """Wall-clock seconds of so many calls."""
+def _batch_seconds(work: Callable[[], None], repetitions: int, on_cuda: bool) -> float:
     if on_cuda:
         torch.cuda.synchronize()
     start = time.perf_counter()

@@ -42,12 +42,13 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
         lora_dropout=options.dropout,
         target_modules=_all_linear(model) if targets == "all-linear" else targets and list(targets),
         bias="none",
-        fan_in_fan_out=_has_transposed_layers(model),
+        # Weights of these are stored as (in, out).
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
     places = {p.device for p in model.parameters() if p.device.type == "cuda"}
     devices = sorted(place.index for place in places)
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        # PEFT asks transformers by a name that is being replaced; nobody here can act on that.
+        # PEFT uses a name of transformers that is being replaced; nobody here can act on that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(seed)
         try:
@@ -64,7 +65,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
 
 
 def lora_evidence(model: Any) -> dict[str, Any]:
-    """Evidence of what was adapted, taken before anything changes it."""
+    """Return evidence of what was adapted, before anything changes it."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "adapted_modules": len(model.base_model.targeted_module_names),
@@ -74,13 +75,13 @@ def lora_evidence(model: Any) -> dict[str, Any]:
 
 
 def linear_names(model: Any) -> list[str]:
-    """Last parts of the names of a model's linear modules, quantized and transposed ones too."""
+    """Return the last parts of the names of linear modules, quantized and transposed ones too."""
     named = model.named_modules()
     return sorted({name.rpartition(".")[2] for name, module in named if _is_linear(module)})
 
 
 def _all_linear(model: Any) -> list[str]:
-    """Names of all linear modules but the output layer.
+    """Return the names of all linear modules but the output layer.
 
     PEFT finds those of torch alone: with a quantized base it would adapt others than the baseline.
     """
@@ -89,7 +90,7 @@ def _all_linear(model: Any) -> list[str]:
 
 
 def _is_linear(module: Any) -> bool:
-    """Whether it multiplies itself: containers can be called after linear attention."""
+    """Return whether it multiplies itself: containers can be called after linear attention."""
     kind = type(module).__name__
     return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 
@@ -107,7 +108,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Refuse each target that no module answers to: PEFT is content when one of several does."""
+    """Refuse each target that no module has: PEFT is content when one of several is there."""
     if not isinstance(targets, tuple):
         return
     modules = [name for name, _ in model.named_modules()]
@@ -118,8 +119,3 @@ def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
                 f"adapter.target_modules: {type(model).__name__} has no module {target!r}"
                 f"{did_you_mean(target, names)}. Its linear modules: {', '.join(names)}"
             )
-
-
-def _has_transposed_layers(model: Any) -> bool:
-    """Whether weights are stored as (in, out), as GPT-2's are."""
-    return any(type(module).__name__ == "Conv1D" for module in model.modules())

@@ -26,7 +26,6 @@ class OptimizerOptions(Options):
 
     @model_validator(mode="after")
     def _one_at_a_time(self) -> OptimizerOptions:
-        """Refuse lists of tensors where there is only one."""
         if self.optimizer_in_backward and self.foreach:
             raise ValueError(
                 "foreach updates many tensors at once, optimizer_in_backward one; drop one of them"
@@ -95,31 +94,30 @@ class TorchOptimizer(Plugin[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what needs all gradients of a step together, unlike `optimizer_in_backward`."""
+        """Return what needs all gradients of a step together, unlike `optimizer_in_backward`."""
         if self.options.optimizer_in_backward:
             yield from _needs_all_gradients(experiment.scenario)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         """Return the optimizer at the scenario's learning rate."""
-        from accel_bench.builtin.optimizers import torch_optimizers_impl as optimizers_impl
+        from accel_bench.builtin.optimizers import torch_optimizers_impl as impl
 
-        built = optimizers_impl.build(
+        built = impl.build(
             self.optimizer_class,
             run.model.parameters(),
             run.scenario.train.learning_rate,
             self.options.model_dump(),
         )
-        first_step = optimizers_impl.FirstStep(built)
+        first_step = impl.FirstStep(built)
         if self.options.optimizer_in_backward:
             run.on_close(built.remove)
         run.on_close(first_step.remove)
-        run.on_evidence(lambda: optimizers_impl.optimizer_evidence(built, first_step))
+        run.on_evidence(lambda: impl.optimizer_evidence(built, first_step))
         return built
 
 
 def _needs_all_gradients(scenario: Scenario) -> Iterator[str]:
-    """Reasons against updating in the backward pass."""
     train = scenario.train
     if train.max_grad_norm is not None:
         yield (
@@ -157,7 +155,7 @@ class Adam(TorchOptimizer[AdamOptions]):
 
 
 class SGD(TorchOptimizer[SGDOptions]):
-    """Stochastic gradient descent, with momentum if asked."""
+    """Stochastic gradient descent, with or without momentum."""
 
     Options = SGDOptions
     optimizer_class = "SGD"

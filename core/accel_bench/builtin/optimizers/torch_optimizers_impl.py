@@ -1,16 +1,17 @@
-"""Building of torch's optimizers, and reading back which implementation they use."""
+"""Build torch's optimizers, and read back which implementation they use."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accel_bench.builtin.optimizers.in_backward_impl import InBackward
+from accel_bench.builtin.optimizers.optimizer_in_backward_impl import OptimizerInBackward
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.tensors import dtype_name
 
@@ -29,19 +30,14 @@ def build(
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
         raise InvalidRunError(["no parameter requires a gradient"])
-    arguments = {key: value for key, value in options.items() if key != "optimizer_in_backward"}
-
-    def make(these: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = getattr(torch.optim, name)(
-            these, lr=learning_rate, **arguments
-        )
-        return made
-
-    return InBackward(trained, make) if options.get("optimizer_in_backward") else make(trained)
+    arguments = dict(options)
+    in_backward = arguments.pop("optimizer_in_backward", False)
+    make = functools.partial(getattr(torch.optim, name), lr=learning_rate, **arguments)
+    return OptimizerInBackward(trained, make) if in_backward else make(trained)
 
 
 class FirstStep:
-    """Sees which kernels the first step of an optimizer really calls, and goes away."""
+    """Records the kernels that the first step of an optimizer calls, and goes away."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.seen: set[str] | None = None
@@ -57,9 +53,8 @@ class FirstStep:
 
     @property
     def kernels(self) -> list[str]:
-        """The operations that update many elements or tensors at once, by torch's names."""
-        found = self.seen or set()
-        return sorted(name for name in found if name.startswith(("_fused_", "_foreach_")))
+        """Return the operations that update many elements or tensors at once, by torch's names."""
+        return sorted(name for name in self.seen or () if name.startswith(("_fused_", "_foreach_")))
 
     def remove(self) -> None:
         """Take the hooks away, and leave the first step where that has not ended."""
@@ -89,9 +84,9 @@ class _Operations(TorchDispatchMode):
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
-    """Evidence: class, implementation as its first step showed it, and what it updates.
+    """Return evidence: class, implementation as its first step showed it, and what it updates.
 
-    Without a step, the implementation is that which was asked for, or which torch would choose.
+    Without a step, the implementation is that of the options, or which torch would choose.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     part = _parts(optimizer)[0]
@@ -100,7 +95,7 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
         # The fused one counts its steps with lists, too.
         fused = any(name.startswith("_fused_") for name in first.kernels)
         foreach = bool(first.kernels) and not fused
-    return {
+    found = {
         "class": type(part).__name__,
         "fused": fused,
         "foreach": foreach,
@@ -109,32 +104,27 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
         "parameters": sum(parameter.numel() for parameter in parameters),
         # All parts share one state, which an engine may have taken from the outer one.
         "state_dtypes": _state_dtypes(part),
-        **_in_backward(optimizer, parameters),
     }
+    if isinstance(optimizer, OptimizerInBackward):
+        found["optimizer_in_backward"] = True
+        found["gradient_bytes"] = sum(parameter.nbytes for parameter in parameters)
+        found["most_gradient_bytes"] = optimizer.most_gradient_bytes
+    return found
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers that really step: one for each parameter where they do so in the backward."""
-    return list(optimizer.parts.values()) if isinstance(optimizer, InBackward) else [optimizer]
-
-
-def _in_backward(
-    optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]
-) -> dict[str, Any]:
-    """How much of the gradients was alive at once, against all of them."""
-    if not isinstance(optimizer, InBackward):
-        return {}
-    return {
-        "optimizer_in_backward": True,
-        "gradient_bytes": sum(p.numel() * p.element_size() for p in parameters),
-        "most_gradient_bytes": optimizer.most_gradient_bytes,
-    }
+    """Return the optimizers that step: in the backward pass, one for each parameter."""
+    return (
+        list(optimizer.parts.values())
+        if isinstance(optimizer, OptimizerInBackward)
+        else [optimizer]
+    )
 
 
 def _implementation(
     group: dict[str, Any], parameters: list[torch.nn.Parameter]
 ) -> tuple[bool | None, bool | None]:
-    """Fused and foreach: as asked, else as torch chooses; null where it does not tell."""
+    """Return fused and foreach: as set, else as torch chooses; null where that is not known."""
     fused, foreach = group.get("fused"), group.get("foreach")
     if fused is not None or foreach is not None:
         return bool(fused), bool(foreach)
@@ -145,7 +135,7 @@ def _implementation(
 
 
 def _state_dtypes(optimizer: torch.optim.Optimizer) -> list[str]:
-    """Dtypes of the state that has a parameter's size, which is what costs memory."""
+    """Return the dtypes of state of a parameter's size, which is what costs memory."""
     tensors = (value for state in optimizer.state.values() for value in state.values())
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.numel() > 1}
     return sorted(map(dtype_name, found))

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 
-class InBackward(Optimizer):
+class OptimizerInBackward(Optimizer):
     """One small optimizer for each parameter, called as soon as its gradient is whole.
 
     `step` and `zero_grad`, which engines call, find nothing left to do. The state is that of the
@@ -24,13 +24,11 @@ class InBackward(Optimizer):
         parts = {parameter: make([parameter]) for parameter in parameters}
         super().__init__(parameters, next(iter(parts.values())).defaults)
         self.parts = parts
-        """The small optimizers."""
-
         self.most_gradient_bytes = 0
         """Most bytes of gradients that were alive at once in the first step."""
 
         self._watching = True
-        for part in self.parts.values():
+        for part in parts.values():
             part.state = self.state
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._use) for parameter in parameters
@@ -44,17 +42,13 @@ class InBackward(Optimizer):
         """Do nothing: gradients are freed as they are used."""
 
     def remove(self) -> None:
-        """Step no more."""
+        """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
 
     def _use(self, parameter: torch.Tensor) -> None:
-        """Update a parameter with its gradient, and let that go."""
         if self._watching:
-            self.most_gradient_bytes = max(self.most_gradient_bytes, self._gradient_bytes())
+            alive = sum(p.grad.nbytes for p in self.parts if p.grad is not None)
+            self.most_gradient_bytes = max(self.most_gradient_bytes, alive)
         self.parts[parameter].step()
         parameter.grad = None
-
-    def _gradient_bytes(self) -> int:
-        gradients = (parameter.grad for parameter in self.parts)
-        return sum(g.numel() * g.element_size() for g in gradients if g is not None)

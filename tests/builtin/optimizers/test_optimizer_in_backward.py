@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from accel_bench import Result, Run
-from accel_bench.builtin.optimizers.in_backward_impl import InBackward
+from accel_bench.builtin.optimizers.optimizer_in_backward_impl import OptimizerInBackward
 from accel_bench.builtin.optimizers.torch_optimizers import (
     SGD,
     Adafactor,
@@ -150,7 +150,7 @@ def test_weights_that_do_not_move_are_found(make_run: MakeRun) -> None:
 
 def test_closing_takes_the_hooks_off_the_parameters(make_run: MakeRun) -> None:
     run, sgd = with_model(make_run), plugin(SGD, optimizer_in_backward=True)
-    assert isinstance(sgd.build_optimizer(run), InBackward)
+    assert isinstance(sgd.build_optimizer(run), OptimizerInBackward)
     close_run(run)
     run.model(torch.ones(3, 4)).sum().backward()
     assert all(parameter.grad is not None for parameter in run.model.parameters())
