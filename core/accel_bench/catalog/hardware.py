@@ -18,23 +18,14 @@ from accel_bench.errors import HardwareError, did_you_mean
 PeakDtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 """Columns of the table of peaks."""
 
-DTYPES: dict[str, PeakDtype] = {
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp16": "fp16",
-    "float8_e4m3fn": "fp8",
-    "float8_e4m3fnuz": "fp8",
-    "float8_e5m2": "fp8",
-    "float8_e5m2fnuz": "fp8",
-    "fp8": "fp8",
-    "tf32": "tf32",
-    "float32": "fp32",
-    "float": "fp32",
-    "fp32": "fp32",
+DTYPES: dict[PeakDtype, tuple[str, ...]] = {
+    "bf16": ("bfloat16", "bf16"),
+    "fp16": ("float16", "half", "fp16"),
+    "fp8": ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "fp8"),
+    "tf32": ("tf32",),
+    "fp32": ("float32", "float", "fp32"),
 }
-"""torch's names of dtypes, and the table's own, by the column that they mean."""
+"""Names of dtypes, torch's and the table's own, by the column that they mean."""
 
 
 class PeakFlops(Frozen):
@@ -110,7 +101,8 @@ class Hardware(Frozen):
 
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
         """Return the peak for operands of a dtype; see `peak_flops`."""
-        column = DTYPES.get(dtype.removeprefix("torch."))
+        name = dtype.removeprefix("torch.")
+        column = next((column for column, names in DTYPES.items() if name in names), None)
         if column is None:
             return None
         rounded = column == "fp32" and self.vendor == "nvidia" and matmul_precision != "highest"

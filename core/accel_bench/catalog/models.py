@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 
 from pydantic import Field
@@ -24,7 +23,7 @@ COUNT_SECONDS = 300
 """A model that is not counted after this long is given up; a busy machine may need a minute."""
 
 CONFIG_FILE = "config.json"
-"""The file of a model directory that says its architecture, in transformers' layout."""
+"""The file of a model directory with its architecture, in transformers' layout."""
 
 NEARLY = 0.9
 """Similarity from which an override that no published key has is taken for a slip of the pen."""
@@ -109,18 +108,16 @@ def already_quantized(model: ModelUse, plugin: str) -> list[str]:
 def count_model(card: ModelCard) -> ModelCount:
     """Count a card's model in a process of its own, since building it needs torch.
 
-    Takes seconds; a second call for the same card returns the same count. Raises AccelBenchError
-    when that process fails.
+    Takes seconds. Raises AccelBenchError when that process fails.
     """
-    return _count(card.model_dump_json())
-
-
-@cache
-def _count(card: str) -> ModelCount:
-    command = [sys.executable, "-m", "accel_bench.worker.flops"]
     try:
         done = subprocess.run(
-            command, input=card, capture_output=True, text=True, timeout=COUNT_SECONDS, check=True
+            [sys.executable, "-m", "accel_bench.worker.flops"],
+            input=card.model_dump_json(),
+            capture_output=True,
+            text=True,
+            timeout=COUNT_SECONDS,
+            check=True,
         )
         return ModelCount.model_validate_json(done.stdout)
     except subprocess.TimeoutExpired as error:
@@ -177,7 +174,6 @@ def _read(path: Path) -> ModelCard:
 
 
 def _catalog_problems(model: ModelUse) -> Iterator[str]:
-    """Yield that there are no weights, and overrides that nearly are published keys."""
     if model.weights == "pretrained":
         yield (
             f"model.id {model.id!r} is a name of the catalog, which holds no weights; for "
@@ -191,7 +187,6 @@ def _catalog_problems(model: ModelUse) -> Iterator[str]:
 
 
 def _directory_problems(directory: Path, model: ModelUse) -> Iterator[str]:
-    """Yield that a directory has no configuration, or no weights in a safe format."""
     try:
         read_config(directory)
     except ScenarioError as error:

@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     source: str
 
     date: str
-    """Day on which its prices held, `YYYY-MM-DD`."""
+    """Day on which these were its prices, `YYYY-MM-DD`."""
 
 
 class Catalog(NamedTuple):
@@ -103,7 +103,6 @@ def read_catalog(
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row with the number of its line."""
     text = read_text(path, MAXIMUM_BYTES, PriceError, ", which no price catalog is")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -123,7 +122,6 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Refuse a file without the needed columns, or with one of them twice."""
     missing = [column for column in NEEDED if column not in header]
     twice = sorted({column for column in header if header.count(column) > 1})
     if missing or twice:

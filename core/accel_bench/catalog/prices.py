@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import date as Date
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -232,9 +233,6 @@ def table_text(prices: Iterable[Price], header: str = "") -> str:
 
 def leading_comments(text: str) -> str:
     """Return the comment at the head of a table's file, which a new version keeps."""
-    lines = []
-    for line in text.splitlines():
-        if line.strip() and not line.startswith("#"):
-            break
-        lines.append(f"{line}\n")
-    return "".join(lines)
+    lines = text.splitlines()
+    comments = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
+    return "".join(f"{line}\n" for line in comments)

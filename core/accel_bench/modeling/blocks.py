@@ -27,10 +27,10 @@ def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
 
 def adapter_modules(model: nn.Module) -> set[int]:
     """Return the ids of all modules that PEFT's adapters have put into a model."""
-    held = (
+    parts = (
         getattr(module, name, None)
         for module in model.modules()
         for name in getattr(module, "adapter_layer_names", ())
     )
     # An adapter may consist of tensors alone.
-    return {id(part) for one in held if isinstance(one, nn.Module) for part in one.modules()}
+    return {id(part) for one in parts if isinstance(one, nn.Module) for part in one.modules()}

@@ -103,7 +103,6 @@ def _published_config(
 
 
 def _check_code(use: ModelUse, raw: dict[str, Any], trust_remote_code: bool) -> None:
-    """Refuse a model that needs code of its own, unless the user has said that it may run."""
     needed = "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING
     if needed and not trust_remote_code:
         raise ScenarioError(
@@ -183,7 +182,6 @@ def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
 
 
 def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
-    """Say what of which model cannot be loaded, and what would help without a network."""
     reason = " ".join(str(error).split()).rstrip(".")
     return ScenarioError(
         f"the {part} of model.id {use.id!r} cannot be loaded: {reason}. Without a network, name a "

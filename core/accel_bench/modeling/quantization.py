@@ -73,15 +73,15 @@ def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
     from accel_bench.modeling.tensors import plain_tensors
 
     kept: dict[tuple[int, object], torch.Tensor] = {}
-    for held in (held for module in modules for held in _held(module)):
-        for tensor in plain_tensors(held):
+    for part in (part for module in modules for part in _tensors(module)):
+        for tensor in plain_tensors(part):
             place = tensor.data_ptr(), tensor.device
             if place not in kept or tensor.nbytes > kept[place].nbytes:
                 kept[place] = tensor
     return kept.values()
 
 
-def _held(module: torch.nn.Module) -> Iterator[Any]:
+def _tensors(module: torch.nn.Module) -> Iterator[Any]:
     """Yield parameters, buffers, and the tensors that libraries keep beside them in objects."""
     yield from module.parameters()
     yield from module.buffers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import random
 from collections import Counter
@@ -80,30 +81,25 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     # A configuration that brings code of its own was refused, or trusted, when it was built; that
     # code need not initialize one module at a time.
     foreign = not type(config).__module__.startswith("transformers.")
+    make = functools.partial(
+        AutoModelForCausalLM.from_config, config, dtype=dtype, attn_implementation=attention
+    )
     with torch.random.fork_rng(devices=cuda_devices):
         if not foreign and place.type != "meta":
             with no_init_weights(), init_empty_weights(include_buffers=False), place:
-                model = _from_config(config, dtype, attention)
+                model = make()
             model.tie_weights()
             with contextlib.suppress(_OwnValuesError):
                 return _in_blocks(model, _Filling(model, place, seed), replace)
         torch.manual_seed(seed)
         with place:
-            model = _from_config(config, dtype, attention, trust_remote_code=foreign)
+            model = make(trust_remote_code=foreign)
         return place_model(model, place, replace)
 
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
     """Move a model with weights to the device, block by block; return it and its fingerprint."""
     return _in_blocks(model, lambda name, module: module.to(place), replace)
-
-
-def _from_config(
-    config: PreTrainedConfig, dtype: torch.dtype, attention: str, **settings: bool
-) -> Any:
-    return AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation=attention, **settings
-    )
 
 
 def _in_blocks(
@@ -124,7 +120,6 @@ def _in_blocks(
 
 
 def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None:
-    """Offer each module that itself owns weights to `replace`."""
     owners = [
         (name, module)
         for name, module in block.named_modules()
@@ -144,7 +139,8 @@ class _Filling:
         self._place = place
         self._seed = seed
         self._made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
-        self._tied = _tied(model)
+        ids = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+        self._tied = {found for found, count in ids.items() if count > 1}
         self._filled: set[int] = set()
 
     @torch.no_grad()
@@ -200,12 +196,6 @@ class _Filling:
         if id(parameter) in self._tied:
             self._made[id(parameter)] = parameter, made
         return made
-
-
-def _tied(model: nn.Module) -> set[int]:
-    """Return the ids of parameters that have more than one name."""
-    ids = Counter(id(found) for _, found in model.named_parameters(remove_duplicate=False))
-    return {found for found, count in ids.items() if count > 1}
 
 
 def seed_of(seed: int, name: str) -> int:

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from torch.nn.functional import scaled_dot_product_attention
 
 from accel_bench import Run
-from accel_bench.builtin.accelerations.attention import AttentionBackends, AttentionOptions
-from accel_bench.builtin.accelerations.attention_impl import Backends
+from accel_bench.builtin.accelerations.attention import AttentionBackends, AttentionOptions, enable
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.testing import check_plugin, make_machine, run_plugin
 from accel_bench.worker.verify.kernels import enabled_attention_backends
@@ -54,21 +53,21 @@ def test_evidence_and_what_was_effective_name_the_kernel_that_ran() -> None:
 
 def test_only_what_is_named_is_enabled_in_its_order_and_all_is_undone() -> None:
     before = enabled_attention_backends()
-    first = Backends(["efficient", "flash"])
+    first = enable(["efficient", "flash"])
     assert enabled_attention_backends() == ["efficient", "flash"]
-    first.undo()
+    first()
     assert enabled_attention_backends() == before
-    second = Backends(["cudnn", "math", "flash", "efficient"])
+    second = enable(["cudnn", "math", "flash", "efficient"])
     assert enabled_attention_backends() == ["cudnn", "math", "flash", "efficient"]
-    second.undo()
+    second()
     assert enabled_attention_backends() == before
 
 
 def test_the_kernel_that_runs_is_the_one_that_is_left() -> None:
     assert kernels() == ["ScaledDotProductFlashAttentionForCpu"]
-    only = Backends(["math"])
+    only = enable(["math"])
     assert kernels() == ["SafeSoftmax"]
-    only.undo()
+    only()
     assert kernels() == ["ScaledDotProductFlashAttentionForCpu"]
 
 
@@ -76,10 +75,10 @@ def test_the_kernel_that_runs_is_the_one_that_is_left() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["cudnn", "flash", "efficient"])
 def test_on_a_gpu_the_first_that_is_named_runs(name: str) -> None:
-    chosen = Backends([name, *({"cudnn", "flash", "efficient"} - {name})])
+    chosen = enable([name, *({"cudnn", "flash", "efficient"} - {name})])
     query = torch.zeros(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     output = scaled_dot_product_attention(query, query, query, is_causal=True)
-    chosen.undo()
+    chosen()
     assert [kernel for kernel in attention_kernels(output) if name in kernel.lower()]
 
 

@@ -84,10 +84,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
     Options = CheckpointingOptions
     devices = frozenset({"cpu", "cuda"})
     deterministic: ClassVar[bool] = True
-
-    def __init__(self, options: CheckpointingOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._checkpointing: Checkpointing | None = None
+    _checkpointing: Checkpointing | None = None
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
@@ -133,10 +130,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
     Options = OffloadOptions
     devices = frozenset({"cuda"})
     deterministic: ClassVar[bool] = True
-
-    def __init__(self, options: OffloadOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._offloading: Offloading | None = None
+    _offloading: Offloading | None = None
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:

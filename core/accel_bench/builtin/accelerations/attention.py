@@ -6,8 +6,9 @@ what was effective. What is left to choose is sdpa's: its kernels, called backen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Literal, TypeAlias
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
@@ -20,6 +21,9 @@ HALF = frozenset({"float16", "bfloat16"})
 
 OLDEST: dict[str, tuple[int, int]] = {"flash": (8, 0), "cudnn": (8, 0), "efficient": (5, 0)}
 """Compute capability from which a GPU has a kernel; those not named here are everywhere."""
+
+CALL_TOKENS = 64
+"""Length of the call whose kernels are evidence."""
 
 
 class AttentionOptions(Options):
@@ -39,7 +43,6 @@ class AttentionOptions(Options):
 
 
 def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
-    """Yield kernels that a CPU does not have, and an order that it does not take."""
     for backend in backends:
         if backend not in ("flash", "math"):
             yield f"backend {backend} is a kernel of GPUs; a CPU has flash and math"
@@ -50,7 +53,6 @@ def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
 def _missing_on_gpu(
     backends: tuple[Backend, ...], scenario: Scenario, machine: Machine
 ) -> Iterator[str]:
-    """Yield kernels that do not compute in this dtype, or that a GPU is too old for."""
     dtype = scenario.compute_dtype
     for backend in backends:
         if backend in ("flash", "cudnn") and dtype not in HALF:
@@ -98,8 +100,51 @@ class AttentionBackends(Plugin[AttentionOptions]):
         As evidence they are reported in their order, with the kernel that one call like the model's
         really uses. What the model itself used is in core's `effective`, where nothing is compiled.
         """
-        from accel_bench.builtin.accelerations.attention_impl import Backends
+        run.on_close(enable(self.options.backends))
 
-        backends = Backends(self.options.backends)
-        run.on_close(backends.undo)
-        run.on_evidence(lambda: backends.evidence(run))
+        def evidence() -> dict[str, Any]:
+            kernel = _kernels_of_one_call(run)
+            return {"backends": list(self.options.backends), "kernel_of_one_call": kernel}
+
+        run.on_evidence(evidence)
+
+
+def enable(backends: Sequence[str]) -> Callable[[], None]:
+    """Enable kernels for the process, in order of priority; return what undoes it."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
+    stack = contextlib.ExitStack()
+    stack.enter_context(sdpa_kernel([kernels[name] for name in backends], set_priority=True))
+    return stack.close
+
+
+def _kernels_of_one_call(run: Run) -> list[str] | None:
+    """Return the kernels of a causal call with the model's heads; None where these are unknown."""
+    import torch
+
+    from accel_bench.modeling.attention_kernels import attention_kernels
+
+    config = getattr(run.unwrapped_model, "config", None)
+    text = config.get_text_config() if config is not None else None
+    heads, hidden = (getattr(text, key, None) for key in ("num_attention_heads", "hidden_size"))
+    if not heads or not hidden:
+        return None
+    size = getattr(text, "head_dim", None) or hidden // heads
+    groups = getattr(text, "num_key_value_heads", None) or heads
+    dtype = run.scenario.compute_dtype
+
+    def zeros(count: int) -> Any:
+        shape, place = (1, count, CALL_TOKENS, size), str(run.device)
+        return torch.zeros(shape, device=place, dtype=getattr(torch, dtype), requires_grad=True)
+
+    with torch.enable_grad():
+        output = torch.nn.functional.scaled_dot_product_attention(
+            zeros(heads), zeros(groups), zeros(groups), is_causal=True, enable_gqa=groups != heads
+        )
+    return sorted(attention_kernels(output))

@@ -18,7 +18,8 @@ class SelectivePolicy:
 
     def __init__(self, keep: tuple[str, ...]) -> None:
         """`keep` are names of groups and of operations. Raises PluginError for an unknown one."""
-        groups = {name: _group(name) for name in GROUPS}
+        # What this torch, or what is installed, does not have is left out.
+        groups = {name: set(filter(None, map(_find, GROUPS[name]))) for name in GROUPS}
         self._attention = groups["attention"]
         self._matmuls = groups["matmuls"] | set(flop_registry) - self._attention
         self._kept = {one for n in keep for one in (groups[n] if n in groups else {_operation(n)})}
@@ -82,10 +83,6 @@ def _verdict(kept: int, again: int, needed: int) -> bool | None:
 
 def _among(counts: Counter[Any], operations: set[Any]) -> int:
     return sum(count for operation, count in counts.items() if operation in operations)
-
-
-def _group(name: str) -> set[Any]:
-    return {found for one in GROUPS[name] if (found := _find(one)) is not None}
 
 
 def _operation(name: str) -> Any:

@@ -65,10 +65,9 @@ class TokenDataset:
     def steps_of(self, run: Run) -> Iterator[Integers]:
         """Yield without end the samples of each optimizer step of a run, over all its ranks.
 
-        Indices of shape (global batch size,), in the order of `batches_of`: rank r of w takes every
-        w-th of them, beginning with the r-th, and cuts its part into micro-batches. For plugins
-        that make batches of the same samples in another form. Raises ScenarioError at once when the
-        samples do not fill one step.
+        Indices of shape (global batch size,), divided as `batches` says. For plugins that make
+        batches of the same samples in another form. Raises ScenarioError at once when the samples
+        do not fill one step.
         """
         return steps(self, plan_of(run, "none"))
 

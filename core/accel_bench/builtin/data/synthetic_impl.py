@@ -47,7 +47,7 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
 
 def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
     """Return JSON of what is trained on, with the lengths where they were drawn."""
-    found = {
+    found: dict[str, Any] = {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),
         "vocab_size": made.vocab_size,
@@ -56,15 +56,12 @@ def evidence(made: TokenDataset, options: SyntheticOptions) -> dict[str, Any]:
         "fingerprint": made.fingerprint,
         "constant_length": options.lengths is None,
     }
-    if options.lengths is None:
-        return found
-    return {
-        **found,
-        "shortest": int(made.lengths.min()),
-        "mean_length": float(made.lengths.mean()),
-        "longest": int(made.lengths.max()),
-        "share_cut": float((made.lengths == made.sequence_length).mean()),
-    }
+    if options.lengths is not None:
+        found["shortest"] = int(made.lengths.min())
+        found["mean_length"] = float(made.lengths.mean())
+        found["longest"] = int(made.lengths.max())
+        found["share_cut"] = float((made.lengths == made.sequence_length).mean())
+    return found
 
 
 def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Integers:

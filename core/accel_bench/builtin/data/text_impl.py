@@ -89,9 +89,15 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
     """Map cached tokens into memory as samples of at most `sequence_length` tokens."""
     tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
-    starts, lengths = (
-        _pack(len(tokens), sequence_length) if options.packing else _separate(ends, sequence_length)
-    )
+    if options.packing:
+        # What fills no whole sample is left out.
+        starts = np.arange(len(tokens) // sequence_length, dtype=np.int64) * sequence_length
+        lengths = np.full(len(starts), sequence_length, dtype=np.int64)
+        more = "raise data.limit_bytes, bring more text, or shorten data.sequence_length"
+    else:
+        starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+        lengths = np.minimum(ends - starts, sequence_length)
+        more = "raise data.limit_bytes, bring more documents, or set data.packing: true"
     facts = _facts(folder)
     return TokenDataset(
         tokens=tokens,
@@ -101,7 +107,7 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
         vocab_size=facts.vocab_size,
         pad_token_id=facts.pad_token_id,
         fingerprint=folder.name,
-        more_samples=_more_samples(options),
+        more_samples=more,
         tokenizer_path=folder / "tokenizer.json",
     )
 
@@ -195,21 +201,3 @@ def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Token
         encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
         pieces += [np.array([*encoding.ids, end], dtype=np.uint32) for encoding in encodings]
     return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-
-
-def _pack(tokens: int, sequence_length: int) -> tuple[Integers, Integers]:
-    """Return starts and lengths of full samples, without the rest that fills none."""
-    starts = np.arange(tokens // sequence_length, dtype=np.int64) * sequence_length
-    return starts, np.full(len(starts), sequence_length, dtype=np.int64)
-
-
-def _separate(ends: Integers, sequence_length: int) -> tuple[Integers, Integers]:
-    """Return starts and lengths of documents; what is too long loses its end."""
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    return starts, np.minimum(ends - starts, sequence_length)
-
-
-def _more_samples(options: TextOptions) -> str:
-    if options.packing:
-        return "raise data.limit_bytes, bring more text, or shorten data.sequence_length"
-    return "raise data.limit_bytes, bring more documents, or set data.packing: true"

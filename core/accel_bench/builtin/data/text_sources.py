@@ -125,7 +125,6 @@ def read_documents(
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder that are not hidden."""
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:

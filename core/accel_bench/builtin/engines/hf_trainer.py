@@ -43,7 +43,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Refuse what `parallel` asks for and Trainer would not do."""
+        """Refuse a setting of `parallel` that Trainer would not follow."""
         parallel = experiment.scenario.parallel
         if parallel.use not in WRAPPED_BY_TRAINER:
             yield f"{self.name} wraps the model itself: parallel: {parallel.use} would do nothing"

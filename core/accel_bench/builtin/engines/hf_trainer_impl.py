@@ -77,7 +77,7 @@ class LappedTrainer(Trainer):
             callbacks=[Laps(run, self)],
             optimizers=(run.optimizer, constant),
         )
-        # Before `loss_is_scaled_for_ga` was there, this said that the loss needs no more scaling.
+        # Before `loss_is_scaled_for_ga` was there, this meant that the loss needs no more scaling.
         self.model_accepts_loss_kwargs = True
         self.remove_callback(PrinterCallback)
 

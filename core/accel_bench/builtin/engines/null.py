@@ -78,5 +78,5 @@ class Null(Plugin[NullOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Say that nothing was trained."""
+        """Return that nothing was trained."""
         return {"trains": False}

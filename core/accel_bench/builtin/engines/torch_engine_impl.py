@@ -47,10 +47,12 @@ class TorchEngine:
 
     def _forward_backward(self, batches: list[Batch], stopwatch: Stopwatch) -> torch.Tensor:
         """Accumulate the gradients of a step; return this rank's part of its loss, of shape ()."""
-        total = torch.zeros((), device=self._device)
+        device = self._device
+        total = torch.zeros((), device=device)
         for number, batch in enumerate(batches, start=1):
             with contextlib.nullcontext() if number == len(batches) else self._no_sync():
-                inputs = self._on_device(batch)
+                # From pinned memory this does not wait.
+                inputs = {k: v.to(device, non_blocking=True) for k, v in batch.inputs.items()}
                 stopwatch.mark("data")
                 loss = self._loss(inputs, batch.supervised_in_step)
                 stopwatch.mark("forward")
@@ -59,10 +61,6 @@ class TorchEngine:
             total += loss.detach()
         return total
 
-    def _on_device(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Copy the inputs; from pinned memory this does not wait."""
-        return {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
-
     def _loss(self, inputs: dict[str, torch.Tensor], supervised_in_step: int) -> torch.Tensor:
         """Return the model's own loss: a fused loss computes no logits to make it from."""
         with self._autocast:
@@ -70,7 +68,6 @@ class TorchEngine:
         return loss
 
     def _step(self) -> None:
-        """Clip if asked, update, and let the gradients go."""
         if self._max_grad_norm is not None:
             self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)

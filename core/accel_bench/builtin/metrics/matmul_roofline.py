@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from statistics import mean
 
-from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import Matmul, Metric, Options, Plugin, Run, Window, hookimpl
+
+MINIMUM_SECONDS = 0.06
+"""Least duration of the measurement of one kind of matrix."""
 
 
 class MatmulRoofline(Plugin[Options]):
@@ -21,9 +25,7 @@ class MatmulRoofline(Plugin[Options]):
         """Return `matmul_seconds`, for a step; null where the model's matmuls are not known."""
         seconds = None
         if "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters"):
-            from accel_bench.builtin.metrics import matmul_roofline_impl
-
-            seconds = matmul_roofline_impl.matmul_seconds(run, window)
+            seconds = _matmul_seconds(run, window)
         yield Metric(
             name="matmul_seconds",
             figure="matmul_seconds",
@@ -32,3 +34,48 @@ class MatmulRoofline(Plugin[Options]):
             scope="rank",
             kind="back_to_back",
         )
+
+
+def _matmul_seconds(run: Run, window: Window) -> float | None:
+    """Return the seconds that the matmuls of one optimizer step take on the device, back to back.
+
+    Forward, and backward where weights or inputs need a gradient; no recomputation. None where the
+    model's matmuls are not known, or where there is no memory for them beside the model.
+    """
+    import torch
+
+    if run.workload is None or not window.samples:
+        return None
+    micro_batches = run.scenario.train.gradient_accumulation
+    tokens = mean(sample.processed_tokens for sample in window.samples) / micro_batches
+    try:
+        seconds = [_seconds(matmul, tokens, str(run.device)) for matmul in run.workload.matmuls]
+    except torch.OutOfMemoryError:
+        run.logger.warning("no memory left to time the matmuls in")
+        return None
+    return micro_batches * sum(seconds)
+
+
+def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
+    """Return the seconds of all matrices of one kind for one micro-batch."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    dtype = getattr(torch, matmul.dtype)
+    reached = max(1, round(tokens * matmul.share))
+    inputs = torch.randn(reached, matmul.columns, device=device, dtype=dtype)
+    weight = torch.randn(matmul.rows, matmul.columns, device=device, dtype=dtype)
+    gradient = torch.randn(reached, matmul.rows, device=device, dtype=dtype)
+
+    def multiply() -> None:
+        torch.mm(inputs, weight.T)
+        if matmul.input_needs_gradient:
+            torch.mm(gradient, weight)
+        if matmul.trains:
+            torch.mm(gradient.T, inputs)
+
+    # Blocks of calls start and end with an idle device; the median of them counts.
+    names = {"multiply": multiply}
+    timer = Timer("multiply()", globals=names, num_threads=torch.get_num_threads())
+    with torch.no_grad():
+        return matmul.count * timer.blocked_autorange(min_run_time=MINIMUM_SECONDS).median

@@ -39,7 +39,6 @@ class Memory(Plugin[MemoryOptions]):
 
 
 def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
-    """Yield the peaks of tensors, of what the allocator reserved, and of what was unused."""
     allocated, reserved = window.device_peak_allocated_bytes, window.device_peak_reserved_bytes
     yield bytes_metric("peak_memory", allocated, "allocated")
     yield bytes_metric("peak_reserved", reserved, "reserved")

@@ -8,9 +8,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from accel_bench import Job, Metric, Options, Plugin, RankProcess, RankResult, hookimpl, nvml
-from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, metrics_of
-from accel_bench.builtin.metrics.nvml_sampler import Sampler
+from accel_bench import (
+    Device,
+    Job,
+    Metric,
+    Options,
+    Plugin,
+    RankProcess,
+    RankResult,
+    hookimpl,
+    nvml,
+)
+from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, NoFigureError, metrics_of
+from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
 
 
 class NVMLOptions(Options):
@@ -59,31 +69,30 @@ class Watcher:
 
     def _of_rank(self, rank: int, result: RankResult | None) -> DeviceRank:
         window = result.window if result else None
-        device, problem = self._device(rank, result)
-        if device is None:
-            return DeviceRank(rank, window, None, problem)
-        track = self._sampler.tracks.get(device.uuid)
-        if track is None:
-            return DeviceRank(rank, window, None, f"{device.uuid} was not expected to be used")
-        return DeviceRank(rank, window, track)
+        try:
+            return DeviceRank(rank, window, self._track(rank, result.device if result else None))
+        except NoFigureError as error:
+            return DeviceRank(rank, window, error)
 
-    def _device(self, rank: int, result: RankResult | None) -> tuple[nvml.NVMLDevice | None, str]:
-        """Return the device that a rank has reported, else the one that it was given.
-
-        None and why it is not known; an empty reason for a rank that uses no GPU.
-        """
-        used = result.device if result else None
+    def _track(self, rank: int, used: Device | None) -> Track:
+        """Return the readings of the device that a rank has reported, else that it was given."""
         if used is not None and used.type != "cuda":
-            return None, ""
+            raise NoFigureError(f"rank {rank} used no GPU")
         if self._problem:
-            return None, self._problem
+            raise NoFigureError(f"nvml: {self._problem}", degrades=True)
+        problem = "; ".join(self._listed.problems)
         if uuid := used.uuid if used else "":
-            found = nvml.find_device(self._listed.found, uuid)
-            why = "; ".join(self._listed.problems) or "NVML does not list it"
-            return found, "" if found else f"device {uuid}: {why}"
-        if self._expected is not None and rank < len(self._expected):
-            return self._expected[rank], ""
-        return None, "; ".join(self._listed.problems) or "NVML cannot tell which device it used"
+            device = nvml.find_device(self._listed.found, uuid)
+            problem = f"device {uuid}: {problem or 'NVML does not list it'}"
+        else:
+            device = next(iter((self._expected or ())[rank:]), None)
+            problem = problem or "NVML cannot tell which device it used"
+        if device is not None:
+            problem = f"{device.uuid} was not expected to be used"
+        track = self._sampler.tracks.get(device.uuid) if device else None
+        if track is None:
+            raise NoFigureError(f"nvml: {problem}", degrades=True)
+        return track
 
 
 class NVML(Plugin[NVMLOptions]):

@@ -35,19 +35,16 @@ class DeviceRank:
 
     rank: int
     window: Window | None
-    track: Track | None
-    problem: str = ""
-    """Why there are no readings; empty for a rank that uses no GPU."""
+    track: Track | NoFigureError
 
     def readings(self, subject: Subject) -> Track:
         """Return the readings of the device. Raises NoFigureError without those of the subject.
 
         What was read before a device was lost is not used: it could be too low.
         """
-        if self.track is None and not self.problem:
-            raise NoFigureError(f"rank {self.rank} used no GPU")
-        problem = self.track.problems.get(subject) if self.track else self.problem
-        if problem or self.track is None:
+        if isinstance(self.track, NoFigureError):
+            raise self.track
+        if problem := self.track.problems.get(subject):
             raise NoFigureError(f"nvml: {problem}", degrades=True)
         return self.track
 

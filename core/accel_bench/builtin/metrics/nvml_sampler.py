@@ -100,9 +100,9 @@ class Track:
         self.problems = {subject: problem for subject in get_args(Subject)}
 
     def _read_energy(self) -> None:
-        asked = time.monotonic()
+        before = time.monotonic()
         if (energy := self.device.ask("GetTotalEnergyConsumption")) is not None:
-            self.energy.add(energy, at=(asked + time.monotonic()) / 2)
+            self.energy.add(energy, at=(before + time.monotonic()) / 2)
 
     def _read_power(self) -> None:
         if (milliwatts := self.device.ask("GetPowerUsage")) is not None:
@@ -125,8 +125,8 @@ class Track:
                 track = self.rank_bytes.setdefault(rank, Changes())
                 track.add(time.monotonic(), sum(size for size in sizes if size is not None))
         if any(owner is not None for owner in owners.values()):
-            # In a container NVML may number processes as the host does: only where it knows ours
-            # can it tell us who is not.
+            # In a container NVML may number processes as the host does: only where it lists ours
+            # are the others strangers.
             self.other_processes |= {p.pid: p for p in processes if owners[p.pid] is None}
 
 

@@ -81,12 +81,9 @@ def _attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
     attention, device = scenario.model.attention, scenario.resources.device
     if device == "cpu" and attention in ("flash_attention_2", "flex_attention"):
         yield f"model.attention {attention!r} cannot train on a CPU; use 'sdpa' or 'eager'"
-    elif attention == "flash_attention_2":
-        yield from _flash_attention_reasons(scenario, machine)
-
-
-def _flash_attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
-    """Yield what flash-attn lacks: itself, a dtype of 16 bits, or a GPU that is new enough."""
+        return
+    if attention != "flash_attention_2":
+        return
     if find_spec("flash_attn") is None:
         yield "model.attention 'flash_attention_2' needs the package flash-attn; use 'sdpa'"
     if scenario.train.precision == "as-is" and scenario.model.dtype == "float32":

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accel_bench.builtin.optimizers.optimizer_in_backward_impl import OptimizerInBackward
@@ -36,16 +35,15 @@ def build(
     return OptimizerInBackward(trained, make) if in_backward else make(trained)
 
 
-class FirstStep:
-    """Records the kernels that the first step of an optimizer calls, and goes away."""
+class FirstStep(TorchDispatchMode):
+    """Records the operations that the first step of an optimizer calls, and goes away."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.seen: set[str] | None = None
-        """Names of the operations; None before the first step."""
-
-        part = _parts(optimizer)[0]
-        self._mode = _Operations()
+        super().__init__()
+        self.ended = False
+        self._names: set[str] = set()
         self._context = contextlib.ExitStack()
+        part = _parts(optimizer)[0]
         self._handles: list[Any] = [
             part.register_step_pre_hook(self._begin),
             part.register_step_post_hook(self._end),
@@ -54,7 +52,7 @@ class FirstStep:
     @property
     def kernels(self) -> list[str]:
         """Return the operations that update many elements or tensors at once, by torch's names."""
-        return sorted(name for name in self.seen or () if name.startswith(("_fused_", "_foreach_")))
+        return sorted(name for name in self._names if name.startswith(("_fused_", "_foreach_")))
 
     def remove(self) -> None:
         """Take the hooks away, and leave the first step where that has not ended."""
@@ -63,35 +61,27 @@ class FirstStep:
             handle.remove()
         self._handles = []
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
     def _begin(self, *_: Any) -> None:
-        self._context.enter_context(self._mode)
+        self._context.enter_context(self)
 
     def _end(self, *_: Any) -> None:
         self.remove()
-        self.seen = self._mode.names
-
-
-class _Operations(TorchDispatchMode):
-    """Collects the names of the operations that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+        self.ended = True
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
     """Return evidence: class, implementation as its first step showed it, and what it updates.
 
-    Without a step, the implementation is that of the options, or which torch would choose.
+    Before it, the implementation is not known.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     part = _parts(optimizer)[0]
-    fused, foreach = _implementation(part.param_groups[0], parameters)
-    if first.seen is not None:
+    fused = foreach = None
+    if first.ended:
         # The fused one counts its steps with lists, too.
         fused = any(name.startswith("_fused_") for name in first.kernels)
         foreach = bool(first.kernels) and not fused
@@ -119,19 +109,6 @@ def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
         if isinstance(optimizer, OptimizerInBackward)
         else [optimizer]
     )
-
-
-def _implementation(
-    group: dict[str, Any], parameters: list[torch.nn.Parameter]
-) -> tuple[bool | None, bool | None]:
-    """Return fused and foreach: as set, else as torch chooses; null where that is not known."""
-    fused, foreach = group.get("fused"), group.get("foreach")
-    if fused is not None or foreach is not None:
-        return bool(fused), bool(foreach)
-    choose = getattr(torch_optimizer, "_default_to_fused_or_foreach", None)
-    if choose is None:
-        return None, None
-    return tuple(choose(parameters, differentiable=False, use_fused=False))
 
 
 def _state_dtypes(optimizer: torch.optim.Optimizer) -> list[str]:
