@@ -20,6 +20,21 @@ from accel_bench.modeling.random_weights import random_model
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.testing import make_run
 
+GPT2 = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 512}
+"""Overrides that make GPT-2 small."""
+
+ROTARY = {
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Overrides that make llama and its relatives small."""
+
 
 def catalog_model(
     name: str,

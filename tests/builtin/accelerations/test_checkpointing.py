@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from flop_counting import catalog_model, counted_flops, run_of
+from flop_counting import GPT2, ROTARY, catalog_model, counted_flops, run_of
 
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
 from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
@@ -21,18 +21,7 @@ from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.recomputation import read_checkpointing
 
 LENGTH = 48
-LLAMA = {
-    "num_hidden_layers": 3,
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GPT2 = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 512}
-SIZES = {"llama-3-8b": LLAMA, "gpt2": GPT2, "mixtral-8x7b": LLAMA}
+SIZES = {"llama-3-8b": ROTARY, "gpt2": GPT2, "mixtral-8x7b": ROTARY}
 EVERYWHERE = {"dropout": 0.2, "target_modules": "all-linear"}
 POLICIES: list[dict[str, Any]] = [
     {},
@@ -130,7 +119,7 @@ def test_hardware_flops_are_those_that_torch_counts(
 def test_hardware_flops_are_not_known_where_some_products_are_kept_and_some_are_not(
     tmp_path: Path,
 ) -> None:
-    model = catalog_model("llama-3-8b", LLAMA, device="cpu")
+    model = catalog_model("llama-3-8b", ROTARY, device="cpu")
     checkpointed(model, policy="selective", keep=["aten.mm"])
     _, workload = first_step(model, tmp_path)
     assert hardware_flops(workload, LENGTH) is None

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from flop_counting import catalog_model, counted_flops, run_of
+from flop_counting import GPT2, ROTARY, catalog_model, counted_flops, run_of
 from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
@@ -36,7 +36,6 @@ from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.recomputation import read_checkpointing
 
 LENGTH = 48
-GPT2 = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 512}
 BIGCODE = {**GPT2, "n_inner": 256}
 OPT = {
     "num_hidden_layers": 3,
@@ -45,16 +44,6 @@ OPT = {
     "ffn_dim": 256,
     "num_attention_heads": 4,
     "vocab_size": 512,
-}
-ROTARY = {
-    "num_hidden_layers": 3,
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 GRANITE = {**ROTARY, "pad_token_id": 0}
 LAYER_1 = "model.layers.1"
