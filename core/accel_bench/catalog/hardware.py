@@ -139,12 +139,9 @@ def find_hardware(device_name: str) -> NamedHardware | None:
     None for a name that no device fits, or more than one: parts of a device (MIG), relatives with
     other clocks and names of two products have no row, and get no other's.
     """
-    fitting = [
-        NamedHardware(name, hardware)
-        for name, hardware in list_hardware().items()
-        if hardware.fits(device_name)
-    ]
-    return fitting[0] if len(fitting) == 1 else None
+    table = list_hardware()
+    fitting = [name for name, hardware in table.items() if hardware.fits(device_name)]
+    return NamedHardware(fitting[0], table[fitting[0]]) if len(fitting) == 1 else None
 
 
 def named_hardware(name: str) -> NamedHardware:

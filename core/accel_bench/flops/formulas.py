@@ -3,7 +3,7 @@
 A matrix costs 2 x rows x columns forward, as much again for the gradient of its input where
 something before it trains, and as much again for its own gradient where it trains itself: 6, 4 or 2
 FLOPs per weight. Attention is two products forward (scores and values) and up to four backward, one
-for each operand whose gradient is wanted. Norms, activations, softmax, biases, embeddings and the
+for each operand that needs a gradient. Norms, activations, softmax, biases, embeddings and the
 optimizer are left out, as is usual, since they are no matmuls.
 """
 
@@ -40,9 +40,7 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
     and half of that causal.
     """
     products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
-    return _with_attention(
-        products, sum(attention_flops(a, visible(a, length)) for a in workload.attentions)
-    )
+    return _with_attention(products, sum(attention_flops(a, length) for a in workload.attentions))
 
 
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
@@ -54,10 +52,8 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
     if None in again:
         return None
     products = sum(forward_flops(m) for m in workload.matmuls if m.recomputed)
-    scores = (
-        attention_forward_flops(a, visible(a, length)) for a in workload.attentions if a.recomputed
-    )
-    return _with_attention(products, sum(scores))
+    attention = sum(attention_forward_flops(a, length) for a in workload.attentions if a.recomputed)
+    return _with_attention(products, attention)
 
 
 def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
@@ -80,14 +76,14 @@ def matmul_flops(matmul: Matmul) -> float:
     return forward_flops(matmul) * (1 + matmul.input_needs_gradient + matmul.trains)
 
 
-def attention_forward_flops(attention: Attention, seen: float) -> float:
-    """Return the forward FLOPs of attention for one token that sees `seen` others."""
+def attention_forward_flops(attention: Attention, length: float) -> float:
+    """Return the forward FLOPs of attention for one token of a sequence of `length` tokens."""
     sizes = attention.query_size + attention.value_size
-    return 2 * attention.heads * attention.count * seen * sizes
+    return 2 * attention.heads * attention.count * visible(attention, length) * sizes
 
 
-def attention_flops(attention: Attention, seen: float) -> float:
-    """Return the forward and backward FLOPs of attention for one token that sees `seen` others.
+def attention_flops(attention: Attention, length: float) -> float:
+    """Return the forward and backward FLOPs of attention for one token of a sequence.
 
     Backward, the gradient of the weights is a product with the values, needed where queries or keys
     need a gradient; queries, keys and values are one product each.
@@ -96,8 +92,8 @@ def attention_flops(attention: Attention, seen: float) -> float:
     backward = attention.query_size * (query + key) + attention.value_size * (
         (query or key) + attention.value_needs_gradient
     )
-    forward = attention_forward_flops(attention, seen)
-    return forward + 2 * attention.heads * attention.count * seen * backward
+    forward = attention_forward_flops(attention, length)
+    return forward + 2 * attention.heads * attention.count * visible(attention, length) * backward
 
 
 def visible(attention: Attention, length: float) -> float:

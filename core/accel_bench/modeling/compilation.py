@@ -51,12 +51,9 @@ def _seconds() -> dict[str, Any]:
 
 
 def _graph_counts() -> dict[str, Any]:
-    """Return graphs, breaks between them, and functions that were left to run as they are.
-
-    Torch files breaks under two headings; branching on a tensor and the recompile limit, say, are
-    under `unimplemented`.
-    """
+    """Return graphs, breaks between them, and functions that were left to run as they are."""
     frames, breaks = _counter("frames"), _counter("graph_break")
+    # Here are breaks by branching on a tensor, say, or by the recompile limit.
     breaks.update(_counter("unimplemented"))
     return {
         "graphs": _counter("stats")["unique_graphs"],

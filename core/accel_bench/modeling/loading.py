@@ -114,7 +114,6 @@ def _check_code(use: ModelUse, raw: dict[str, Any], trust_remote_code: bool) -> 
 def _apply_overrides(
     published: PreTrainedConfig, raw: dict[str, Any], overrides: dict[str, Any]
 ) -> PreTrainedConfig:
-    """Build the configuration anew with some of its keys changed."""
     aliases = type(published).attribute_map
     known = {*published.to_dict(), *aliases, *raw}
     _check_overrides(overrides, {key for key in known - set(RESERVED) if key[0] != "_"})
@@ -192,8 +191,7 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
 def check_fit(config: Any, run: Run) -> None:
     """Refuse tokens or positions that a model has no embedding for: a GPU would only abort.
 
-    `config` is the model's configuration. For loaders that do without `load_base_model`. Raises
-    ScenarioError.
+    For loaders that do without `load_base_model`. Raises ScenarioError.
     """
     text, name = config.get_text_config(), run.scenario.model.id
     if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_bench.builtin.metrics.nvml_metrics import energy_joules, mean_watts
-from accel_bench.builtin.metrics.nvml_sampler import Changes
+from accel_bench.builtin.metrics.nvml_sampler import Series
 
 TIMES = [0.0, 1.0, 2.0, 3.0]
 COUNTER = [5000.0, 6000.0, 8000.0, 8000.0]
@@ -60,10 +60,10 @@ def test_at_constant_power_energy_is_power_times_time(
 
 
 def test_only_changes_are_kept_and_the_value_before_a_span_counts_in_it() -> None:
-    changes: Changes[int] = Changes()
+    changes = Series("Q")
     for at, value in ((0.0, 5), (1.0, 5), (2.0, 9), (3.0, 9), (4.0, 7)):
-        changes.add(at, value)
-    assert changes.values == [5, 9, 7]
+        changes.add_change(value, at)
+    assert list(changes.values) == [5, 9, 7]
     assert list(changes.within(0.5, 1.5)) == [5]
     assert list(changes.within(2.5, 3.5)) == [9]
     assert list(changes.within(1.0, 5.0)) == [5, 9, 7]

@@ -146,10 +146,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
     @hookimpl
     def start_metrics(self, run: Run) -> None:
         """Stop counting. Raises InvalidRunError when nothing has been moved in the warm-up."""
-        if self._offloading is None:
-            return
-        self._offloading.stop_counting()
-        if not self._offloading.moved:
+        if self._offloading is not None and not self._offloading.stop_counting():
             raise InvalidRunError(
                 [
                     f"{self.name} moved nothing: the decoder kept no tensor of at least "

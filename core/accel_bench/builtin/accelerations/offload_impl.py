@@ -112,14 +112,10 @@ class Offloading:
         self._forward = self._decoder.forward
         self._decoder.forward = self._run
 
-    @property
-    def moved(self) -> int:
-        """Return how many tensors were moved before `stop_counting`."""
-        return self._packing.tensors
-
-    def stop_counting(self) -> None:
-        """Stop counting."""
+    def stop_counting(self) -> int:
+        """Stop counting, and return how many tensors were moved until now."""
         self._packing.counting = False
+        return self._packing.tensors
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON of what one forward pass of the warm-up moves."""

@@ -176,11 +176,9 @@ def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers])
 
 
 def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
-    """Whether any batch can hold padding.
-
-    Decided once, so that the model's arguments do not change from step to step, which would have it
-    compiled twice. Without a mask attention can take its causal path, which is the faster one.
-    """
+    """Return whether any batch can hold padding."""
+    # Not batch by batch: a model whose arguments change from step to step is compiled twice. And
+    # without a mask attention can take its causal path, which is the faster one.
     shortest, longest = int(dataset.lengths.min()), int(dataset.lengths.max())
     if plan.padding == "max_length":
         return shortest < dataset.sequence_length

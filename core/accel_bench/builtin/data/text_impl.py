@@ -147,7 +147,6 @@ def _read(options: TextOptions) -> list[str]:
 
 
 def _train(documents: list[str], options: TextOptions) -> Tokenizer:
-    """Train a byte-level BPE on documents that are evenly spread over all."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

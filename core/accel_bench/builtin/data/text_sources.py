@@ -20,10 +20,7 @@ from typing import Any
 
 from accel_bench.errors import ScenarioError
 
-PLAIN_SUFFIXES = (".md", ".py", ".txt")
-"""Files that hold one document."""
-
-SUFFIXES = (".jsonl", *PLAIN_SUFFIXES, ".parquet")
+SUFFIXES = (".jsonl", ".md", ".py", ".txt", ".parquet")
 """Files that can be read."""
 
 NOT_CODE = frozenset(

@@ -54,18 +54,14 @@ class TorchEngine:
                 # From pinned memory this does not wait.
                 inputs = {k: v.to(device, non_blocking=True) for k, v in batch.inputs.items()}
                 stopwatch.mark("data")
-                loss = self._loss(inputs, batch.supervised_in_step)
+                with self._autocast:
+                    # The model's own loss: a fused one computes no logits to make it from.
+                    loss = self._model(**inputs, num_items_in_batch=batch.supervised_in_step).loss
                 stopwatch.mark("forward")
                 self._scaler.scale(loss * self._gradient_scale).backward()
                 stopwatch.mark("backward")
             total += loss.detach()
         return total
-
-    def _loss(self, inputs: dict[str, torch.Tensor], supervised_in_step: int) -> torch.Tensor:
-        """Return the model's own loss: a fused loss computes no logits to make it from."""
-        with self._autocast:
-            loss: torch.Tensor = self._model(**inputs, num_items_in_batch=supervised_in_step).loss
-        return loss
 
     def _step(self) -> None:
         if self._max_grad_norm is not None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from accel_bench import Metric, Window, nvml
-from accel_bench.builtin.metrics.nvml_sampler import Changes, Series, Subject, Track
+from accel_bench.builtin.metrics.nvml_sampler import Series, Subject, Track
 
 MINIMUM_SECONDS = 2.0
 """Shortest window whose energy means something: the counter moves every tenth of a second or so."""
@@ -64,8 +64,7 @@ class DeviceRank:
     ) -> Metric:
         """Return a metric of this rank's device.
 
-        `read` returns the number, and what is wrong with it. It is null when that raises
-        NoFigureError.
+        `read` returns the number and what is wrong with it; NoFigureError makes it null.
         """
         value: float | None
         try:
@@ -140,8 +139,8 @@ def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
     if way == "device":
         readings = rank.readings("memory").memory_bytes
     else:
-        readings = rank.readings("processes").rank_bytes.get(rank.rank, Changes())
-    values = readings.values
+        readings = rank.readings("processes").rank_bytes.get(rank.rank, Series())
+    values: Sequence[int] = readings.values
     if values and in_window:
         window = rank.measured_window()
         values = readings.within(window.started, window.ended)

@@ -6,8 +6,8 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from accel_bench import nvml
 from accel_bench.builtin.launchers.local import MARK
@@ -18,30 +18,9 @@ STOP_SECONDS = 5.0
 Subject = Literal["energy", "power", "clocks", "memory", "processes"]
 """What is read of a device."""
 
-ValueT = TypeVar("ValueT")
-
-
-class Changes(Generic[ValueT]):
-    """A value over time, of which only the changes are kept."""
-
-    def __init__(self) -> None:
-        self.values: list[ValueT] = []
-        self._times = array("d")
-
-    def add(self, at: float, value: ValueT) -> None:
-        """Keep a value that was read at that time, where it is a new one."""
-        if not self.values or self.values[-1] != value:
-            self._times.append(at)
-            self.values.append(value)
-
-    def within(self, started: float, ended: float) -> list[ValueT]:
-        """Return the values that there were at some time from `started` to `ended`."""
-        first = max(0, bisect_right(self._times, started) - 1)
-        return self.values[first : bisect_right(self._times, ended)]
-
 
 class Series:
-    """Every reading of a figure, with its time."""
+    """Readings of a figure, each with its time in seconds."""
 
     def __init__(self, typecode: str = "d") -> None:
         self.times = array("d")
@@ -52,6 +31,19 @@ class Series:
         self.times.append(at)
         self.values.append(value)
 
+    def add_change(self, value: float, at: float) -> None:
+        """Keep a reading unless it is that of before."""
+        if not self.values or self.values[-1] != value:
+            self.add(value, at)
+
+    def within(self, started: float, ended: float) -> Sequence[int]:
+        """Return the values that there were at some time from `started` to `ended`.
+
+        For series of changes: the value before `started` counts.
+        """
+        first = max(0, bisect_right(self.times, started) - 1)
+        return self.values[first : bisect_right(self.times, ended)]
+
 
 class Track:
     """Readings of one device, with time.monotonic() in seconds."""
@@ -61,11 +53,11 @@ class Track:
         self.problems: dict[Subject, str] = {}
         """Why it does not answer any more, by what was read."""
 
-        self.memory_bytes: Changes[int] = Changes()
-        """Memory in use on the whole device."""
+        self.memory_bytes = Series("Q")
+        """Memory in use on the whole device; changes alone."""
 
-        self.rank_bytes: dict[int, Changes[int]] = {}
-        """Memory of each rank's processes, where NVML lists it."""
+        self.rank_bytes: dict[int, Series] = {}
+        """Memory of each rank's processes, where NVML lists it; changes alone."""
 
         self.energy = Series()
         """Millijoules since the driver was loaded."""
@@ -95,10 +87,6 @@ class Track:
                 except nvml.NoReadingError as error:
                     self.problems[subject] = str(error)
 
-    def give_up(self, problem: str) -> None:
-        """Note the same problem for every subject: the device does not answer at all."""
-        self.problems = {subject: problem for subject in get_args(Subject)}
-
     def _read_energy(self) -> None:
         before = time.monotonic()
         if (energy := self.device.ask("GetTotalEnergyConsumption")) is not None:
@@ -114,7 +102,7 @@ class Track:
 
     def _read_memory(self) -> None:
         if (memory := self.device.ask("GetMemoryInfo")) is not None:
-            self.memory_bytes.add(time.monotonic(), memory.used)
+            self.memory_bytes.add_change(memory.used, at=time.monotonic())
 
     def _read_processes(self, family: Family) -> None:
         processes = nvml.compute_processes(self.device) or ()
@@ -122,8 +110,8 @@ class Track:
         for rank in {owner for owner in owners.values() if owner is not None}:
             sizes = [p.memory_bytes for p in processes if owners[p.pid] == rank]
             if None not in sizes:
-                track = self.rank_bytes.setdefault(rank, Changes())
-                track.add(time.monotonic(), sum(size for size in sizes if size is not None))
+                used = sum(size for size in sizes if size is not None)
+                self.rank_bytes.setdefault(rank, Series("Q")).add_change(used, time.monotonic())
         if any(owner is not None for owner in owners.values()):
             # In a container NVML may number processes as the host does: only where it lists ours
             # are the others strangers.
@@ -145,7 +133,6 @@ class Family:
         return self._known[pid]
 
     def _find(self, pid: int) -> int | None:
-        """Look at its parents, and at the mark of a run's processes."""
         import psutil
 
         try:
@@ -189,7 +176,8 @@ class Sampler:
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             for track in self.tracks.values():
-                track.give_up(f"NVML fails: no answer within {STOP_SECONDS:g} s")
+                problem = f"NVML fails: no answer within {STOP_SECONDS:g} s"
+                track.problems = dict.fromkeys(get_args(Subject), problem)
 
     def _run(self) -> None:
         """Sample until `stop`, then once more: the windows have ended by then."""

@@ -100,7 +100,6 @@ def _attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
 
 
 def _digest_files(directory: Path, weights: str) -> str:
-    """Digest a directory's configuration and code, and its weights where they are used."""
     patterns = ["config.json", "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):

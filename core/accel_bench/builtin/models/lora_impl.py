@@ -81,10 +81,7 @@ def linear_names(model: Any) -> list[str]:
 
 
 def _all_linear(model: Any) -> list[str]:
-    """Return the names of all linear modules but the output layer.
-
-    PEFT finds those of torch alone: with a quantized base it would adapt others than the baseline.
-    """
+    """Return names of all linear modules but the output layer: PEFT sees those of torch alone."""
     output = model.get_output_embeddings()
     return [name for name, m in model.named_modules() if _is_linear(m) and m is not output]
 
@@ -96,10 +93,8 @@ def _is_linear(module: Any) -> bool:
 
 
 def _draw_matrices(adapted: Any, seed: int) -> None:
-    """Draw each adapter's matrices anew: the order in which PEFT did depends on the base's classes.
-
-    A quantized base of another class, which PEFT adapts in another order, gets the same adapters.
-    """
+    """Draw each adapter's matrices anew, so that every base gets the same ones."""
+    # The order in which PEFT draws depends on the classes of the base's modules.
     for name, module in adapted.named_modules():
         if isinstance(module, LoraLayer):
             torch.manual_seed(seed_of(seed, name))
