@@ -8,8 +8,8 @@ from statistics import mean
 
 from accel_bench import Matmul, Metric, Options, Plugin, Run, Window, hookimpl
 
-MINIMUM_SECONDS = 0.06
-"""Least duration of the measurement of one kind of matrix."""
+MAXIMUM_SECONDS = 0.5
+"""Time in which blocks of calls are repeated, for one kind of matrix, until they agree."""
 
 
 class MatmulRoofline(Plugin[Options]):
@@ -78,4 +78,4 @@ def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
     names = {"multiply": multiply}
     timer = Timer("multiply()", globals=names, num_threads=torch.get_num_threads())
     with torch.no_grad():
-        return matmul.count * timer.blocked_autorange(min_run_time=MINIMUM_SECONDS).median
+        return matmul.count * timer.adaptive_autorange(max_run_time=MAXIMUM_SECONDS).median
