@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from imported_modules import imported
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
@@ -215,6 +216,11 @@ def test_text_is_tokenized_once_for_all_runs_lengths_and_ways_of_packing(
     (folder / "000.txt").write_text("other text")
     load(make_run, text_plugin(folder))
     assert len(fills) == 3
+
+
+def test_tokenizing_does_not_wait_for_torch() -> None:
+    program = "from accel_bench.builtin.data import text_impl"
+    assert imported(program, {"torch", "transformers"}) == set()
 
 
 def test_training_a_tokenizer_twice_gives_the_same_tokens(

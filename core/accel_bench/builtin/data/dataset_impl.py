@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accel_bench import Batch, Run, TokenCounts, check_fit
+from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
 
 IGNORED_LABEL = -100
@@ -99,6 +99,8 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     config = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
+        from accel_bench import check_fit  # which imports torch: see plan_of
+
         check_fit(config, run)
     return batches(run.dataset, plan_of(run, padding))
 
