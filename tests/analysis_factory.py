@@ -145,6 +145,17 @@ def make_rounds(experiment: Experiment, seconds: Sequence[float], **changes: Any
     ]
 
 
+LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
+"""The baseline of most tests, and two stacks beside it."""
+
+
+def make_failures(
+    experiment: Experiment, status: Status, rounds: int = 5, **changes: Any
+) -> list[Result]:
+    """One run in each round, all of which ended alike."""
+    return [make_result(experiment, round=i, status=status, **changes) for i in range(rounds)]
+
+
 def make_summary(
     experiments: Sequence[Experiment],
     results: Sequence[Result],

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from analysis_factory import STEADY, make_experiment, make_result, make_rounds, make_summary
+from analysis_factory import (
+    FAST,
+    LORA,
+    STEADY,
+    make_experiment,
+    make_result,
+    make_rounds,
+    make_summary,
+)
 
 from accel_bench.analysis.aggregate import counted_runs, ending
 from accel_bench.analysis.schema import PlannedSummary
@@ -89,9 +97,6 @@ def test_a_constraint_skips_with_its_reasons():
 
 def test_an_experiment_that_was_never_reached_is_interrupted():
     assert ending(PLAN, [], 5).status is Status.INTERRUPTED
-
-
-LORA, FAST = make_experiment("lora"), make_experiment("fast")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from analysis_factory import (
+    FAST,
+    LORA,
+    NF4,
     STEADY,
     make_experiment,
+    make_failures,
     make_rank,
     make_result,
     make_rounds,
@@ -15,7 +19,6 @@ from analysis_factory import (
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.result import Status
 
-LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
 BASE = make_rounds(LORA, STEADY)
 NOISY = [0.1, 0.09, 0.11, 0.105, 0.1]
 
@@ -25,10 +28,6 @@ def with_loss(experiment, seconds, losses):
         make_result(experiment, round=i, ranks=[make_rank(step_seconds=(s, s), losses=losses)])
         for i, s in enumerate(seconds)
     ]
-
-
-def failing(experiment, status):
-    return [make_result(experiment, round=i, status=status) for i in range(5)]
 
 
 def say(experiments, results, **changes):
@@ -109,7 +108,7 @@ def test_too_few_rounds_say_how_many_are_needed():
 
 
 def test_a_failed_baseline_is_said_to_leave_nothing_to_compare_with():
-    said = say([LORA, FAST], [*failing(LORA, Status.OOM), *make_rounds(FAST, STEADY)])
+    said = say([LORA, FAST], [*make_failures(LORA, Status.OOM), *make_rounds(FAST, STEADY)])
     assert said.startswith("the baseline lora ended as oom, so that there is no ratio to it; ")
     assert "fast trains at 1,000 tokens/s" in said
 
@@ -117,7 +116,7 @@ def test_a_failed_baseline_is_said_to_leave_nothing_to_compare_with():
 def test_stacks_that_failed_or_were_skipped_come_last():
     said = say(
         [LORA, FAST, NF4],
-        [*BASE, *failing(FAST, Status.OOM)],
+        [*BASE, *make_failures(FAST, Status.OOM)],
         skipped={"nf4": ["needs a GPU"]},
     )
     assert said.endswith("nothing was compared; fast ended as oom; nf4 was skipped.")
@@ -144,9 +143,9 @@ def test_a_scenario_of_skipped_stacks_ran_nothing():
 
 
 def test_a_scenario_of_failures_completed_nothing():
-    assert say([LORA, FAST], [*failing(LORA, Status.OOM), *failing(FAST, Status.HUNG)]) == (
-        "no experiment completed; lora ended as oom; fast ended as hung."
-    )
+    assert say(
+        [LORA, FAST], [*make_failures(LORA, Status.OOM), *make_failures(FAST, Status.HUNG)]
+    ) == ("no experiment completed; lora ended as oom; fast ended as hung.")
 
 
 def test_a_loss_that_was_not_tested_is_not_called_equivalent():

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_rounds, scaled
+from analysis_factory import (
+    FAST,
+    LORA,
+    STEADY,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_rounds,
+    scaled,
+)
 
 from accel_bench.analysis.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.result import Status
-
-LORA, FAST = make_experiment("lora"), make_experiment("fast")
 
 
 def judged(*results, floor=0.01, planned=(LORA, FAST), skipped=()):

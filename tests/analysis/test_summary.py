@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 from analysis_factory import (
+    FAST,
+    LORA,
+    NF4,
     STEADY,
     make_experiment,
+    make_failures,
     make_rank,
     make_result,
     make_rounds,
@@ -19,8 +23,6 @@ from accel_bench.result import Status
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
 
-LORA, FAST, NF4 = (make_experiment(name) for name in ("lora", "fast", "nf4"))
-
 KEYS = {
     "experiment_id", "stack", "sweep", "status", "reasons", "runs", "tokens_per_second", "ratio",
     "step_seconds", "peak_memory_bytes", "loss", "loss_verdict", "verdict",
@@ -32,10 +34,6 @@ KEYS = {
 def two_stacks(**changes):
     results = [*make_rounds(LORA, STEADY), *make_rounds(FAST, scaled(0.8))]
     return make_summary([LORA, FAST], results, **changes)
-
-
-def failing(experiment, status, rounds=5, **changes):
-    return [make_result(experiment, round=i, status=status, **changes) for i in range(rounds)]
 
 
 def test_the_document_has_the_promised_keys():
@@ -87,7 +85,10 @@ def test_one_round_has_a_ratio_without_an_interval_and_no_verdict():
 @pytest.mark.parametrize("status", [Status.OOM, Status.FAILED, Status.TIMEOUT, Status.INVALID])
 def test_a_failed_stack_has_null_for_every_number(status):
     ranks = [make_rank()] if status is Status.INVALID else None
-    results = [*make_rounds(LORA, STEADY), *failing(FAST, status, reasons=["why"], ranks=ranks)]
+    results = [
+        *make_rounds(LORA, STEADY),
+        *make_failures(FAST, status, reasons=["why"], ranks=ranks),
+    ]
     row = make_summary([LORA, FAST], results).experiments[1]
     assert row.status is status
     assert row.reasons[0] == "why"
@@ -99,7 +100,7 @@ def test_a_failed_stack_has_null_for_every_number(status):
 
 
 def test_ratios_to_a_failed_baseline_are_null_with_that_reason():
-    results = [*failing(LORA, Status.OOM), *make_rounds(FAST, STEADY)]
+    results = [*make_failures(LORA, Status.OOM), *make_rounds(FAST, STEADY)]
     row = make_summary([LORA, FAST], results).experiments[1]
     assert (row.ratio, row.ratio_reason) == (None, "the baseline ended as oom")
     assert row.tokens_per_second is not None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
+from analysis_factory import LORA, STEADY, make_rounds, make_summary
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.formats import FORMATS, render, render_report
 from accel_bench.report.table import Report, Section
-
-LORA = make_experiment("lora")
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

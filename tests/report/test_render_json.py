@@ -6,13 +6,11 @@ import json
 import math
 
 import pytest
-from analysis_factory import STEADY, make_experiment, make_rounds
+from analysis_factory import LORA, STEADY, make_rounds
 from analysis_factory import make_summary as summary_of
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.report.formats import render, render_json
-
-LORA = make_experiment("lora")
 
 
 @pytest.fixture

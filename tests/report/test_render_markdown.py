@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
+from analysis_factory import LORA, STEADY, make_experiment, make_rounds, make_summary, scaled
 
 from accel_bench.report.formats import render
 from accel_bench.report.render_markdown import escape, render_markdown
 from accel_bench.report.table import Section, keyed
 
-LORA = make_experiment("lora")
 ODD = make_experiment("odd", settings={"model.overrides": "a|b\n| c <script>*[x](y)`"})
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from analysis_factory import make_rank, make_result
+from store.store_factory import MACHINE
 
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.documents.canonical import digest
 from accel_bench.effective import EffectiveConfiguration, GradientFlow
-from accel_bench.machine.info import Machine
 from accel_bench.machine.state import CPUState, GPUState, MachineState
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -28,15 +28,6 @@ ENVIRONMENT = {
 }
 FLOW = GradientFlow(trained_tensors=1, tensors_with_gradient=1, gradient_norms={"a": 1.0})
 EFFECTIVE = EffectiveConfiguration(threads=4, world_size=1, attention="sdpa", gradient_flow=FLOW)
-MACHINE = Machine(
-    host="bench-1",
-    system="Linux 6",
-    processor="a CPU",
-    cores=4,
-    memory_bytes=2**34,
-    python="3.12",
-    versions={"torch": "2.13.0"},
-)
 
 
 def run(

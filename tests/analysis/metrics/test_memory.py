@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result, make_summary
+from analysis_factory import LORA, make_rank, make_result, make_summary
 
 from accel_bench.analysis.metrics.memory import (
     MemoryFigure,
@@ -19,7 +19,6 @@ from accel_bench.analysis.metrics.memory import (
 from accel_bench.result import Figure, Metric, RankResult, Result, Stage
 
 Peaks = Sequence[tuple[int, int | None]]
-LORA = make_experiment("lora")
 
 
 def metric(figure: Figure, value: int | None, kind: str, rank: int | None = None) -> Metric:
