@@ -41,7 +41,7 @@ class Operand(ExperimentFigures):
     """Machines on which it ran."""
 
 
-class ExperimentComparison(Document, Comparison, LossComparison):
+class ExperimentComparison(LossComparison, Comparison, Document):
     """The document of `accel-bench compare`: B against A."""
 
     a: Operand

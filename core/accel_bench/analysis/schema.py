@@ -120,8 +120,10 @@ class ExperimentFigures(ExperimentRow):
     """What the stack adds and changes, in one line."""
 
 
-class ExperimentSummary(ExperimentFigures, Comparison, LossComparison):
+class ExperimentSummary(LossComparison, Comparison, ExperimentFigures):
     """One row: an experiment, and its comparison with the baseline of the same sweep point."""
+
+    # Fields stand in the document in the order of the bases, the last one first.
 
     tokens_per_second_per_device: float | None
     """Real tokens per second, per device."""
