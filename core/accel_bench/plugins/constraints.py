@@ -21,12 +21,15 @@ def unmet_constraints(
     """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
     reasons = list(_resources(experiment.scenario, machine))
     for plugin in active.plugins:
-        found = _declared(experiment.scenario, plugin, machine)
-        reasons += [f"{plugin.name}: {reason}" for reason in found]
+        unmet = _declared(experiment.scenario, plugin, machine)
+        reasons += [f"{plugin.name}: {reason}" for reason in unmet]
     for plugin, answers in active.call_lists(
         "check_scenario", experiment=experiment, machine=machine
     ):
-        reasons += [_named(plugin, reason) for reason in answers]
+        for reason in answers:
+            if not isinstance(reason, str):
+                raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
+            reasons.append(reason if plugin.name in reason else f"{plugin.name}: {reason}")
     return tuple(dict.fromkeys(reasons))
 
 
@@ -94,10 +97,3 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
             for gpu in machine.gpus[: scenario.resources.devices]
             if gpu.compute_capability < oldest
         )
-
-
-def _named(plugin: ActivePlugin, reason: object) -> str:
-    """Return a reason that names its plugin. Raises HookError for one that is no text."""
-    if not isinstance(reason, str):
-        raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
-    return reason if plugin.name in reason else f"{plugin.name}: {reason}"

@@ -12,11 +12,16 @@ from typing import Any, Union, get_args, get_origin
 from pydantic_core import to_jsonable_python
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugin import Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed
-from accel_bench.plugins.validation import declarations, hook_arguments, validation_problems
+from accel_bench.plugins.validation import (
+    declarations,
+    hook_arguments,
+    marked_methods,
+    validation_problems,
+)
 
 PROCESS_SECONDS = 60.0
 """Limit for a process that imports one plugin; the import's own alarm should be earlier."""
@@ -71,18 +76,18 @@ def _check_apart(name: str) -> dict[str, Any]:
             command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
         )
         found: dict[str, Any] = json.loads(done.stdout)
+        return found
     except subprocess.TimeoutExpired:
         problem = f"its import has not ended after {PROCESS_SECONDS:g} s"
     except ValueError:
         problem = f"its import ends the process (exit code {done.returncode})"
-    else:
-        return found
     return {"name": name, "usable": False, "reasons": [problem]}
 
 
 def implemented(kind: type[Plugin[Any]]) -> list[str]:
     """Return the hooks that a class implements, in call order."""
-    return [name for name in hook_arguments() if name in _marked(kind)]
+    marked = dict(marked_methods(kind))
+    return [name for name in hook_arguments() if name in marked]
 
 
 def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:
@@ -106,13 +111,9 @@ def _contract_problems(kind: type[Plugin[Any]]) -> list[str]:
         f"option {o['name']!r} has no description" for o in options_of(kind) if not o["description"]
     ]
     problems += validation_problems(kind)
-    if not _marked(kind):
+    if not marked_methods(kind):
         problems.append("implements no hook")
     return problems
-
-
-def _marked(kind: type[Plugin[Any]]) -> set[str]:
-    return {name for name, value in inspect.getmembers(kind) if hasattr(value, f"{PROJECT}_impl")}
 
 
 def _type_name(annotation: Any) -> str:

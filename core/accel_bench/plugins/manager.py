@@ -118,7 +118,7 @@ class ActivePlugins:
         return self._answers[hook]
 
     def implements(self, hook: str) -> bool:
-        """Whether any active plugin implements the hook."""
+        """Return whether any active plugin implements the hook."""
         return bool(self._functions(hook))
 
     def versions(self) -> tuple[PluginVersion, ...]:
@@ -156,9 +156,9 @@ class ActivePlugins:
         return next(iter([*claiming, *filling]), None)
 
 
-def wrong_answer(plugin: ActivePlugin, hook: str, wanted: str, got: Any) -> HookError:
+def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
     """Return the error for a hook that returned the wrong type."""
-    problem = f"returned {type(got).__name__} where {wanted} is expected"
+    problem = f"returned {type(got).__name__} where {expected} is expected"
     return HookError(plugin.name, plugin.distribution, hook, problem)
 
 

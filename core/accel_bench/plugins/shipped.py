@@ -1,5 +1,5 @@
-"""Plugins that accel-bench ships, in the box or by an extra, read from a list: what is not
-installed has no metadata."""
+"""Plugins that accel-bench ships, in the box or by an extra, as a list says: metadata need them
+installed."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def plugin_meant_by(word: str) -> str | None:
 
     Of an extra that brings several, its name means the first of the list.
     """
-    wanted = word.lower().replace("_", "-")
-    return next((n for n, e in extras().items() if wanted in {n, e.extra, *e.also}), None)
+    plain = word.lower().replace("_", "-")
+    return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)
 
 
 def _entry(document: Document, name: str) -> ShippedPlugin:

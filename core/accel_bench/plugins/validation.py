@@ -50,8 +50,14 @@ def declarations() -> dict[str, TypeAdapter[Any]]:
 
 def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
     """Return a sentence for each hook that does not exist or takes wrong arguments."""
-    marked = inspect.getmembers(kind, lambda value: hasattr(value, f"{PROJECT}_impl"))
-    return [text for name, function in marked for text in _problems_of(name, function)]
+    return [
+        text for name, function in marked_methods(kind) for text in _problems_of(name, function)
+    ]
+
+
+def marked_methods(kind: type[Plugin[Any]]) -> list[tuple[str, Any]]:
+    """Return the methods that are marked as hooks, with their names."""
+    return inspect.getmembers(kind, lambda value: hasattr(value, f"{PROJECT}_impl"))
 
 
 def _problems_of(name: str, function: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ from accel_bench.testing.in_process import Execution, fail_in_process
 from accel_bench.testing.process_state import SEEN_THROUGH
 from accel_bench.testing.report import RUN, Clause, judged, proven, unproven, violated
 from accel_bench.testing.running import refuse_processes
-from accel_bench.testing.tiny import Trial, model_of
+from accel_bench.testing.tiny import Trial, model_of, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, losses, own_reasons
 
 SAME_WORK = frozenset({"engine", "metrics"})
@@ -213,7 +213,7 @@ def _other_settings(trials: TrialRuns, usual: Execution) -> Iterator[Clause]:
         elif name == model.id:
             yield proven("architectures", architecture)
         else:
-            trial = trials.plan(model=name)
+            trial = trials.plan(id=name, overrides=shrunk(name))
             yield from _in_setting(trials, "architectures", architecture, trial, usual.left)
 
 

@@ -137,14 +137,14 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
 
 def _declared_range(plugin: Installed) -> Clause:
     """Check that the distribution says for which versions of accel-bench it was made."""
-    name, wanted = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
+    name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:
         return proven(name, "it comes with accel-bench")
     ranges = [text for text in plugin.requires if is_on_contract(text)]
     if not ranges:
         return violated(
             name,
-            f"{plugin.distribution} does not depend on accel-bench; add {wanted!r} to its "
+            f"{plugin.distribution} does not depend on accel-bench; add {ours!r} to its "
             "dependencies",
         )
     operators = {bound.operator for text in ranges for bound in Requirement(text).specifier}
@@ -152,7 +152,7 @@ def _declared_range(plugin: Installed) -> Clause:
         return violated(
             name,
             f"{plugin.distribution} depends on {ranges[0]!r}, which has no lower or no upper end; "
-            f"write {wanted!r}",
+            f"write {ours!r}",
         )
     return proven(name, f"{plugin.distribution} depends on {', '.join(ranges)}")
 

@@ -35,10 +35,9 @@ SESSION = "testing"
 
 @dataclass
 class Execution:
-    """One experiment that was run, and what it left behind."""
+    """The result of an experiment, as the product would have stored it, and what it left behind."""
 
     result: Result
-    """What the product would have stored."""
 
     left: list[str] = field(default_factory=list)
     """What is still changed in the process after `close_run`, in words."""
@@ -141,7 +140,12 @@ def _attempt(
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
     scenario = planned.experiment.scenario
-    with preserved(), _heap_set_aside(), warnings.catch_warnings():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(preserved())
+        stack.enter_context(warnings.catch_warnings())
+        # The collector would spend time on what the tests hold: a worker has nothing of it.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         # In the product a library's warning ends up in a log, whatever the tests make of it.
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -156,16 +160,6 @@ def _attempt(
 def _active(here: InProcess) -> ActivePlugin:
     # To be the last one: its hooks are called after those of all others.
     return ActivePlugin(here, here.name, "launcher", "accel-bench")
-
-
-@contextlib.contextmanager
-def _heap_set_aside() -> Iterator[None]:
-    """Keep the collector away from the objects of the tests: a worker would have none of them."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ SEEN_THROUGH = (
     "and backend flags, its hooks of all modules and optimizers, and the functions of torch, "
     f"{', '.join(WATCHED)}"
 )
-"""What is read before and after a run: nothing is said about anything else."""
+"""What is read before and after a run; nothing else is compared."""
 
 FLAGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",

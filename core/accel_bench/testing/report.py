@@ -21,7 +21,7 @@ class Clause(Frozen):
     """`unproven` is neither good nor bad: it could not be tried here, or is not claimed."""
 
     sentence: str
-    """What was proven, or what is wrong and how to mend it, or why nothing could be said."""
+    """What was proven, or what is wrong and how to mend it, or why it could not be tried."""
 
     def __str__(self) -> str:
         return f"{self.outcome:9} {self.name}: {self.sentence}"

@@ -12,7 +12,7 @@ from accel_bench.result import Result
 from accel_bench.testing.in_process import Execution
 from accel_bench.testing.process_state import preserved
 from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import Trial, merged, plan_trial, shrunk, slots_of
+from accel_bench.testing.tiny import Trial, merged, plan_trial, slots_of
 
 
 @dataclass
@@ -48,14 +48,9 @@ class TrialRuns:
         """Slots that the plugin fills; none where it stands in the stack."""
         return slots_of(self.kind)
 
-    def plan(self, dtype: str | None = None, model: str | None = None) -> Trial:
-        """Plan the plugin and its baseline, with another dtype or model where one is given."""
-        changes: dict[str, Any] = {}
-        if dtype is not None:
-            changes = {"model": {"dtype": dtype}}
-        if model is not None:
-            changes = {"model": {"id": model, "overrides": shrunk(model)}}
-        scenario = merged(self.scenario, changes)
+    def plan(self, **model: Any) -> Trial:
+        """Plan the plugin and its baseline, with other settings of the model where any is given."""
+        scenario = merged(self.scenario, {"model": model} if model else {})
         # Planning makes the plugin: what it does then must still be new to the run.
         with preserved():
             return plan_trial(self.name, self.options, scenario, self.device)

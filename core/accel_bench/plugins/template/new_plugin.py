@@ -27,7 +27,7 @@ RESERVED = frozenset({"baseline", NO_PLUGIN})
 """Names that scenario files give a meaning of their own."""
 
 DEFAULT_HOOKS = ("accelerate_model",)
-"""What a plugin does where nobody asks for anything."""
+"""What a plugin does where no hook is named, or none that acts."""
 
 REGISTERED = frozenset({"report_evidence", "close_run"})
 """Hooks that what is written does without: others call `run.on_evidence` and `run.on_close`."""
@@ -57,7 +57,7 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
     chosen = _chosen(hooks)
     if parent.exists() and not parent.is_dir():
         raise PluginError(f"{parent} is a file; name a folder with --folder")
-    folder = parent / f"accel-bench-{_normal(name)}"
+    folder = parent / _distribution(name)
     if folder.exists():
         raise PluginError(f"{folder} exists; remove it, or choose another name or --folder")
     for path, text in plugin_files(name, chosen).items():
@@ -79,7 +79,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
     package = f"accel_bench_{name.replace('-', '_')}"
     words = {
         "name": name,
-        "distribution": f"accel-bench-{_normal(name)}",
+        "distribution": _distribution(name),
         "contract": CONTRACT,
         "package": package,
         "class_name": _class_name(name),
@@ -125,16 +125,16 @@ def _chosen(hooks: Sequence[str]) -> list[str]:
     for hook in hooks:
         if hook not in known:
             raise PluginError(f"there is no hook {hook!r}{did_you_mean(hook, known)}")
-    wanted = {*hooks} - REGISTERED or {*DEFAULT_HOOKS}
-    wanted |= {PARTNERS[hook] for hook in wanted if hook in PARTNERS}
-    if wanted <= NOT_ACTING:
-        wanted |= {*DEFAULT_HOOKS}
-    return [hook for hook in known if hook in wanted]
+    chosen = {*hooks} - REGISTERED
+    if chosen <= NOT_ACTING:
+        chosen |= {*DEFAULT_HOOKS}
+    chosen |= {PARTNERS[hook] for hook in chosen if hook in PARTNERS}
+    return [hook for hook in known if hook in chosen]
 
 
-def _normal(name: str) -> str:
-    """Return a name as package indexes write it (PEP 503)."""
-    return re.sub("[_-]+", "-", name)
+def _distribution(name: str) -> str:
+    # As package indexes write names (PEP 503).
+    return f"accel-bench-{re.sub('[_-]+', '-', name)}"
 
 
 def _class_name(name: str) -> str:
