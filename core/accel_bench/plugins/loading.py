@@ -69,10 +69,8 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Interrupt the block after that many seconds, in the main thread of a Unix process."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "setitimer"
-    ):
+    """Interrupt the block after that many seconds, in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
 

@@ -10,7 +10,7 @@ from accel_bench.result import Result, Status
 from accel_bench.testing.in_process import Execution, fail_in_process
 from accel_bench.testing.process_state import SEEN_THROUGH
 from accel_bench.testing.report import RUN, Clause, judged, proven, unproven, violated
-from accel_bench.testing.running import refuse_processes
+from accel_bench.testing.running import needs_processes
 from accel_bench.testing.tiny import Trial, model_of, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, losses, own_reasons
 
@@ -75,11 +75,7 @@ def _cannot_be_tried(trials: TrialRuns) -> str:
             f"devices are {listed} and this is {trials.device}: check_plugin(device=...) proves it "
             "where there is one"
         )
-    try:
-        refuse_processes(trials.name, trials.slots)
-    except AccelBenchError as error:
-        return str(error)
-    return ""
+    return needs_processes(trials.name, trials.slots)
 
 
 def _no_baseline(trials: TrialRuns, baseline: Result) -> Clause:

@@ -120,7 +120,9 @@ def of_the_class(
     yield from judged("documented options", bare, f"{len(described)} options, all described")
     yield from _strict_options(kind.Options, options)
     yield _declared_range(plugin)
-    yield _met_requirements(plugin, kind)
+    unmet = "; ".join(plugin.unmet(kind.requires))
+    problems = [f"{unmet}: install what {plugin.distribution} requires"] if unmet else []
+    yield from judged("requirements", problems, "all are installed")
 
 
 def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
@@ -155,17 +157,6 @@ def _declared_range(plugin: Installed) -> Clause:
             f"write {ours!r}",
         )
     return proven(name, f"{plugin.distribution} depends on {', '.join(ranges)}")
-
-
-def _met_requirements(plugin: Installed, kind: type[Plugin[Any]]) -> Clause:
-    """Check that what the distribution and the class require is installed."""
-    in_the_box = plugin.distribution == OWN_DISTRIBUTION
-    unmet = () if in_the_box and not kind.requires else plugin.unmet(kind.requires)
-    if unmet:
-        return violated(
-            "requirements", f"{'; '.join(unmet)}: install what {plugin.distribution} requires"
-        )
-    return proven("requirements", "all are installed")
 
 
 def _effects(

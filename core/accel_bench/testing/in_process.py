@@ -23,7 +23,7 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.run import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.testing.process_state import ProcessState, changes, preserved, read_process_state
+from accel_bench.testing.process_state import changes, preserved, read_process_state
 from accel_bench.testing.tiny import this_machine
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
@@ -49,8 +49,7 @@ class InProcess(Plugin[Options]):
     def __init__(self, options: Options, name: str = "", fails: bool = False) -> None:
         super().__init__(options, name)
         self.fails = fails
-        self.state_before: ProcessState | None = None
-        self.state_after: ProcessState | None = None
+        self.left: list[str] = []
         self.stopped = False
 
     @hookimpl
@@ -74,13 +73,14 @@ class InProcess(Plugin[Options]):
         settings.set_environment()
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
-        self.state_before = read_process_state()
+        before = read_process_state()
         try:
             active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
             with_ours = ActivePlugins([*active.plugins, _active(self)])
             return measure(job, 0, 0, with_ours, heartbeat)
         finally:
-            self.state_after = read_process_state()
+            precision = job.experiment.scenario.train.matmul_precision
+            self.left = changes(before, read_process_state(), precision)
 
 
 class EndedRank:
@@ -139,7 +139,6 @@ def _attempt(
     here = InProcess(Options(), "in-process", fails)
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
-    scenario = planned.experiment.scenario
     with contextlib.ExitStack() as stack:
         stack.enter_context(preserved())
         stack.enter_context(warnings.catch_warnings())
@@ -149,12 +148,11 @@ def _attempt(
         # In the product a library's warning ends up in a log, whatever the tests make of it.
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        os.environ.update({**scenario.environment, **ours})
+        os.environ.update({**planned.experiment.scenario.environment, **ours})
         result = run_attempt(attempt, active, lambda _: None, lambda found: found)
     if here.stopped:
         raise KeyboardInterrupt
-    found = changes(here.state_before, here.state_after, scenario.train.matmul_precision)
-    return Execution(result, found)
+    return Execution(result, here.left)
 
 
 def _active(here: InProcess) -> ActivePlugin:

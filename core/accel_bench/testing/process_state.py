@@ -89,15 +89,11 @@ def read_process_state() -> ProcessState:
     return ProcessState(dict(_settings()), dict(_functions()))
 
 
-def changes(
-    before: ProcessState | None, after: ProcessState | None, matmul_precision: str
-) -> list[str]:
+def changes(before: ProcessState, after: ProcessState, matmul_precision: str) -> list[str]:
     """Return a sentence for each thing that is not as it was.
 
     `matmul_precision` is what core sets in every run, as the scenario says.
     """
-    if before is None or after is None:
-        return []
     found = []
     for name in sorted({*before.settings, *after.settings}):
         was, now = before.settings.get(name), after.settings.get(name)

@@ -47,7 +47,8 @@ def run_plugin(
     importlib.import_module("torch")
     with preserved():
         trial = plan_trial(name, options, scenario, device)
-    refuse_processes(name, trial.slots)
+    if reason := needs_processes(name, trial.slots):
+        raise PluginError(reason)
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         return run_or_skip(trial.plugin, Path(folder)).result
 
@@ -113,14 +114,15 @@ def run_or_skip(planned: Planned, root: Path) -> Execution:
     return Execution(_skipped(planned)) if planned.skipped else run_in_process(planned, root)
 
 
-def refuse_processes(name: str, slots: tuple[str, ...]) -> None:
-    """Raise PluginError for a plugin that means nothing in one process."""
-    several = [slot for slot in slots if slot in STARTS_PROCESSES]
-    if several:
-        raise PluginError(
-            f"plugin {name!r} fills the slot {several[0]!r}, which needs processes of its own; "
-            "try it with `accel-bench run`"
-        )
+def needs_processes(name: str, slots: tuple[str, ...]) -> str:
+    """Return why a plugin cannot be tried in one process; empty where it can."""
+    for slot in slots:
+        if slot in STARTS_PROCESSES:
+            return (
+                f"plugin {name!r} fills the slot {slot!r}, which needs processes of its own; "
+                "try it with `accel-bench run`"
+            )
+    return ""
 
 
 def _skipped(planned: Planned) -> Result:

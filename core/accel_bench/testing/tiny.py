@@ -116,10 +116,9 @@ def tiny_work(
     if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
         listed = ", ".join(sorted(given))
         raise ScenarioError(f"scenario: the kit decides itself on {listed}; leave that out")
-    model: dict[str, Any] = {"id": MODEL, "dtype": usual_dtype(kind)}
     work: dict[str, Any] = {
         "name": "tiny",
-        "model": model,
+        "model": {"id": MODEL, "dtype": usual_dtype(kind)},
         "data": {"sequence_length": 32},
         "train": {"micro_batch_size": 2},
         "resources": {"device": device},
@@ -127,10 +126,9 @@ def tiny_work(
     }
     if kind.needs_adapter and "adapter" not in slots:
         work["adapter"] = {"use": slot_defaults().needed_adapter}
-    chosen = changes.get("model")
-    identity = chosen.get("id", MODEL) if isinstance(chosen, Mapping) else MODEL
-    model["overrides"] = shrunk(identity)
-    return merged(work, changes)
+    work = merged(work, changes)
+    overrides = {"overrides": shrunk(work["model"]["id"])}
+    return {**work, "model": merged(overrides, work["model"])}
 
 
 def usual_dtype(kind: type[Plugin[Any]]) -> str:
