@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from accel_bench.launcher import Observer, RankProcess
     from accel_bench.machine import nvml
     from accel_bench.machine.info import Device, Machine, available_cores
+    from accel_bench.machine.process_memory import Stage
     from accel_bench.modeling.compilation import read_compilation, reset_compiler
     from accel_bench.modeling.loading import check_fit, load_base_model
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.result import Metric, RankResult, Result, Sample, Stage, Status, Window
+    from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
@@ -90,11 +91,12 @@ _HOMES = {
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Observer", "RankProcess"),
     "accel_bench.machine.info": ("Device", "Machine", "available_cores"),
+    "accel_bench.machine.process_memory": ("Stage",),
     "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
     "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
     "accel_bench.modeling.quantization": ("describe_quantized", "quantize_seconds"),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Stage", "Status", "Window"),
+    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
     "accel_bench.run": ("Run",),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),

@@ -11,6 +11,7 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device, Machine
+from accel_bench.machine.process_memory import Stage
 from accel_bench.machine.state import MachineState
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
@@ -39,49 +40,32 @@ class Status(str, Enum):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same attempt would most likely end the same way, so that no retry is worth
-        it."""
+        """Whether a retry would most likely end the same way."""
         return self in (Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.SKIPPED)
 
 
 class Sample(Frozen):
-    """One optimizer step of one rank."""
+    """One optimizer step of one rank; it counts what `TokenCounts` does, on this rank."""
 
     step: int
     """Step number from 0, warm-up included."""
 
     seconds: float
-    """Seconds from the end of the step before to the end of this one.
-
-    Between two device events where the device has them, else on the wall clock of the host.
-    """
+    """Seconds since the end of the step before: between device events where the device has them,
+    else on the wall clock of the host."""
 
     device_seconds: float | None = None
     """Seconds between device events; null where the device has none."""
 
     sequences: int
-    """Sequences on this rank."""
-
     processed_tokens: int
-    """Tokens with padding, on this rank."""
-
     real_tokens: int
-    """Tokens without padding, on this rank."""
-
     supervised_tokens: int
-    """Tokens with a loss, on this rank."""
-
     real_pairs: int | None = None
-    """Pairs of tokens of one sequence, without padding, on this rank: the sum of the sequences'
-    squared lengths. Null where the batches did not say."""
-
     processed_pairs: int | None = None
-    """Pairs that attention computes, padding included, on this rank; null where that is not known.
-    """
 
     loss: float | None
-    """This rank's share of the step's loss: the sum over ranks is the loss. Null when not finite.
-    """
+    """This rank's part of the step's loss: the sum over ranks is the loss. Null when not finite."""
 
 
 Figure: TypeAlias = Literal[
@@ -120,10 +104,7 @@ class Metric(Frozen):
     """`bytes`, `seconds`, `1` ..."""
 
     scope: Literal["rank", "device", "global"]
-    """What it covers."""
-
     better: Literal["lower", "higher", "neither"] = "neither"
-    """Which direction is an improvement."""
 
     figure: Figure | None = None
     """Which of the figures that analysis knows this is; null for any other."""
@@ -151,28 +132,25 @@ class Window(Frozen):
     """time.monotonic() after the last measured step and its synchronisation, in seconds."""
 
     samples: tuple[Sample, ...] = ()
-    """The measured steps."""
 
     discarded: tuple[Sample, ...] = ()
-    """Steps of windows that were disturbed and measured again."""
+    """Steps of unstable windows, which were measured again."""
 
     instabilities: tuple[str, ...] = ()
-    """What disturbed each window that was discarded, and the kept one where it was disturbed too.
-    """
+    """What disturbed each discarded window, and the kept one where that was unstable too."""
 
     warmup: tuple[Sample, ...] = ()
     """Steps before the window; the first holds what happens once."""
 
 
 class PhaseSplit(Frozen):
-    """Where the time of a step goes, seen in a few steps of their own after the window.
+    """Where the time of a step goes, measured in a few steps after the window.
 
     Marking waits for nothing, but it is work: the window itself is never split. On a device with
     events the seconds are those of the device, in which work overlapping on the host is hidden.
     """
 
     steps: int
-    """Steps that were split."""
 
     step_seconds: float
     """Seconds of the step of median duration among them."""
@@ -181,77 +159,33 @@ class PhaseSplit(Frozen):
     """Seconds of that step by `PhaseName`."""
 
 
-class Stage(Frozen):
-    """A point in a worker's life, in the order in which they were passed."""
-
-    name: str
-    """What had just been finished: `imports`, `load_model`, `first_step` ..."""
-
-    seconds: float
-    """Seconds since the process started."""
-
-    host_bytes: int | None = None
-    """Resident memory of the process in bytes at that point."""
-
-    host_peak_bytes: int | None = None
-    """Largest resident memory since the stage before; null where that cannot be told apart."""
-
-    device_allocated_bytes: int | None = None
-    """Bytes that tensors hold on the rank's GPU at that point; null where torch uses none."""
-
-    device_peak_allocated_bytes: int | None = None
-    """The largest of that since the stage before."""
-
-    device_reserved_bytes: int | None = None
-    """Bytes that torch's allocator holds there, whether tensors use them or not."""
-
-    device_peak_reserved_bytes: int | None = None
-    """The largest of that since the stage before."""
-
-    device_peak_inactive_split_bytes: int | None = None
-    """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
-
-
 class Failure(Frozen):
-    """The exception that ended a rank. Bytes are known of an out-of-memory error alone, and null
-    where neither its text nor the allocator says them."""
+    """The exception that ended a rank.
+
+    Bytes are null but for an out-of-memory error whose text, or the allocator, gives them.
+    """
 
     type: str
-    """Its class."""
-
     message: str
-    """Its text."""
-
     traceback: str
-    """Its traceback, with those of its causes."""
 
     step_part: Literal["forward", "backward", "optimizer"] | None = None
     """The part of a step in which it was raised; null outside of steps, and in a hook."""
 
     plugin: str | None = None
-    """The plugin whose hook raised it."""
-
     distribution: str | None = None
-    """That plugin's distribution."""
-
     hook: str | None = None
-    """The hook."""
+    """The hook that raised it; null where core did."""
 
     bytes_asked: int | None = None
     """Bytes that could not be allocated."""
 
     bytes_free: int | None = None
-    """Bytes that were free."""
-
     bytes_total: int | None = None
-    """Bytes that there are."""
-
     bytes_in_use: int | None = None
     """Bytes that this process used."""
 
     bytes_allocated: int | None = None
-    """Bytes that tensors held."""
-
     bytes_reserved_unallocated: int | None = None
     """Bytes that torch's allocator held for no tensor."""
 
@@ -260,13 +194,11 @@ class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
     schema_version: int = SCHEMA_VERSION
-    """Version of this file's form."""
 
     rank: int
     """Global rank, from 0."""
 
     status: Status
-    """How this rank ended, as it saw it."""
 
     reasons: tuple[str, ...] = ()
     """Why the status is not `ok`, each a sentence."""
@@ -275,7 +207,6 @@ class RankResult(Frozen):
     """What the rank was doing when it ended badly."""
 
     error: Failure | None = None
-    """The exception that ended it; null when none did."""
 
     device: Device | None = None
     """The device that this rank really used; null when it did not get that far."""
@@ -290,37 +221,28 @@ class RankResult(Frozen):
     """What the model's matmuls and attention compute for a token; null without torch."""
 
     metrics: tuple[Metric, ...] = ()
-    """What metrics plugins measured."""
-
     effective: EffectiveConfiguration = EffectiveConfiguration()
-    """What really held when the clock started."""
 
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
     """What each plugin shows for having acted, by its name."""
 
     stages: tuple[Stage, ...] = ()
-    """Where the time before the window went."""
 
 
 class PluginVersion(Frozen):
     """A plugin that was active, and where it came from."""
 
     name: str
-    """Name, as in `use`."""
-
     distribution: str
-    """Distribution that brought it."""
 
     version: str
-    """That distribution's version; with commit and dirty hash when it is installed from a checkout.
-    """
+    """The distribution's version; with commit and dirty hash when installed from a checkout."""
 
 
 class Result(Frozen):
     """One attempt of one run: the row that is stored, and that nothing overwrites."""
 
     schema_version: int = SCHEMA_VERSION
-    """Version of this row's form."""
 
     run_id: str
     """Unique name of the attempt."""
@@ -329,7 +251,6 @@ class Result(Frozen):
     """The `accel-bench run` that it belongs to; only runs of one session are paired."""
 
     experiment: Experiment
-    """What was run."""
 
     round: int
     """Round, from 0; runs of one round are pairs."""
@@ -341,13 +262,8 @@ class Result(Frozen):
     """Retry, from 0; only the last attempt counts."""
 
     status: Status
-    """How it ended."""
-
     reasons: tuple[str, ...] = ()
-    """Why the status is not `ok`."""
-
     phase: str = ""
-    """What was going on when it ended badly."""
 
     started_at: str
     """UTC time, ISO 8601."""
@@ -356,7 +272,6 @@ class Result(Frozen):
     """Wall-clock seconds of the whole attempt."""
 
     ranks: tuple[RankResult, ...] = ()
-    """What each rank measured, by rank."""
 
     metrics: tuple[Metric, ...] = ()
     """What observers measured from outside, in the parent."""
@@ -365,19 +280,14 @@ class Result(Frozen):
     """How each rank's process ended: `exit 0`, `SIGKILL` ..."""
 
     plugins: tuple[PluginVersion, ...] = ()
-    """Plugins that were active, in order."""
 
     loss_tolerance: float | None = None
     """Largest `loss_tolerance` that the stack's plugins declare; null where none does."""
 
     machine: Machine | None = None
-    """The machine and the versions on it."""
-
     state_before: MachineState | None = None
-    """What the machine was doing just before the ranks were started."""
-
     state_after: MachineState | None = None
-    """The same after the last of them had gone."""
+    """State after the last rank had ended; that before is read just before they start."""
 
     command: tuple[str, ...] = ()
     """Arguments that repeat this run."""

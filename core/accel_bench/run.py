@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,55 +16,9 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device
-from accel_bench.machine.process_memory import (
-    device_bytes,
-    peak_resident_bytes,
-    reset_peak_memory,
-    resident_bytes,
-)
-from accel_bench.result import Stage
+from accel_bench.machine.process_memory import Trace
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
-
-
-class Trace:
-    """Marks the stages of a worker's life with their time and the memory that they needed."""
-
-    def __init__(self) -> None:
-        self.stages: list[Stage] = []
-        self._origin = _process_started()
-        # A process that has just started has the peak of its first stage, whoever can forget it.
-        self._own_peak = True
-
-    def mark(self, name: str, forget: bool = True) -> Stage:
-        """Record that `name` has just been finished, with the peaks since the stage before.
-
-        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
-        for itself what there was.
-        """
-        stage = Stage(
-            name=name,
-            seconds=time.monotonic() - self._origin,
-            host_bytes=resident_bytes(),
-            host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
-            **device_bytes(),
-        )
-        self.stages.append(stage)
-        if forget:
-            self.reset_peak_memory()
-        return stage
-
-    def reset_peak_memory(self) -> None:
-        """Leave out of the next stage's peaks what has been in use and is so no more."""
-        self._own_peak = reset_peak_memory()
-
-    def peak_resident_bytes(self) -> int | None:
-        """Return the peak of this process's resident memory since it was last reset."""
-        return peak_resident_bytes()
-
-    def find(self, name: str) -> Stage | None:
-        """Return the stage of that name, or None when it was not reached."""
-        return next((stage for stage in self.stages if stage.name == name), None)
 
 
 @dataclass
@@ -209,20 +161,6 @@ class Run:
             if not target.exists():
                 _fill_aside(target, fill)
         return target
-
-
-def _process_started() -> float:
-    """time.monotonic() at the start of this process, to 10 ms; now where the system does not say.
-
-    So the interpreter's start and the imports before the first hook are counted too.
-    """
-    now = time.monotonic()
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return now
-    return now - age if 0 <= age < now else now
 
 
 def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:

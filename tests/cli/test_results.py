@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from accel_bench.cli.results import app
 from accel_bench.errors import StoreError
-from accel_bench.result import RankResult, Result, Stage, Status
+from accel_bench.machine.process_memory import Stage
+from accel_bench.result import RankResult, Result, Status
 from accel_bench.store.database import open_store
 
 LORA = make_experiment("lora")

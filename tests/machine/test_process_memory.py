@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accel_bench.machine import process_memory as memory_reading
-from accel_bench.run import Trace
+from accel_bench.machine.process_memory import Trace
 
 MIB = 2**20
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -1,12 +1,15 @@
-"""Read the current and peak memory of this process: resident, and torch's on a GPU."""
+"""Read the memory of this process, resident and torch's on a GPU, at the stages of its life."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from accel_bench.documents.base import Frozen
 
 PEAK_RESIDENT = Path("/proc/self/status")
 """Linux: holds the peak resident memory since its last reset, as `VmHWM`."""
@@ -22,6 +25,77 @@ DEVICE_READINGS = {
     "device_peak_inactive_split_bytes": "inactive_split_bytes.all.peak",
 }
 """Readings of torch's allocator: their names here, and in `torch.cuda.memory_stats`."""
+
+
+class Stage(Frozen):
+    """A point in a worker's life, in the order in which they were passed."""
+
+    name: str
+    """What has just been finished: `imports`, `load_model`, `first_step` ..."""
+
+    seconds: float
+    """Seconds since the process started."""
+
+    host_bytes: int | None = None
+    """Resident memory of the process in bytes at that point."""
+
+    host_peak_bytes: int | None = None
+    """Largest resident memory since the stage before; null where that cannot be told apart."""
+
+    device_allocated_bytes: int | None = None
+    """Bytes that tensors hold on the rank's GPU at that point; null where torch uses none."""
+
+    device_peak_allocated_bytes: int | None = None
+    """The largest of that since the stage before."""
+
+    device_reserved_bytes: int | None = None
+    """Bytes that torch's allocator holds there, whether tensors use them or not."""
+
+    device_peak_reserved_bytes: int | None = None
+    """The largest of that since the stage before."""
+
+    device_peak_inactive_split_bytes: int | None = None
+    """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
+
+
+class Trace:
+    """Marks the stages of a worker's life with their time and the memory that they needed."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._origin = _process_started()
+        # A process that has just started has the peak of its first stage, whoever can reset it.
+        self._own_peak = True
+
+    def mark(self, name: str, forget: bool = True) -> Stage:
+        """Record that `name` has just been finished, with the peaks since the stage before.
+
+        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
+        for itself what there was.
+        """
+        stage = Stage(
+            name=name,
+            seconds=time.monotonic() - self._origin,
+            host_bytes=resident_bytes(),
+            host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
+            **device_bytes(),
+        )
+        self.stages.append(stage)
+        if forget:
+            self.reset_peak_memory()
+        return stage
+
+    def reset_peak_memory(self) -> None:
+        """Leave out of the next stage's peaks what has been in use and is so no more."""
+        self._own_peak = reset_peak_memory()
+
+    def peak_resident_bytes(self) -> int | None:
+        """Return the peak resident memory of this process in bytes since it was last reset."""
+        return peak_resident_bytes()
+
+    def find(self, name: str) -> Stage | None:
+        """Return the stage of that name, or None when it was not reached."""
+        return next((stage for stage in self.stages if stage.name == name), None)
 
 
 def resident_bytes() -> int | None:
@@ -70,3 +144,17 @@ def _started_cuda() -> Any:
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def _process_started() -> float:
+    """time.monotonic() at the start of this process, to 10 ms; now where the system does not say.
+
+    So the interpreter's start and the imports before the first hook are counted too.
+    """
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - age if 0 <= age < now else now

@@ -8,8 +8,9 @@ from analysis_factory import make_rank, make_result
 
 from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.effective import Compilation, EffectiveConfiguration
+from accel_bench.machine.process_memory import Stage
 from accel_bench.modeling.compilation import read_compilation
-from accel_bench.result import PhaseSplit, Result, Stage
+from accel_bench.result import PhaseSplit, Result
 
 
 def with_stages(seconds: dict[str, float], **changes: Any) -> Result:

@@ -16,7 +16,8 @@ from accel_bench.analysis.metrics.memory import (
     stage_peaks,
     stages_of,
 )
-from accel_bench.result import Figure, Metric, RankResult, Result, Stage
+from accel_bench.machine.process_memory import Stage
+from accel_bench.result import Figure, Metric, RankResult, Result
 
 Peaks = Sequence[tuple[int, int | None]]
 

@@ -10,10 +10,9 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-from accel_bench import Batch, Device, Metric, Run, TokenCounts, Window
+from accel_bench import Batch, Device, Metric, Run, Stage, TokenCounts, Window
 from accel_bench.builtin.metrics.memory import Memory, MemoryOptions
 from accel_bench.builtin.metrics.saved_for_backward_impl import saved_bytes
-from accel_bench.result import Stage
 
 MakeRun = Callable[..., Run]
 WINDOW = Window(started=0.0, ended=1.0)

@@ -9,7 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 from accel_bench.documents.base import Frozen
-from accel_bench.result import Figure, RankResult, Result, Stage
+from accel_bench.machine.process_memory import Stage
+from accel_bench.result import Figure, RankResult, Result
 
 STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"), ("train", ""))
 """Stages as they are shown, and the mark that ends each; the last one has no end."""
