@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 
+from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
 from accel_bench.runner.supervise import Progress, Supervisor, deferred_signals, read_progress
@@ -31,7 +32,7 @@ def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None
     heartbeat = Heartbeat(job.heartbeat_path(0))
     assert read_progress(job, 0) == Progress(0, "start")
     heartbeat.phase = "window"
-    heartbeat.beat(12)
+    heartbeat.page[HEARTBEAT_STEP] = 12
     assert read_progress(job, 0) == Progress(12, "window")
 
 

@@ -39,8 +39,14 @@ def main(arguments: list[str]) -> int:
     heartbeat = Heartbeat(job.heartbeat_path(rank))
     try:
         active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
-    except AccelBenchError as error:
-        result = _not_activated(rank, error)
+    except AccelBenchError as error:  # in the parent it could be activated
+        result = RankResult(
+            rank=rank,
+            status=Status.PLUGIN_ERROR,
+            reasons=failure.reasons_of(error),
+            phase="activation",
+            error=failure.failure_of(error),
+        )
     else:
         result = measure(job, rank, local_rank, active, heartbeat)
     write_atomically(job.result_path(rank), result.model_dump_json())
@@ -58,17 +64,6 @@ def die_with_parent(parent: int) -> None:
 def _interrupt(number: int, frame: object) -> None:
     """Let SIGTERM unwind the stack, so that plugins get their `close_run`."""
     raise KeyboardInterrupt(f"signal {number}")
-
-
-def _not_activated(rank: int, error: AccelBenchError) -> RankResult:
-    """A plugin that was activated in the parent and cannot be here."""
-    return RankResult(
-        rank=rank,
-        status=Status.PLUGIN_ERROR,
-        reasons=failure.reasons_of(error),
-        phase="activation",
-        error=failure.failure_of(error),
-    )
 
 
 if __name__ == "__main__":

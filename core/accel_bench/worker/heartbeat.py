@@ -5,21 +5,20 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from accel_bench.job import HEARTBEAT_BYTES, HEARTBEAT_PHASE, HEARTBEAT_STEP, PHASES
+from accel_bench.job import HEARTBEAT_BYTES, HEARTBEAT_PHASE, PHASES
 
 
 class Heartbeat:
-    """Stores the step number and the phase where the parent reads them."""
+    """Stores the step number and the phase where the parent reads them.
+
+    The stopwatch writes the step to `page[HEARTBEAT_STEP]`, without a call.
+    """
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(HEARTBEAT_BYTES))
         with path.open("r+b") as handle:
             self._map = mmap.mmap(handle.fileno(), HEARTBEAT_BYTES)
         self.page = memoryview(self._map).cast("Q")
-
-    def beat(self, step: int) -> None:
-        """Store the number of steps that have ended."""
-        self.page[HEARTBEAT_STEP] = step
 
     @property
     def phase(self) -> str:

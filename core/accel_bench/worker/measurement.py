@@ -23,7 +23,7 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_e
 from accel_bench.result import RankResult, Window
 from accel_bench.run import Run
 from accel_bench.worker import settings
-from accel_bench.worker.clocks import Clock, CudaClock, HostClock
+from accel_bench.worker.clocks import CudaClock, HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.record import (
@@ -152,23 +152,23 @@ def make_stopwatch(
     job: Job, run: Run, heartbeat: Heartbeat, window: AroundWindow
 ) -> WindowStopwatch:
     """Return the stopwatch that times this run's steps, as the scenario's `measure` says."""
-    asked = run.scenario.measure
+    options = run.scenario.measure
     return WindowStopwatch(
         clock_of(run),
         heartbeat,
-        warmup=job.warmup if asked.warmup == "auto" else asked.warmup,
-        steps=asked.steps,
+        warmup=job.warmup if options.warmup == "auto" else options.warmup,
+        steps=options.steps,
         before_window=window.before,
         after_window=window.after,
         instabilities=window.monitor.instabilities,
-        phase_steps=asked.phase_steps,
+        phase_steps=options.phase_steps,
         agree=lambda ready: settings.agree(run, ready),
-        synchronize_each=asked.sync == "each",
+        synchronize_each=options.sync == "each",
     )
 
 
-def clock_of(run: Run) -> Clock:
-    """Return events where the device has them, else the host's clock."""
+def clock_of(run: Run) -> HostClock:
+    """Return the clock of the run's device."""
     return CudaClock() if run.device.type == "cuda" else HostClock()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from accel_bench.result import Sample
 
@@ -17,18 +16,18 @@ JUMP_SECONDS = 0.05
 
 
 class WindowMonitor:
-    """Counts from outside the steps, read before and after a window."""
+    """Compares counters of torch before and after a window, and the durations of its steps."""
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
         self._before: dict[str, int] = {}
 
     def start(self) -> None:
-        """Remember the counts as they are before a window."""
+        """Read the counters before a window."""
         self._before = self._counts()
 
     def instabilities(self, samples: Sequence[Sample]) -> list[str]:
-        """Return what disturbed the window since `start`, a sentence each."""
+        """Return what disturbed the window since `start`, each as a text."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         found = [f"{count} {name}" for name, count in grown.items() if count > 0]
@@ -38,10 +37,11 @@ class WindowMonitor:
         return found
 
     def _counts(self) -> dict[str, int]:
-        """Counters that must stand still in a window."""
+        """Return the counters that must stand still in a window."""
         counts = {}
         if "torch._dynamo" in sys.modules:
-            counts["graph(s) compiled within the window"] = compiled_graphs()
+            counters = sys.modules["torch._dynamo"].utils.counters
+            counts["graph(s) compiled within the window"] = counters["stats"]["unique_graphs"]
         if self._device_type == "cuda":
             cuda = sys.modules["torch"].cuda
             retries = cuda.memory_stats().get("num_alloc_retries", 0)
@@ -49,14 +49,8 @@ class WindowMonitor:
         return counts
 
 
-def compiled_graphs() -> int:
-    """Graphs that dynamo has compiled in this process."""
-    counters: Any = sys.modules["torch._dynamo"].utils.counters
-    return int(counters["stats"]["unique_graphs"])
-
-
 def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
-    """Steps that took many times longer per token than the others.
+    """Return the steps that took many times longer per token than the others.
 
     Per token, since steps hold different numbers of tokens where batches are padded.
     """

@@ -29,9 +29,13 @@ def set_environment() -> None:
 
 
 def apply_settings(run: Run) -> None:
-    """Seed everything, and set torch up where something has imported it. Called after
-    `prepare_process`."""
-    _check_world_size(run)
+    """Seed everything, and set torch up where `prepare_process` has imported it.
+
+    Raises InvalidRunError where the launcher says that it has not started every rank.
+    """
+    started = os.environ.get("WORLD_SIZE", str(run.world_size))
+    if started != str(run.world_size):  # those that a launcher has not started never come
+        raise InvalidRunError([f"{started} processes were started, asked were {run.world_size}"])
     random.seed(run.scenario.train.seed)
     if "numpy" in sys.modules:
         import numpy
@@ -42,7 +46,7 @@ def apply_settings(run: Run) -> None:
 
 
 def agree(run: Run, ready: bool) -> bool:
-    """True when all ranks are ready; with one rank, or without torch, what this rank says."""
+    """Return whether all ranks are ready; with one rank, or without torch, whether this one is."""
     if run.world_size == 1 or not _has_process_group():
         return ready
     import torch
@@ -58,15 +62,8 @@ def leave_process_group() -> None:
         sys.modules["torch"].distributed.destroy_process_group()
 
 
-def _check_world_size(run: Run) -> None:
-    """Do not wait for ranks that a launcher says it has not started. Raises InvalidRunError."""
-    started = os.environ.get("WORLD_SIZE", str(run.world_size))
-    if started != str(run.world_size):
-        raise InvalidRunError([f"{started} processes were started, asked were {run.world_size}"])
-
-
 def _set_up_torch(run: Run) -> None:
-    """Threads, precision of matmuls, seeds, device and process group."""
+    """Set threads, precision of matmuls, seeds, device and process group."""
     import torch
 
     train = run.scenario.train

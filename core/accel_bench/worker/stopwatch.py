@@ -7,12 +7,14 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from statistics import median
 from typing import Any
 
 from accel_bench.engine import Batch, PhaseName, TokenCounts
+from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import PhaseSplit, Sample, Window
-from accel_bench.worker.clocks import Clock
+from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 
 LONGEST_WARMUP = 30
@@ -29,45 +31,35 @@ MOST_DISCARDED = 2
 """Unstable windows that are measured again; the one after them is kept as it is."""
 
 
+@dataclass
 class WindowStopwatch:
     """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
 
     `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
     time before a window opens, and `after_window` once after the one that is kept, while the clock
-    stands. `instabilities` says what disturbed a window, given its samples; `agree` makes ranks
+    stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
     take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a part that tests exchange
-        self,
-        clock: Clock,
-        heartbeat: Heartbeat,
-        *,
-        warmup: int | None,
-        steps: int,
-        before_window: Callable[[], None] = lambda: None,
-        after_window: Callable[[Window], None] = lambda window: None,
-        instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: [],
-        phase_steps: int = 0,
-        agree: Callable[[bool], bool] = lambda ready: ready,
-        synchronize_each: bool = False,
-    ) -> None:
+    clock: HostClock
+    heartbeat: Heartbeat
+    _: KW_ONLY
+    warmup: int | None
+    steps: int
+    before_window: Callable[[], None] = lambda: None
+    after_window: Callable[[Window], None] = lambda window: None
+    instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
+    phase_steps: int = 0
+    agree: Callable[[bool], bool] = lambda ready: ready
+    synchronize_each: bool = False
+
+    def __post_init__(self) -> None:
         self.running = True
         self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
         self.mark: Callable[[PhaseName], None] = self._notice_phase
         self.phases: PhaseSplit | None = None
-        self._clock = clock
-        self._page = heartbeat.page
-        self._heartbeat = heartbeat
-        self._warmup = warmup
-        self._steps = steps
-        self._before_window = before_window
-        self._after_window = after_window
-        self._instabilities = instabilities
-        self._phase_steps = phase_steps
+        self._page = self.heartbeat.page
         self._marks_phases = False
-        self._agree = agree
-        self._synchronize_each = synchronize_each
         self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
         self._done = 0
         self._warmup_samples: list[Sample] = []
@@ -79,10 +71,10 @@ class WindowStopwatch:
 
     def start(self) -> None:
         """Start the clock of the first warm-up step; called just before the engine runs."""
-        self._heartbeat.phase = "warm-up"
-        self._clock.reserve(2)
-        self._clock.synchronize()
-        self._clock.mark()
+        self.heartbeat.phase = "warm-up"
+        self.clock.reserve(2)
+        self.clock.synchronize()
+        self.clock.mark()
 
     def window(self) -> Window:
         """Return what was measured; only once the last window has closed."""
@@ -96,115 +88,114 @@ class WindowStopwatch:
         )
 
     def _notice_phase(self, phase: PhaseName) -> None:
-        """In the warm-up: the engine marks phases, so there is something to split later."""
+        """Remember in the warm-up that the engine marks phases: there is something to split."""
         self._marks_phases = True
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a warm-up step: here the device may be waited for."""
-        self._clock.synchronize()
-        self._clock.mark()
+        """End a warm-up step, where waiting for the device is allowed."""
+        self.clock.synchronize()
+        self.clock.mark()
         self._laps.append((_counted(batches), loss))
         self._done += 1
-        self._page[0] = self._done
+        self._page[HEARTBEAT_STEP] = self._done
         self._warmup_samples += self._read_samples(first=self._done - 1)
-        if self._agree(self._is_warm()):
+        if self.agree(self._is_warm()):
             self._open_window()
         else:
-            self._clock.reserve(2)
-            self._clock.mark()
+            self.clock.reserve(2)
+            self.clock.mark()
 
     def _open_window(self) -> None:
-        """Do everything that disturbs, then start the clock of the window."""
-        self._before_window()
-        self._heartbeat.phase = "window"
-        self._clock.reserve(self._steps + 1)
-        self.lap = self._synchronized_lap if self._synchronize_each else self._window_lap
-        self.mark = _ignore
+        """Do everything that would disturb the window, then start its clock."""
+        self.before_window()
+        self.heartbeat.phase = "window"
+        self.clock.reserve(self.steps + 1)
+        self.lap = self._synchronized_lap if self.synchronize_each else self._window_lap
+        self.mark = lambda phase: None
         gc.collect()
         gc.freeze()
-        self._clock.synchronize()
+        self.clock.synchronize()
         self._started = time.monotonic()
-        self._clock.mark()
+        self.clock.mark()
 
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a measured step. Nothing here waits, prints or calls anybody."""
-        self._clock.mark()
+        self.clock.mark()
         self._laps.append((_counted(batches), loss))
         self._done += 1
-        self._page[0] = self._done
-        if len(self._laps) == self._steps:
+        self._page[HEARTBEAT_STEP] = self._done
+        if len(self._laps) == self.steps:
             self._close_window()
 
     def _synchronized_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a measured step after waiting for the device: `measure.sync: each`."""
-        self._clock.synchronize()
+        self.clock.synchronize()
         self._window_lap(batches, loss)
 
     def _close_window(self) -> None:
-        """Wait for the device once, turn marks and device values into samples, and look at them."""
-        self._clock.synchronize()
+        """Wait for the device once, read the samples, and measure again what is unstable."""
+        self.clock.synchronize()
         self._ended = time.monotonic()
         gc.unfreeze()
-        samples = self._read_samples(first=self._done - self._steps)
-        found = self._instabilities(samples)
-        calm = self._agree(not found)
-        if not calm:
+        samples = self._read_samples(first=self._done - self.steps)
+        found = self.instabilities(samples)
+        stable = self.agree(not found)
+        if not stable:
             self._unstable.append("; ".join(found) or "the window of another rank was disturbed")
-        if calm or len(self._discarded) == MOST_DISCARDED:
+        if stable or len(self._discarded) == MOST_DISCARDED:
             self._keep_window(samples)
         else:
             self._discarded.append(samples)
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """These are the samples; what is left is to split a few more steps into their phases."""
+        """Keep the samples; a few more steps are split where the engine marks phases."""
         self._window_samples = samples
-        self._after_window(self.window())
-        if self._phase_steps and self._marks_phases:
-            self._heartbeat.phase = "phases"
+        self.after_window(self.window())
+        if self.phase_steps and self._marks_phases:
+            self.heartbeat.phase = "phases"
             self.lap, self.mark = self._phase_lap, self._phase_mark
-            self._clock.synchronize()
-            self._clock.mark()
+            self.clock.synchronize()
+            self.clock.mark()
         else:
             self.running = False
 
     def _phase_mark(self, phase: PhaseName | None) -> None:
         """End a phase; None is what is left of a step when it ends."""
-        self._clock.mark()
+        self.clock.mark()
         self._names.append(phase)
 
     def _phase_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a step that is split. It trains the model too, but is no part of the loss curve."""
         self._phase_mark(None)
         self._done += 1
-        self._page[0] = self._done
-        if self._names.count(None) == self._phase_steps:
+        self._page[HEARTBEAT_STEP] = self._done
+        if self._names.count(None) == self.phase_steps:
             self.running = False
-            self._clock.synchronize()
-            host, device = self._clock.read()
+            self.clock.synchronize()
+            host, device = self.clock.read()
             self.phases = split_steps(self._names, host if device is None else device)
 
     def _is_warm(self) -> bool:
-        """Whether the asked number of steps is done, or the plateau is reached."""
-        if self._warmup is not None:
-            return self._done >= self._warmup
+        """Return whether the set number of steps is done, or the plateau is reached."""
+        if self.warmup is not None:
+            return self._done >= self.warmup
         return self._done >= LONGEST_WARMUP or is_plateau(
             [sample.seconds for sample in self._warmup_samples]
         )
 
     def _read_samples(self, first: int) -> list[Sample]:
         """Turn the laps since the last reading into samples, numbered from `first`."""
-        host, device = self._clock.read()
+        host, device = self.clock.read()
         laps, self._laps = self._laps, []
-        seconds = device if device is not None else host
         return [
-            _sample(first + i, seconds[i], device[i] if device is not None else None, *lap)
+            _sample(first + i, host[i], device[i] if device is not None else None, *lap)
             for i, lap in enumerate(laps)
         ]
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Whether the medians of the last steps and of those before are within the tolerance."""
+    """Return whether the medians of the last steps and of those before are within the tolerance."""
     if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
@@ -233,10 +224,6 @@ def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> 
     )
 
 
-def _ignore(phase: PhaseName) -> None:
-    """In the window phases are not marked."""
-
-
 def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
     """Keep the counts of the micro-batches and let their tensors go."""
     return [(batch.sequences, batch.tokens) for batch in batches]
@@ -244,16 +231,16 @@ def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
 
 def _sample(
     step: int,
-    seconds: float,
+    host_seconds: float,
     device_seconds: float | None,
     counts: list[tuple[int, TokenCounts]],
     loss: Any,
 ) -> Sample:
-    """Sum a step's micro-batches, and fetch its loss."""
+    """Return the sum of a step's micro-batches, with its loss."""
     value = float(loss)
     return Sample(
         step=step,
-        seconds=seconds,
+        seconds=host_seconds if device_seconds is None else device_seconds,
         device_seconds=device_seconds,
         sequences=sum(sequences for sequences, _ in counts),
         processed_tokens=sum(tokens.processed for _, tokens in counts),
@@ -266,6 +253,6 @@ def _sample(
 
 
 def _sum_of_known(counts: Sequence[int | None]) -> int | None:
-    """The sum; None where one of them is not known, or there is none."""
+    """Return the sum; None where a count is not known, or there is none."""
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
