@@ -15,10 +15,7 @@ class CheckpointedBlocks(Frozen):
     """Decoder blocks whose activations are computed again."""
 
     checkpointed: int
-    """How many are."""
-
     blocks: int
-    """Decoder blocks in all."""
 
     policy: str | None = None
     """Selective checkpointing's policy; null for torch's own, which computes whole blocks again."""
@@ -31,7 +28,6 @@ class Compilation(Frozen):
     """Wall-clock seconds of tracing and compiling, forward and backward."""
 
     graphs: int | None = None
-    """Graphs."""
 
     graph_breaks: int | None = None
     """Breaks between them."""
@@ -81,7 +77,6 @@ class EffectiveConfiguration(Frozen):
     """What really held on one rank. Null or empty for what is not known, as without torch."""
 
     model_class: str | None = None
-    """Class of the model."""
 
     weights_fingerprint: str | None = None
     """Digest of the weights that were loaded, before anything quantized them."""
@@ -96,7 +91,6 @@ class EffectiveConfiguration(Frozen):
     """Torch's setting: `highest`, `high` or `medium`."""
 
     attention: str | None = None
-    """Attention implementation of the model."""
 
     attention_backends: tuple[str, ...] = ()
     """Kernels that `scaled_dot_product_attention` may choose."""
@@ -129,22 +123,11 @@ class EffectiveConfiguration(Frozen):
     """Bytes of buffers that replicas send to one another before every forward."""
 
     world_size: int | None = None
-    """Processes that train together."""
-
     backend: str | None = None
-    """Backend of the process group; null without one."""
-
     optimizer: str | None = None
-    """Class of the optimizer."""
-
     device: str | None = None
-    """Device of the model's first parameter."""
-
     threads: int | None = None
-    """Threads of torch within an operation."""
-
     training: bool | None = None
-    """Whether the model is in training mode."""
 
     libraries: tuple[str, ...] = ()
     """Imported modules that can change how a model runs."""

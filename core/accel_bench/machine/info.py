@@ -69,16 +69,13 @@ class GPU(Frozen):
     """One device as NVML describes it."""
 
     index: int
-    """NVML's index."""
-
     name: str
-    """The maker's name."""
 
     uuid: str
     """What tells it from every other one."""
 
     memory_bytes: int
-    """Total memory in bytes; the host's where the device shares it."""
+    """Total memory; the host's where the device shares it."""
 
     compute_capability: tuple[int, int]
     """Major and minor."""
@@ -88,22 +85,14 @@ class Machine(Frozen):
     """The description of a machine that is stored with every result."""
 
     host: str
-    """Host name."""
-
     system: str
-    """Operating system and release."""
-
     processor: str
-    """CPU model."""
 
     cores: int
     """Cores that this process may use."""
 
     memory_bytes: int
-    """Memory of the host in bytes."""
-
     python: str
-    """Python's version."""
 
     versions: dict[str, str]
     """Versions of the distributions that matter, with the commit of one that is a checkout."""
@@ -128,8 +117,7 @@ class Machine(Frozen):
 
     @property
     def device(self) -> str:
-        """What `resources.device: auto` means here: `cuda` when torch and a GPU can meet, else
-        `cpu`."""
+        """Device of `resources.device: auto`: `cuda` when torch can use a GPU here, else `cpu`."""
         torch = self.versions.get("torch", "")
         return "cuda" if self.gpus and not torch.endswith("+cpu") else "cpu"
 

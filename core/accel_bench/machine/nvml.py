@@ -53,7 +53,6 @@ class NVMLDevice:
     """PCI bus id; `CUDA_DEVICE_ORDER=PCI_BUS_ID` sorts by it."""
 
     handle: Any
-    """NVML's handle."""
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Return `nvmlDevice<question>`; None where device or driver do not support it.

@@ -19,7 +19,7 @@ from accel_bench.machine.nvml import (
 from accel_bench.machine.state import CPUState, GPUState, MachineState, limits_in
 
 ANSWER_SECONDS = 10.0
-"""Seconds after which a driver is taken to hang, as one with a lost device may."""
+"""Seconds after which a driver counts as hanging, as one with a lost device may."""
 
 SETTLE_SECONDS = 2.0
 """How long NVML may still list a process that has ended."""
@@ -71,6 +71,14 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
     def ask(question: str, *arguments: Any) -> Any:
         return _or_problem(problems, lambda: device.ask(question, *arguments))
 
+    def watts(question: str) -> float | None:
+        milliwatts = ask(question)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def limited_seconds(policy: int) -> float | None:
+        violation = ask("GetViolationStatus", policy)
+        return None if violation is None else violation.violationTime / 1e9  # in nanoseconds
+
     volatile = pynvml.NVML_VOLATILE_ECC
     rows = ask("GetRemappedRows")
     memory = ask("GetMemoryInfo")
@@ -85,14 +93,12 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
         application_sm_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_SM),
         application_memory_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_MEM),
         clock_limits=None if mask is None else limits_in(mask),
-        power_limited_seconds=_limited(ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_POWER)),
-        thermal_limited_seconds=_limited(
-            ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_THERMAL)
-        ),
+        power_limited_seconds=limited_seconds(pynvml.NVML_PERF_POLICY_POWER),
+        thermal_limited_seconds=limited_seconds(pynvml.NVML_PERF_POLICY_THERMAL),
         temperature_celsius=ask("GetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-        power_watts=_watts(ask("GetPowerUsage")),
-        power_cap_watts=_watts(ask("GetEnforcedPowerLimit")),
-        power_cap_default_watts=_watts(ask("GetPowerManagementDefaultLimit")),
+        power_watts=watts("GetPowerUsage"),
+        power_cap_watts=watts("GetEnforcedPowerLimit"),
+        power_cap_default_watts=watts("GetPowerManagementDefaultLimit"),
         persistence_mode=None if mode is None else bool(mode),
         memory_used_bytes=None if memory is None else memory.used,
         ecc_corrected=ask("GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
@@ -112,15 +118,6 @@ def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
     except NoReadingError as error:
         problems.append(str(error))
         return None
-
-
-def _watts(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1000
-
-
-def _limited(violation: Any) -> float | None:
-    """NVML counts nanoseconds."""
-    return None if violation is None else violation.violationTime / 1e9
 
 
 def _is_ours(pid: int) -> bool:
@@ -144,30 +141,19 @@ def _read_cpu() -> CPUState:
     counted = [getattr(spent, name) for name in spent._fields if not name.startswith("guest")]
     stolen = getattr(spent, "steal", None)
     idle = spent.idle + getattr(spent, "iowait", 0.0)
+    own = psutil.Process().cpu_times()
+    governors = map(_read, CPU_FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     return CPUState(
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         total_seconds=sum(counted),
         busy_seconds=sum(counted) - idle - (stolen or 0.0),
         stolen_seconds=stolen,
-        own_seconds=_own_seconds(),
-        governors=_governors(),
+        own_seconds=own.user + own.system + own.children_user + own.children_system,
+        governors=tuple(sorted(set(filter(None, governors)))),
         frequency_megahertz=_frequency(),
         memory_available_bytes=psutil.virtual_memory().available,
         swap_used_bytes=psutil.swap_memory().used,
     )
-
-
-def _own_seconds() -> float:
-    """Return the CPU seconds of this process and of the children that it has waited for."""
-    import psutil
-
-    spent = psutil.Process().cpu_times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def _governors() -> tuple[str, ...]:
-    found = (_read(path) for path in CPU_FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_governor"))
-    return tuple(sorted({name for name in found if name}))
 
 
 def _frequency() -> float | None:

@@ -121,7 +121,7 @@ def device_bytes() -> dict[str, int]:
 
     Does not synchronise: the allocator's statistics are kept on the host.
     """
-    cuda = _started_cuda()
+    cuda = started_cuda()
     if cuda is None:
         return {}
     stats = cuda.memory_stats()
@@ -130,7 +130,7 @@ def device_bytes() -> dict[str, int]:
 
 def reset_peak_memory() -> bool:
     """Reset the peaks; return whether that of the resident memory could be reset."""
-    if (cuda := _started_cuda()) is not None:
+    if (cuda := started_cuda()) is not None:
         cuda.reset_peak_memory_stats()
     try:
         FORGET_PEAK.write_text("5")
@@ -139,7 +139,7 @@ def reset_peak_memory() -> bool:
     return True
 
 
-def _started_cuda() -> Any:
+def started_cuda() -> Any:
     """Return `torch.cuda` where this process has initialised it; initialise nothing."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)

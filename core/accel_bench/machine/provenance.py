@@ -50,7 +50,6 @@ def git_state(folder: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file; empty for one that cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

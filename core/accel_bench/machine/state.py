@@ -47,13 +47,8 @@ class GPUState(Frozen):
     """What tells it from every other one."""
 
     sm_clock_megahertz: int | None = None
-    """Clock of the multiprocessors."""
-
     memory_clock_megahertz: int | None = None
-    """Clock of the memory."""
-
     sm_clock_maximum_megahertz: int | None = None
-    """The most that the multiprocessors' clock can reach."""
 
     application_sm_clock_megahertz: int | None = None
     """Clock that programs ask for when they start."""
@@ -71,10 +66,7 @@ class GPUState(Frozen):
     """Seconds since the driver was loaded in which heat limited the clocks."""
 
     temperature_celsius: int | None = None
-    """Temperature of the chip."""
-
     power_watts: float | None = None
-    """Power that the board draws."""
 
     power_cap_watts: float | None = None
     """Power that the board may draw."""
@@ -83,10 +75,7 @@ class GPUState(Frozen):
     """Power that it may draw when nobody changes that."""
 
     persistence_mode: bool | None = None
-    """Whether the driver keeps the device ready between programs."""
-
     memory_used_bytes: int | None = None
-    """Memory in use, by whomever."""
 
     ecc_corrected: int | None = None
     """Memory errors corrected since the driver was loaded."""
@@ -129,10 +118,7 @@ class CPUState(Frozen):
     """Frequency at this moment, mean over cores."""
 
     memory_available_bytes: int
-    """Memory that can be had without swapping."""
-
     swap_used_bytes: int
-    """Swap in use."""
 
 
 class MachineState(Frozen):
@@ -142,7 +128,6 @@ class MachineState(Frozen):
     """time.monotonic() when it was read."""
 
     cpu: CPUState
-    """The host."""
 
     gpus: tuple[GPUState, ...] = ()
     """Devices, by NVML's index; none when the run needs none."""

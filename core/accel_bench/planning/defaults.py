@@ -1,4 +1,4 @@
-"""What the command line and the plugins add to a scenario before it is planned."""
+"""Add to a scenario what the command line and the plugins of its stacks need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USUAL_DTYPE = "float32"
 
 
 def add_stack(draft: Draft, stack: str) -> None:
-    """Add the stack of `--plugin`; a file without stacks of its own is the baseline as it is."""
+    """Add the stack of `--plugin`; a file without stacks is itself the baseline."""
     names = stack.split("+")
     for name in names:
         find(name)
@@ -39,7 +39,7 @@ def add_stack(draft: Draft, stack: str) -> None:
 
 
 def sweep_seeds(draft: Draft, count: int) -> None:
-    """Let `--seeds` sweep weights and data together, from the seeds that the file sets."""
+    """Sweep the seeds of weights and data together (`--seeds`), from those that the file sets."""
     if draft.get("zip") is not None:
         raise ScenarioError(f"{draft.where(('zip',))}: --seeds cannot be added to a zip")
     values = {}
@@ -64,18 +64,22 @@ def add_what_plugins_need(
     cannot be known yet. Raises PluginError with the place where an unknown or broken plugin is
     named.
     """
-    _check_slots(file)
+    for slot in file.scenario.SLOTS:
+        use = getattr(file.scenario, slot).use
+        if file.is_set(slot) and use != NO_PLUGIN:
+            with _located(file, (slot, "use")):
+                find(use)
     uses = list(_chosen_uses(file, chosen))
     notices: list[str] = []
-    for key, value, use in [*_needed_adapters(uses), *_needed_dtypes(uses)]:
-        slot = key.removesuffix(".use")
-        if not _is_given(file, use, slot):
-            file = file.with_setting(key, value, f"added for {use.name}")
-            notices.append(
-                f"adapter: {value} added to every stack: {use.name} needs one"
-                if slot == "adapter"
-                else f"{key}: {value} set for every stack: {use.name} needs it"
-            )
+    adapter = slot_defaults().needed_adapter
+    for chosen_use in uses:
+        if chosen_use.kind.needs_adapter and not _is_given(file, chosen_use, "adapter"):
+            file = file.with_setting("adapter.use", adapter, f"added for {chosen_use.name}")
+            notices.append(f"adapter: {adapter} added to every stack: {chosen_use.name} needs one")
+    for chosen_use, dtype in _needed_dtypes(uses):
+        if not _is_given(file, chosen_use, "model.dtype"):
+            file = file.with_setting("model.dtype", dtype, f"added for {chosen_use.name}")
+            notices.append(f"model.dtype: {dtype} set for every stack: {chosen_use.name} needs it")
     notices += [text for use in uses for text in _unknown_architectures(file, use)]
     return file, tuple(dict.fromkeys(notices))
 
@@ -89,16 +93,11 @@ def with_gpu_metrics(scenario: Scenario) -> Scenario:
 
 
 class _ChosenUse(NamedTuple):
-    """A plugin in a stack that is to be run."""
+    """A plugin of a stack that is to be run."""
 
     name: str
-    """What `use` calls it."""
-
     kind: type[Plugin[Any]]
-    """Its class."""
-
     entry: StackEntry
-    """The stack that uses it."""
 
 
 def _chosen_uses(file: ResolvedFile, chosen: Sequence[str]) -> Iterator[_ChosenUse]:
@@ -110,15 +109,6 @@ def _chosen_uses(file: ResolvedFile, chosen: Sequence[str]) -> Iterator[_ChosenU
                 yield _ChosenUse(use.use, load_class(use.use), entry)
 
 
-def _check_slots(file: ResolvedFile) -> None:
-    """Look up the plugins that the file names for its slots."""
-    for slot in file.scenario.SLOTS:
-        use = getattr(file.scenario, slot).use
-        if file.is_set(slot) and use != NO_PLUGIN:
-            with _located(file, (slot, "use")):
-                find(use)
-
-
 @contextmanager
 def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
     """Prefix an error of a plugin with the place where the file names it."""
@@ -128,24 +118,17 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
         raise PluginError(f"{file.where(location)}: {error}") from error
 
 
-def _needed_adapters(uses: Sequence[_ChosenUse]) -> Iterator[tuple[str, str, _ChosenUse]]:
-    for use in uses:
-        if use.kind.needs_adapter:
-            yield "adapter.use", slot_defaults().needed_adapter, use
+def _needed_dtypes(uses: Sequence[_ChosenUse]) -> Iterator[tuple[_ChosenUse, str]]:
+    """Yield each plugin that does not work with the usual dtype, with the first by name of those
+    that every plugin allows, else that it allows itself.
 
-
-def _needed_dtypes(uses: Sequence[_ChosenUse]) -> Iterator[tuple[str, str, _ChosenUse]]:
-    """Yield a dtype for each plugin that does not work with the usual one.
-
-    Of those that it allows, one that every other plugin allows too, where there is such a one; then
-    the first by name: that prefers bfloat16 to float16, which is right where both are allowed,
-    since bfloat16 has the range of float32 and needs no loss scaling.
+    That prefers bfloat16, which has the range of float32, to float16, which needs loss scaling.
     """
     for use in uses:
         allowed = use.kind.dtypes
         if allowed and USUAL_DTYPE not in allowed:
             common = allowed.intersection(*(other.kind.dtypes or allowed for other in uses))
-            yield "model.dtype", min(common or allowed), use
+            yield use, min(common or allowed)
 
 
 def _unknown_architectures(file: ResolvedFile, use: _ChosenUse) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Check what a ladder switches on by name: plugins, and boolean options of theirs."""
+"""Check the plugins, and their boolean options, that a ladder's items name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _check_plugins(item: Item) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return what `head.option` may have meant; None where an extra brings the plugin."""
+    """Return the error for an unknown `head.option`; None where an extra brings the plugin."""
     if plugin_meant_by(head) is not None:
         return None
     known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
@@ -58,10 +58,9 @@ def _unknown_head(head: str) -> str | None:
 
 
 def _check_alone(item: Item, items: Sequence[Item], below: set[str]) -> None:
-    """Refuse to switch parts on by name where the plugin is there without a part being named.
+    """Refuse to switch a part on by name where its plugin, unnamed, chooses the parts itself.
 
-    An option whose default is neither true nor false depends on which others are named: naming it
-    would change more than this one. `below` are the plugins of the baseline.
+    Naming one would change others too. `below` are the plugins of the baseline.
     """
     plugin, option = item.switch or ("", "")
     if load_class(plugin).Options.model_fields[option].default is not None:

@@ -1,4 +1,4 @@
-"""The plan: every experiment with its id, and every one that is not run with its reason."""
+"""Plan the experiments: those to run with their ids, those to skip with their reasons."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class PlanRequest:
     """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
 
     no_baseline: bool = False
-    """Leave the baseline out."""
 
     allow_environment: bool = False
     """Let the scenario set any environment variable."""
@@ -60,7 +59,6 @@ class PlanRequest:
     """Let models bring code of their own."""
 
     max_runs: int = 1000
-    """Refuse more runs than this before anything is made."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,7 @@ class Planned:
     """One experiment of the plan."""
 
     experiment: Experiment
-    """What would be run."""
-
     active: ActivePlugins
-    """Its plugins."""
 
     skipped: tuple[str, ...] = ()
     """Why it is not run; empty when it is run."""
@@ -91,7 +86,6 @@ class Plan:
     """Sweep points outermost, within each the stacks in written order."""
 
     request: PlanRequest
-    """The changes of the command line."""
 
     notices: tuple[str, ...] = field(default=())
     """What was added to the work because a plugin needs it."""
@@ -131,10 +125,10 @@ class Plan:
 
 
 def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
-    """Work out what to run. Nothing is started, and nothing heavy is imported.
+    """Return the plan. Nothing is started, and nothing heavy is imported.
 
-    Raises ScenarioError or PluginError for what the user must mend; a skipped stack that was asked
-    for by name is an error too.
+    Raises ScenarioError or PluginError for what the user must mend, a stack named on the command
+    line that cannot run here included.
     """
     file = resolve(_requested(draft, request), request.allow_environment)
     chosen = _choose(file.scenario, request)
@@ -189,7 +183,7 @@ def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
 
 
 def _refuse_skipped(plan: Plan) -> None:
-    """Refuse a plan that skips a stack which was asked for by name."""
+    """Refuse a plan that skips a stack which the command line names."""
     named = {*plan.request.plugins, *plan.request.only}
     for planned in plan.planned:
         stack = planned.experiment.stack.name
@@ -201,7 +195,7 @@ def _refuse_skipped(plan: Plan) -> None:
 def _plan_point(
     file: ResolvedFile, point: Point, machine: Machine, notices: tuple[str, ...]
 ) -> Planned:
-    """Activate the plugins, check constraints and work out the id."""
+    """Activate the plugins, check constraints and compute the id."""
     scenario, stack = with_gpu_metrics(point.scenario), point.stack
     active = _activate(file, scenario, stack)
     draft = Experiment(
@@ -214,7 +208,7 @@ def _plan_point(
 
 
 def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlugins:
-    """Activate a stack's plugins; for a ladder's stack name the item that does not work."""
+    """Activate a stack's plugins; an error in a ladder's stack names its item."""
     try:
         return activate(scenario, stack)
     except PluginError as error:
@@ -225,7 +219,7 @@ def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlu
 
 
 def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
-    """Return what changes a result and is in no scenario: versions, devices, content of files."""
+    """Return what changes a result and is in no scenario: versions, devices, fingerprints."""
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]

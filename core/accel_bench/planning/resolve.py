@@ -1,4 +1,4 @@
-"""Resolve a scenario file once: validated, its stacks spelt out, ready to yield sweep points."""
+"""Resolve a scenario file once: validate it, expand its ladder, and yield its sweep points."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class ResolvedFile:
     """A validated scenario file. Points of the sweep are taken from it."""
 
     scenario: ScenarioFile
-    """The file; its stacks are spelt out, those of a ladder included, and its baseline is named."""
+    """The file with its baseline named and all stacks expanded, those of a ladder included."""
 
     written: Draft
     """The plain data of the same file, with the place of every value."""
 
     ladder: Ladder | None
-    """The ladder that made some of the stacks."""
 
     allow_environment: bool
     """Whether stacks and sweeps may set any environment variable."""
@@ -207,10 +206,7 @@ def _problems_of_axis(file: ResolvedFile, kind: str, key: str) -> Iterator[str]:
 def _problems_of_exclusion(
     rule: Exclusion, known_stacks: Mapping[str, StackEntry]
 ) -> Iterator[str]:
-    """Yield why a rule can never apply: it misspells a setting or a stack.
-
-    Options of plugins are unknown here, so any key is allowed in a slot or a free mapping.
-    """
+    """Yield why a rule can never apply: it misspells a setting or a stack; options are unknown."""
     stacks = rule.when.get("stack", [])
     for name in stacks if isinstance(stacks, list) else [stacks]:
         if name not in known_stacks:

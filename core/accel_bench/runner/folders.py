@@ -37,7 +37,9 @@ def run_folder(root: Path, session: str, name: str) -> Path:
     target = parent / slug(name)
     with naming_the_file(target):
         for folder in (parent.parent, parent):
-            _make_inside(inside, folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.resolve().is_relative_to(inside):
+                raise StoreError(f"{folder} is a link that leads out of {inside}; remove it")
         try:
             target.mkdir()
         except FileExistsError as error:
@@ -45,10 +47,3 @@ def run_folder(root: Path, session: str, name: str) -> Path:
                 f"{target} is already there; a run's folder is never used twice"
             ) from error
     return target
-
-
-def _make_inside(root: Path, folder: Path) -> None:
-    """Make a folder, which may exist. Raises StoreError for a link that leads out of the root."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not folder.resolve().is_relative_to(root):
-        raise StoreError(f"{folder} is a link that leads out of {root}; remove it")

@@ -74,8 +74,8 @@ def _finish(
 def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:
     """Call a plugin's code in a thread, which is abandoned when it hangs.
 
-    Raises HookError for whatever the code raises: Ctrl-C reaches the main thread alone, so that
-    even a KeyboardInterrupt is the plugin's own.
+    Raises HookError for whatever the code raises; even a KeyboardInterrupt is the plugin's own,
+    since Ctrl-C reaches the main thread alone.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -89,7 +89,7 @@ def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> A
     thread.start()
     thread.join(seconds)
     if not outcome:
-        problem = f"it did not come back within {seconds:g} s"
+        problem = f"it did not return within {seconds:g} s"
         raise HookError(plugin.name, plugin.distribution, HOOK, problem)
     value, error = outcome[0]
     if isinstance(error, HookError):

@@ -75,7 +75,7 @@ def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult])
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
     """Return the rank that caused the failure; one with a reason comes before its followers.
 
-    A rank that a signal has terminated gives no reason, and the others fail because it is gone.
+    A rank that a signal has terminated has no reason, and the others fail because it is gone.
     """
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
     failed = [rank for rank, found in ranks.items() if not found.status.completed]

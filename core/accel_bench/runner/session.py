@@ -1,5 +1,4 @@
-"""Drive a plan: for each sweep point prepare, then rounds of all stacks, interleaved, each run
-stored."""
+"""Run a plan: prepare each sweep point, then interleave rounds of its stacks; store each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervise the ranks of one attempt until all have ended, by themselves or by a signal of ours."""
+"""Supervise the ranks of one attempt until all have ended, by themselves or by our signal."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ HUNG_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Progress:
-    """What a rank was doing at its last heartbeat."""
+    """The last heartbeat of a rank."""
 
     step: int
-    """Optimizer steps ended."""
+    """Optimizer steps that have ended."""
 
     phase: str
     """One of `PHASES`."""
@@ -49,10 +49,7 @@ class ProcessOutcome:
     """Exit code by rank; negative for a signal."""
 
     progress: dict[int, Progress] = field(default_factory=dict)
-    """Last heartbeat by rank."""
-
     first_failed: int | None = None
-    """The rank that failed before any other."""
 
     signalled: list[int] = field(default_factory=list)
     """Ranks that a signal terminated which was not ours."""
@@ -117,7 +114,6 @@ class Supervisor:
         return [rank for rank in self._ranks if rank.poll() is None]
 
     def _poll(self) -> None:
-        """Read heartbeats and exit codes."""
         for rank in self._ranks:
             if not self._terminating:
                 self._read_heartbeat(rank)
@@ -172,7 +168,6 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float) -> None:
-        """Wait until no rank runs, at most that long."""
         until = time.monotonic() + seconds
         while (running := self._running()) and (left := until - time.monotonic()) > 0:
             running[0].wait(min(left, POLL_SECONDS))

@@ -23,7 +23,7 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 def status_of(error: BaseException) -> Status:
-    """Out of memory wherever it hides, else by whose fault it is."""
+    """Return `oom` for an out-of-memory error among the causes, else the status of the error."""
     if out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):
@@ -38,14 +38,14 @@ def status_of(error: BaseException) -> Status:
 
 
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
-    """What to tell in a line each; `phase` is what the worker was doing."""
+    """Return the reasons, a line each; `phase` is what the worker was doing."""
     if isinstance(error, InvalidRunError):
         return error.reasons
     guilty = out_of_memory(error)
     if guilty is None:
         return (_line(error),)
-    said = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
-    return (said,) if guilty is error else (said, _line(error))
+    reason = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
+    return (reason,) if guilty is error else (reason, _line(error))
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:
@@ -66,7 +66,7 @@ def failure_of(error: BaseException, phase: str = "") -> Failure:
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
-    """The out-of-memory error among an exception and its causes; None when there is none."""
+    """Return the out-of-memory error among an exception and its causes; None without one."""
     for link in _chain(error):
         names = {kind.__name__ for kind in type(link).__mro__}
         if names.intersection(_OUT_OF_MEMORY_NAMES):
@@ -77,7 +77,7 @@ def out_of_memory(error: BaseException) -> BaseException | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, its causes and contexts, and the members of groups; each once."""
+    """Yield an exception, its causes and contexts, and the exceptions of groups; each once."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -90,7 +90,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, in a line."""
     if isinstance(error, AccelBenchError):
         return str(error)
     text = str(error).strip().splitlines()
@@ -98,6 +97,5 @@ def _line(error: BaseException) -> str:
 
 
 def _step_part(error: BaseException, phase: str) -> oom.StepPart | None:
-    """The part of the step that an error came in; None outside of steps, and in a hook."""
     within = phase in oom.STEP_PHASES and not isinstance(error, HookError)
     return oom.step_part(error) if within else None

@@ -1,14 +1,15 @@
-"""Out of memory as data: what was asked for, what was there, and in which part of a step."""
+"""Out of memory as data: bytes requested, bytes available, and the part of the step."""
 
 from __future__ import annotations
 
 import re
 import resource
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal, TypeAlias
+
+from accel_bench.machine.process_memory import started_cuda
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -62,7 +63,7 @@ STEP_PHASES = ("warm-up", "window", "phases")
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
-    """What an out-of-memory error says in bytes; what it does not say is asked of the allocator.
+    """Return the figures in an out-of-memory error's text; the allocator gives what is missing.
 
     Null where neither knows: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
     process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded where the text is.
@@ -82,7 +83,7 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
 
 
 def step_part(error: BaseException) -> StepPart | None:
-    """`forward`, `backward` or `optimizer`, by the outermost call of torch in the traceback.
+    """Return the part of a step, by the outermost call of torch in the traceback.
 
     The outermost, since a backward pass may compute a forward pass again. Clipping belongs to the
     optimizer. None where the error came in none of them: while a batch was made, say.
@@ -102,21 +103,20 @@ def step_part(error: BaseException) -> StepPart | None:
 
 
 def sentence(figures: Mapping[str, int | None], where: str) -> str:
-    """`out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`, with what is known."""
-    said = []
+    """Return the figures as `out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`."""
+    parts = []
     if (asked := figures.get("bytes_asked")) is not None:
-        said.append(f"asked {_size(asked)}")
+        parts.append(f"asked {_size(asked)}")
     if (free := figures.get("bytes_free")) is not None:
         total = figures.get("bytes_total")
-        said.append(f"{_size(free)} free" + (f" of {_size(total)}" if total is not None else ""))
+        parts.append(f"{_size(free)} free" + (f" of {_size(total)}" if total is not None else ""))
     if (unused := figures.get("bytes_reserved_unallocated")) is not None:
-        said.append(f"{_size(unused)} reserved but not allocated")
+        parts.append(f"{_size(unused)} reserved but not allocated")
     place = f" in {where}" if where else ""
-    return f"out of memory{place}" + (f": {', '.join(said)}" if said else "")
+    return f"out of memory{place}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def _first(wordings: tuple[str, ...], text: str) -> int | None:
-    """The bytes in the first wording that fits."""
     found = (re.search(wording, text) for wording in wordings)
     return _bytes(next(filter(None, found), None))
 
@@ -126,15 +126,15 @@ def _bytes(match: re.Match[str] | None) -> int | None:
 
 
 def _device_memory() -> dict[str, int]:
-    """What the allocator of the current GPU holds now; empty where torch has started none."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None or not cuda.is_initialized():
+    """Return the bytes of the current GPU's allocator; empty where torch has started none."""
+    cuda = started_cuda()
+    if cuda is None:
         return {}
     try:
         free, total = cuda.mem_get_info()
         allocated, reserved = cuda.memory_allocated(), cuda.memory_reserved()
     except RuntimeError:
-        # After some errors a device answers no more.
+        # After some errors a device does not respond.
         return {}
     return {
         "bytes_free": free,
@@ -145,7 +145,7 @@ def _device_memory() -> dict[str, int]:
 
 
 def _host_memory() -> dict[str, int]:
-    """What the host has, and what this process uses of it; less where its address space ends."""
+    """Return the bytes of the host and of this process, within the limit of its address space."""
     import psutil
 
     memory, own = psutil.virtual_memory(), psutil.Process().memory_info()
@@ -157,7 +157,6 @@ def _host_memory() -> dict[str, int]:
 
 
 def _size(size: int) -> str:
-    """In the unit in which it has one to four digits before the point."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

@@ -1,4 +1,4 @@
-"""The record of one rank: collected from plugins, checked, and written at the end."""
+"""Collect the record of one rank from its plugins, check it, and turn it into a result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from accel_bench.worker import failure
 
 @dataclass
 class RankRecord:
-    """What is known of a run so far; this much is written whatever happens."""
+    """The record of a run so far, which is written however the run ends."""
 
     window: Window | None = None
     phases: PhaseSplit | None = None
@@ -40,7 +40,7 @@ class RankRecord:
 
 
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None:
-    """Collect what metrics plugins measured around the window."""
+    """Collect the metrics that plugins measured around the window."""
     for plugin, metrics in active.call_lists("finish_metrics", run=run, window=record.window):
         for metric in metrics:
             if not isinstance(metric, Metric):

@@ -1,4 +1,4 @@
-"""Which matrices a module multiplies tokens with: plain, transposed, quantized, experts, LoRA."""
+"""Read with which matrices a module multiplies tokens: plain, quantized, experts, LoRA."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from accel_bench.worker.verify.kernels import experts_implementation
 
 
 class UnknownPartError(Exception):
-    """A model holds something whose products are not known, so nothing is said about it at all."""
+    """A model holds something whose products are not known, so that it has no workload."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What weights do not say about themselves."""
+    """What cannot be read from weights."""
 
     dtype: str
     """Dtype in which quantized weights are multiplied."""
 
     experts_per_token: int | None
-    """Experts that a token uses; None where the model's configuration does not say."""
+    """Experts that a token uses; None where it is not in the model's configuration."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,17 @@ class Matrix:
     """Path of the module, with adapters' names left out."""
 
     rows: int
-    """Features that come out."""
-
     columns: int
-    """Features that go in."""
-
     trains: bool
-    """Whether it receives a gradient."""
 
     dtype: str
-    """Dtype in which it is multiplied, as far as the weights say."""
+    """Dtype in which it is multiplied, read from the weights."""
 
     count: int = 1
     """Experts that it stands for."""
 
     share: float = 1.0
-    """Share of the tokens that reaches each."""
+    """Fraction of the tokens that reaches each."""
 
     after: tuple[str, ...] = ()
     """Names of matrices of the same part that it multiplies the output of."""
@@ -69,13 +64,8 @@ class Part:
     """A module that computes something with weights of its own, adapters included."""
 
     path: str
-    """Name in the model."""
-
     module: nn.Module
-    """The module."""
-
     parent: nn.Module
-    """The module that holds it."""
 
     matrices: tuple[Matrix, ...]
     """In the order in which they are multiplied; none for a norm or an embedding."""
@@ -92,7 +82,7 @@ def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
     for name, listed in module.named_children():
         place, child = f"{path}.{name}" if path else name, _in_use(listed)
         found = matrices_of(child, place, facts)
-        whole = _is_matrix(child) or hasattr(child, "base_layer")
+        whole = _sizes(child) is not None or hasattr(child, "base_layer")
         if found is not None:
             trains = any(p.requires_grad for p in child.parameters(recurse=whole))
             yield Part(place, child, module, tuple(found), trains)
@@ -101,10 +91,10 @@ def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
 
 
 def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | None:
-    """Matrices of a module itself; None where it has no weights of its own."""
+    """Return the matrices of a module itself; None where it has no weights of its own."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
-    if _is_matrix(module):
+    if _sizes(module) is not None:
         return [_linear(module, path, facts)]
     own = dict(module.named_parameters(recurse=False))
     if isinstance(module, nn.Embedding):
@@ -125,27 +115,15 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
 
 
 def _in_use(module: nn.Module) -> nn.Module:
-    """The copy that trains, where PEFT keeps a module twice."""
+    """Return the copy that trains, where PEFT keeps a module twice."""
     copies = getattr(module, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
         return next(iter(copies.values()))
     return module
 
 
-def _is_matrix(module: nn.Module) -> bool:
-    """Whether a module says how many features go in and come out, as linear ones do."""
-    return _sizes(module) is not None
-
-
-def _is_from_transformers(module: nn.Module) -> bool:
-    """Whether it is a linear of a model's own; linears of integrations are quantized."""
-    return type(module).__module__.startswith(
-        ("transformers.pytorch_utils", "transformers.models.")
-    )
-
-
 def _sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Rows and columns of a linear module, quantized or transposed; else None."""
+    """Return rows and columns of a linear module, quantized or transposed; else None."""
     for rows, columns in (("out_features", "in_features"), ("nf", "nx")):
         sizes = getattr(module, rows, None), getattr(module, columns, None)
         if isinstance(sizes[0], int) and isinstance(sizes[1], int):
@@ -154,23 +132,25 @@ def _sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
-    """The matrix of a linear module; packed weights have another size than they say."""
+    """Return the matrix of a linear module; packed weights have another size than it has."""
     sizes = _sizes(module)
     assert sizes is not None
     weight: Any = getattr(module, "weight", None)
     stored = isinstance(weight, torch.Tensor)
     whole = stored and weight.is_floating_point() and weight.numel() == sizes[0] * sizes[1]
+    # Linears of a model's own are plain; those of integrations are quantized.
+    own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
     return Matrix(
         path,
         *sizes,
         trains=stored and weight.requires_grad,
         dtype=dtype_name(weight.dtype) if whole else facts.dtype,
-        plain=type(module) is nn.Linear or _is_from_transformers(module),
+        plain=type(module) is nn.Linear or own,
     )
 
 
 def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts) -> list[Matrix]:
-    """Experts that are kept as tensors of shape (experts, rows, columns), or transposed."""
+    """Return experts kept as tensors of shape (experts, rows, columns), or transposed."""
     if facts.experts_per_token is None:
         raise UnknownPartError(
             f"{path} ({type(module).__name__}): it is not known how many experts a token uses"
@@ -196,7 +176,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
 
 
 def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
-    """The base matrix of a module under LoRA, with the pairs of its active adapters."""
+    """Return the base matrix of a module under LoRA, with the pairs of its active adapters."""
     base: Any = module.base_layer
     found = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]
@@ -218,5 +198,5 @@ def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
 
 
 def kind_name(path: str) -> str:
-    """A path without the numbers of layers and experts."""
+    """Return a path without the numbers of layers and experts."""
     return re.sub(r"\.\d+(?=\.|$)", "", path)

@@ -1,9 +1,8 @@
-"""The workload of the model that really trains, read from its modules once it stands.
+"""Read the workload of the model that really trains from its modules.
 
 What needs a gradient follows from the order in which modules compute and from what trains before
-them. Modules say nothing about that order, so the names that decoder layers use are known here. A
-name that is not known stands where it is defined. A model that holds products of another kind, such
-as a convolution, has no workload rather than a wrong one.
+them. That order is known by the names that decoder layers use; an unknown name computes where it is
+defined. A model with other products, such as a convolution, has no workload.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def read_workload(run: Run) -> Workload | None:
 
 
 class _Reader:
-    """Walks through a model in the order in which it computes, and keeps what it finds."""
+    """Walks through a model in the order in which it computes, and collects its products."""
 
     def __init__(self, run: Run) -> None:
         self._model: nn.Module = run.unwrapped_model
@@ -95,7 +94,9 @@ class _Reader:
             for part in parts_of(self._model, "", self._facts)
             if not (path and part.path.startswith(f"{path}."))
         ]
-        self._gradient = _inputs_require_gradient(self._model)
+        # Embeddings may be set to require a gradient although they do not train.
+        hooks = (vars(module).get("_require_grads_hooks") for module in self._model.modules())
+        self._gradient = any(hooks)
         self._read_outside(part for part in outside if layers and _is_before(part))
         for number, layer in enumerate(layers):
             self._read_layer(number, layer)
@@ -104,7 +105,7 @@ class _Reader:
         return Workload(matmuls=tuple(matmuls), attentions=tuple(_merge(self._attentions)))
 
     def _read_outside(self, parts: Iterable[Part]) -> None:
-        """Read what stands before or after the decoder layers, one part after the other."""
+        """Read what stands before or after the decoder layers."""
         for part in parts:
             for matrix in part.matrices:
                 name = matrix.name.removeprefix(part.path)
@@ -115,13 +116,13 @@ class _Reader:
     def _read_layer(self, number: int, layer: nn.Module) -> None:
         """Read one decoder layer, stage by stage."""
         parts = _in_order(parts_of(layer, "layers", self._facts))
-        shares = _expert_shares(parts, self._facts)
+        fractions = _expert_fractions(parts, self._facts)
         parallel, first = _is_parallel(self._config, parts), len(self._matmuls)
         reads = {p: self._gradient or _follows_training(p, parts, parallel) for p, _ in parts}
         for place, part in parts:
-            share = shares.get(_expert_list(part), 1.0)
+            fraction = fractions.get(expert_list(part.path), 1.0)
             for matrix in part.matrices:
-                self._add(replace(matrix, share=matrix.share * share), reads[place], part)
+                self._add(replace(matrix, share=matrix.share * fraction), reads[place], part)
         needs = {
             _leaf(part.path): part.trains or (bool(part.matrices) and reads[place])
             for place, part in parts
@@ -144,7 +145,7 @@ class _Reader:
         return int(_stops_early(parts, self._recomputes_last))
 
     def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
-        """Keep a matrix; what it reads within its part may train too."""
+        """Add a matrix; what it reads within its part may train too."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         self._matmuls.append(
             Matmul(
@@ -166,7 +167,7 @@ class _Reader:
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """The attention of one layer: heads from the configuration, sizes from the matrices."""
+        """Return a layer's attention: heads from the configuration, sizes from the matrices."""
         found = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
         output = next((found[name] for name in OUTPUTS if name in found), None)
@@ -190,23 +191,19 @@ class _Reader:
 
 
 def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
-    """Parts with their stage, by stage; one whose name is not known follows the one before it."""
+    """Return parts with their stage, by stage; an unknown name follows the part before it."""
     placed: list[tuple[float, Part]] = []
     place = -1.0
     for part in parts:
-        known = _stage(part.path)
-        place = place + 1 / 1024 if known is None else known
+        leaf = _leaf(part.path)
+        known = (number for number, names in enumerate(STAGES) if leaf in names)
+        place = next(known, place + 1 / 1024)
         placed.append((place, part))
     return sorted(placed, key=lambda item: item[0])
 
 
-def _stage(path: str) -> int | None:
-    leaf = _leaf(path)
-    return next((number for number, names in enumerate(STAGES) if leaf in names), None)
-
-
 def _leaf(path: str) -> str:
-    """The last part of a name; `attn.c_proj` and `mlp.c_proj` are told apart."""
+    """Return the last part of a name; of a `c_proj` with `attn` or `mlp` before it."""
     parents, _, leaf = path.removesuffix(".modules_to_save").rpartition(".")
     if leaf != "c_proj":
         return leaf
@@ -214,7 +211,7 @@ def _leaf(path: str) -> str:
 
 
 def _follows_training(place: float, parts: Sequence[tuple[float, Part]], parallel: bool) -> bool:
-    """Whether something trains before a stage of the same layer, on the way to it."""
+    """Return whether something trains before a stage of the same layer, on the way to it."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -224,7 +221,7 @@ def _follows_training(place: float, parts: Sequence[tuple[float, Part]], paralle
 
 
 def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
-    """Whether the MLP reads what attention reads: said so, or seen from its having no norm."""
+    """Return whether the MLP reads what attention reads: configured, or has no norm of its own."""
     if getattr(config, "use_parallel_residual", False):
         return True
     return any(place == 0 for place, _ in parts) and not any(
@@ -233,19 +230,20 @@ def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
 
 
 def _is_before(part: Part) -> bool:
-    """Whether something outside the layers computes before them: embeddings and what follows."""
+    """Return whether a part outside the layers computes before them, as embeddings do."""
     leaf = part.path.rpartition(".")[2]
     return isinstance(part.module, nn.Embedding) or "embed" in leaf or leaf == "project_in"
 
 
-def _expert_list(part: Part) -> str:
-    found = EXPERT.match(part.path)
+def expert_list(path: str) -> str:
+    """Return the list of experts that a module of that name belongs to; empty for none."""
+    found = EXPERT.match(f"{path}.")
     return found["list"] if found else ""
 
 
-def _expert_shares(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[str, float]:
-    """For each list of experts, the share of the tokens that reaches one of them."""
-    found = filter(None, (EXPERT.match(part.path) for _, part in parts))
+def _expert_fractions(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[str, float]:
+    """Return for each list of experts the fraction of the tokens that reaches one of them."""
+    found = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
     experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
     if experts and facts.experts_per_token is None:
         raise UnknownPartError(f"{next(iter(experts))}: it is not known how many a token uses")
@@ -253,7 +251,7 @@ def _expert_shares(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[st
 
 
 def _window(config: Any, number: int) -> int | None:
-    """Tokens that a token sees at most in a layer; None for all of them."""
+    """Return how many tokens a token attends to at most in a layer; None for all of them."""
     kinds = getattr(config, "layer_types", None)
     kind = kinds[number] if kinds else "sliding_attention"
     if kind not in ("full_attention", "sliding_attention"):
@@ -262,13 +260,8 @@ def _window(config: Any, number: int) -> int | None:
     return window if kind == "sliding_attention" else None
 
 
-def _inputs_require_gradient(model: nn.Module) -> bool:
-    """Whether somebody has asked embeddings to require a gradient although they do not train."""
-    return any(vars(module).get("_require_grads_hooks") for module in model.modules())
-
-
 def is_recomputed(layer: nn.Module) -> bool:
-    """Whether a layer keeps no activations, or not all, by transformers' switch."""
+    """Return whether a layer keeps no activations, or not all, by transformers' switch."""
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
@@ -298,15 +291,12 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
         parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
     except (UnknownPartError, IndexError):
         return None
-    alone = parts and len(parts[-1].matrices) == 1 and not _expert_list(parts[-1])
+    alone = parts and len(parts[-1].matrices) == 1 and not expert_list(parts[-1].path)
     return parts[-1].module if alone else None
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Whether a layer is one compiled call to what checkpoints it, so that nothing is left out.
-
-    So it was before transformers 5.23, which checkpoints within the call.
-    """
+    """Return whether a compiled call checkpoints the layer whole, as before transformers 5.23."""
     compiled = getattr(layer, "_compiled_call_impl", None) is not None
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
@@ -321,7 +311,7 @@ def _stops_early(parts: Sequence[Part], recomputes: bool | None) -> bool:
     last = parts[-1]
     if recomputes is not None and len(last.matrices) == 1:
         return not recomputes
-    experts = any(_expert_list(p) or any(m.share != 1 for m in p.matrices) for p in parts)
+    experts = any(expert_list(p.path) or any(m.share != 1 for m in p.matrices) for p in parts)
     if experts or not last.matrices or not last.matrices[-1].plain:
         return False
     kept = vars(last.parent).get("dropout") or last.parent._modules.get("dropout")
@@ -330,7 +320,7 @@ def _stops_early(parts: Sequence[Part], recomputes: bool | None) -> bool:
 
 
 def _merge(kinds: Sequence[Any]) -> Iterator[Any]:
-    """Count equal kinds together, in the order in which they come first."""
+    """Yield each kind once with its count, in the order of first appearance."""
     counts: Counter[Any] = Counter()
     for kind in kinds:
         counts[kind.model_copy(update={"count": 1})] += kind.count

@@ -1,4 +1,4 @@
-"""Read back what really holds when the clock starts, and compare it with what was asked."""
+"""Read back what really holds when the clock starts, and compare it with the scenario."""
 
 from __future__ import annotations
 
@@ -75,14 +75,13 @@ def read_effective(
 
 
 def _seen(probe: FirstStepProbe) -> dict[str, Any]:
-    """What the first forward and the first step showed."""
     names = ("matmul_dtype", "padding_free", "attention_kernels")
     seen = {name: getattr(probe, name) for name in names} | {"gradient_flow": probe.flow}
     return seen if probe.use_cache is None else {**seen, "use_cache": probe.use_cache}
 
 
 def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Recorded variables that this process has changed since then, each before and after."""
+    """Return recorded variables that this process has changed since, each before and after."""
     now = recorded(os.environ)
     names = sorted({*before, *now})
     return {
@@ -95,9 +94,9 @@ def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None
 def differences(
     run: Run, effective: EffectiveConfiguration, strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """What differs from what was asked: reasons for `degraded`, and reasons for `invalid`.
+    """Compare with the scenario: return reasons for `degraded`, and reasons for `invalid`.
 
-    `strategy` is what the plugin that parallelizes says that it makes; None where it says nothing.
+    `strategy` is the one that the plugin which parallelizes declares, if it does.
     """
     invalid = [*_wrong_ranks(run, effective, strategy)]
     if torch.device(str(effective.device)).type != run.device.type:
@@ -115,7 +114,7 @@ def differences(
 def _wrong_ranks(
     run: Run, effective: EffectiveConfiguration, strategy: str | None
 ) -> Iterator[str]:
-    """How the processes do not do together what was asked."""
+    """Yield how the processes do not train together as the scenario says."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, asked were {run.world_size}"
     if run.world_size > 1 and effective.strategy == "none":
@@ -130,7 +129,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """How the work is not quite the work that was asked for."""
+    """Yield how the work is not quite that of the scenario."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, asked was {scenario.model.attention}"
@@ -161,7 +160,7 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
-    """What costs time or memory that nobody asked for."""
+    """Yield what costs time or memory and is in no scenario."""
     if sent := effective.synchronized_buffer_bytes:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
     for name, (_, now) in effective.environment_changes.items():
@@ -182,7 +181,6 @@ def used_device(run: Run) -> Device:
 
 
 def _recomputes(model: torch.nn.Module) -> bool:
-    """Whether activations are recomputed."""
     for word in CHECKPOINTING_WORDS:
         value = getattr(model, f"is_{word}_checkpointing", None)
         if value is not None:

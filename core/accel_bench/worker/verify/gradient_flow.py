@@ -1,4 +1,4 @@
-"""Does what is trained get a gradient? Looked at once, on the first real optimizer step."""
+"""Check on the first real optimizer step that every trained module receives a gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
-from accel_bench.worker.flops.trace import EXPERT
+from accel_bench.worker.flops.trace import expert_list
 from accel_bench.worker.verify.recomputation import Recomputation
 
 NO_BACKWARD = -1
@@ -24,29 +24,20 @@ NO_BACKWARD = -1
 
 
 class FirstStepProbe:
-    """Looks at gradients and parameters on the first real optimizer step, once, and then goes away.
+    """Reads gradients and parameters on the first real optimizer step, then removes its hooks.
 
     Only that step shows a cut gradient: a few steps later cut runs reach every tensor too. A step
     that a gradient scaler skips is none. It works for any engine, through torch's hooks on all
-    optimizers, and is gone before the window.
+    optimizers, and is gone before the window. What it reads has the names of
+    `EffectiveConfiguration`; `flow` is the `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
         self.flow: GradientFlow | None = None
-        """Gradients of the first step; None before it."""
-
         self.matmul_dtype: str | None = None
-        """Dtype in which the output projection answered."""
-
         self.use_cache: bool | None = None
-        """Whether the first forward returned a key-value cache."""
-
         self.padding_free: bool | None = None
-        """Whether positions started again within a row of the first forward."""
-
         self.attention_kernels: dict[str, int] | None = None
-        """Attention kernels of the first forward, with their number; None where none is seen."""
-
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._earlier: dict[str, float | None] = {}
@@ -73,10 +64,9 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
-        """Look into the first forward, as far as that leaves no trace.
+        """Watch the first forward, outside of compiled regions.
 
-        A hook inside a compiled region would be compiled, and compiled again without it when it
-        goes: a model that is compiled as a whole is not looked into, nor are compiled blocks.
+        There a hook would be compiled, and its removal would compile again.
         """
         model = self._run.unwrapped_model
         if is_compiled(model):
@@ -97,7 +87,7 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Whether sequences share a row, whether a cache is kept, and which kernels attend."""
+        """Read whether sequences share a row, whether a cache is kept, and which kernels attend."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
@@ -109,7 +99,7 @@ class FirstStepProbe:
         self.matmul_dtype = dtype_name(output.dtype)
 
     def _see_expert(self, name: str) -> Any:
-        """A hook that remembers that a module of an expert got tokens."""
+        """Return a hook that remembers that a module of an expert got tokens."""
 
         def see(module: Any, inputs: Any, output: Any) -> None:
             if self._used_experts is not None and inputs and inputs[0].numel():
@@ -118,10 +108,10 @@ class FirstStepProbe:
         return see
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Look at all gradients; a step that the optimizer is told to skip is not the first.
+        """Read all gradients; a step that the optimizer skips is not the first.
 
-        A step within the backward pass has only its own, which are gone after it: what it shows is
-        kept until the engine takes the step that ends the pass.
+        A step within the backward pass frees its gradients: their norms are kept until the engine
+        takes the step that ends the pass.
         """
         skipped = getattr(optimizer, "found_inf", None)
         if self.flow is not None or (skipped is not None and bool(skipped)):
@@ -134,7 +124,7 @@ class FirstStepProbe:
             self._watch(trained)
             return
         norms |= self._earlier
-        without = [name for name, members in _units(model) if not any(map(norms.get, members))]
+        without = [name for name, tensors in _units(model) if not any(map(norms.get, tensors))]
         idle = [name for name in without if self._is_idle_expert(name, without)]
         cut = [name for name in without if name not in idle]
         self.flow = GradientFlow(
@@ -150,10 +140,9 @@ class FirstStepProbe:
             raise InvalidRunError(reasons)
 
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
-        """Whether a module belongs to an expert that got no tokens, which needs no gradient.
+        """Return whether a module belongs to an expert that got no tokens.
 
-        Where compiled experts cannot be watched, it is enough that another one of the list got a
-        gradient.
+        Compiled experts cannot be watched: of them, another one of the list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:
@@ -194,26 +183,19 @@ class FirstStepProbe:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether `module.compile()` was called, or `torch.compile` wrapped it."""
+    """Return whether `module.compile()` was called, or `torch.compile` wrapped it."""
     compiled = getattr(module, "_compiled_call_impl", None) is not None
     return compiled or "_orig_mod" in module._modules
 
 
-def expert_list(name: str) -> str:
-    """The list of experts that a module of that name belongs to; empty for none."""
-    found = EXPERT.match(f"{name}.")
-    return found["list"] if found else ""
-
-
 def _output_projection(model: torch.nn.Module) -> torch.nn.Module | None:
-    """What makes logits, or else the first linear."""
     output: torch.nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
     linears = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
     return output if output is not None else next(linears, None)
 
 
 def _starts_again(positions: Any) -> bool:
-    """Whether positions fall within a row: several sequences lie in it, one after the other."""
+    """Return whether positions fall within a row, which then holds several sequences."""
     if not isinstance(positions, torch.Tensor) or positions.shape[-1] < 2:
         return False
     return bool((positions[..., 1:] < positions[..., :-1]).any())
@@ -222,22 +204,21 @@ def _starts_again(positions: Any) -> bool:
 def _gradient_norms(
     trained: list[tuple[str, torch.Tensor]], scale: torch.Tensor | None
 ) -> dict[str, float | None]:
-    """L2 norm of each trained tensor's gradient; None for one without a gradient, or not finite.
+    """Return the L2 norm of each gradient; None for a tensor without one, or when not finite.
 
-    `scale` is by what a loss scaler has multiplied the gradients, where the optimizer itself is to
-    divide by it.
+    `scale` is by what a loss scaler has multiplied gradients that the optimizer itself divides.
     """
-    with_gradient = [(name, p.grad) for name, p in trained if p.grad is not None]
     norms: dict[str, float | None] = {name: None for name, _ in trained}
     divisor = 1.0 if scale is None else float(scale)
-    for name, gradient in with_gradient:
-        norm = float(gradient.detach().float().norm()) / divisor
-        norms[name] = norm if norm < float("inf") else None
+    for name, parameter in trained:
+        if parameter.grad is not None:
+            norm = float(parameter.grad.detach().float().norm()) / divisor
+            norms[name] = norm if norm < float("inf") else None
     return norms
 
 
 def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
-    """Modules that must receive a gradient, with the names of their trained tensors.
+    """Yield modules that must receive a gradient, with the names of their trained tensors.
 
     A module with an adapter is one unit: on LoRA's first step each lora_A is rightly zero, since B
     is. Any other module counts with the trained tensors that it holds itself.
@@ -247,19 +228,19 @@ def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
     distinct = dict(model.named_parameters())
     for name, module in model.named_modules():
         if hasattr(module, "adapter_layer_names"):
-            members = [f"{name}.{n}" for n, p in module.named_parameters() if p.requires_grad]
-            covered.update(members)
-            if members:
-                yield name, members
+            tensors = [f"{name}.{n}" for n, p in module.named_parameters() if p.requires_grad]
+            covered.update(tensors)
+            if tensors:
+                yield name, tensors
     for name, module in model.named_modules():
         own = [(f"{name}.{n}" if name else n, p) for n, p in module.named_parameters(recurse=False)]
-        members = [n for n, p in own if n in distinct and p.requires_grad and n not in covered]
-        if members:
-            yield name, members
+        tensors = [n for n, p in own if n in distinct and p.requires_grad and n not in covered]
+        if tensors:
+            yield name, tensors
 
 
 def _flow_problems(norms: dict[str, float | None], cut: list[str]) -> list[str]:
-    """What makes the run invalid, in sentences."""
+    """Return why the run is invalid."""
     if not any(norms.values()):
         return ["no trained tensor received a gradient on the first step"]
     if cut:

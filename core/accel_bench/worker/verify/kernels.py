@@ -1,4 +1,4 @@
-"""What computes matmuls and attention: classes of linear layers, experts, and sdpa's backends."""
+"""Read what computes matmuls and attention: linear layers, experts, and sdpa's backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SDPA_FLAGS = {
     "cudnn": "cudnn_sdp_enabled",
     "math": "math_sdp_enabled",
 }
-"""Kernels of `scaled_dot_product_attention`, and what of torch.backends.cuda says that one is on.
+"""Kernels of `scaled_dot_product_attention`, and functions of torch.backends.cuda that query them.
 """
 
 
@@ -36,16 +36,16 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
-    """How experts multiply, such as `grouped_mm`; several with commas, None for no experts."""
+    """Return how experts multiply, such as `grouped_mm`, joined by commas; None for no experts."""
     found = {name for module in model.modules() if (name := experts_implementation(module))}
     return ", ".join(sorted(found)) or None
 
 
 def experts_implementation(module: torch.nn.Module) -> str | None:
-    """What transformers multiplies a module's experts with; None where it does not choose.
+    """Return how transformers multiplies a module's experts; None where it does not choose.
 
-    It marks experts whose products it chooses with how their weights lie. `replaced` says that
-    another forward was put there, which does not ask.
+    It marks experts whose products it chooses with how their weights lie. `replaced` means that
+    another forward was put there, which ignores the choice.
     """
     if not all(hasattr(module, mark) for mark in ("has_gate", "is_transposed")):
         return None
@@ -55,7 +55,7 @@ def experts_implementation(module: torch.nn.Module) -> str | None:
 
 
 def enabled_attention_backends() -> list[str]:
-    """Kernels that `scaled_dot_product_attention` may choose, by priority where torch tells it."""
+    """Return what `scaled_dot_product_attention` may choose, by priority where torch has one."""
     flags: Any = torch.backends.cuda
     priority = getattr(torch._C, "_get_sdp_priority_order", lambda: ())()
     known = sorted(SDPA_FLAGS, key=lambda name: _place(name, list(map(int, priority))))
@@ -63,20 +63,18 @@ def enabled_attention_backends() -> list[str]:
 
 
 def _place(name: str, priority: list[int]) -> int:
-    """Where a kernel stands; behind all others where it is not named."""
     number = int(getattr(SDPBackend, f"{name.upper()}_ATTENTION", SDPBackend.MATH))
     return priority.index(number) if number in priority else len(priority)
 
 
 def _is_linear(module: torch.nn.Module) -> bool:
-    """Whether it computes a matmul itself: it has sizes and is no adapter around such a layer."""
+    """Return whether it computes a matmul itself: it has sizes and wraps no other linear."""
     sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
     known = all(isinstance(size, int) for size in sizes) or type(module).__name__ == "Conv1D"
     return known and not hasattr(module, "adapter_layer_names")
 
 
 def _kind(module: torch.nn.Module) -> str:
-    """`Linear`, or `Linear[Int8Tensor]` where the weight is a tensor of its own kind."""
     weight = type(getattr(module, "weight", None)).__name__
     plain = weight in ("NoneType", "Parameter", "Tensor", "DTensor")
     name = type(module).__name__

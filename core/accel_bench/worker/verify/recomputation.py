@@ -74,7 +74,7 @@ class Recomputation:
 
 
 def _is_own_function(node: Any, start: Any) -> bool:
-    """Whether an autograd function of somebody's own lies between an output and its input."""
+    """Return whether an autograd function in Python lies between an output and its input."""
     while node is not None and node is not start:
         if isinstance(node, BackwardCFunction):
             return True

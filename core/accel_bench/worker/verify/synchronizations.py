@@ -1,4 +1,4 @@
-"""Counts how often the work itself waits for a GPU in a step, during warm-up."""
+"""Count how often the work itself waits for a GPU in a step, during warm-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SynchronizationCounter:
         self._warnings: Any = None
 
     def start(self) -> None:
-        """Begin to count, with the first step."""
+        """Begin to count."""
         if not self._active:
             return
         self._warnings = warnings.catch_warnings()
@@ -39,7 +39,7 @@ class SynchronizationCounter:
         self._set(WARN)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """The same lap, during which nothing is counted; it ends a step."""
+        """Return the lap, which ends a step, such that nothing is counted while it runs."""
         if not self._active:
             return lap
 
@@ -54,14 +54,14 @@ class SynchronizationCounter:
         return quiet_lap
 
     def stop(self) -> None:
-        """Count no more, and leave everything as it was."""
+        """Stop counting, and restore torch's mode and Python's warnings."""
         if self._warnings is not None:
             self._set(QUIET)
             self._warnings.__exit__(None, None, None)
             self._warnings = None
 
     def per_step(self) -> int | None:
-        """Synchronisations of the last warm-up step; None on a device that has none.
+        """Return the synchronisations of the last warm-up step; None on a device that has none.
 
         The last one, since the first steps do what is done once.
         """
@@ -76,7 +76,6 @@ class SynchronizationCounter:
 
     @staticmethod
     def _set(mode: int) -> None:
-        """Set torch's debug mode."""
         import torch
 
         torch.cuda.set_sync_debug_mode(mode)

@@ -1,9 +1,8 @@
-"""What really wraps or shards the model: seen from the objects that are there, not from claims."""
+"""Read what really wraps or shards the model: from the objects in memory, not from claims."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,14 +10,14 @@ import torch
 from accel_bench.run import Run
 
 STRATEGIES = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel")
-"""Classes of torch by which ranks share the work; a model that is one of them is known by it."""
+"""Classes of torch by which ranks divide the work; a wrapper is recognised by its class."""
 
 REPLICATES = "DistributedDataParallel"
-"""That of them which keeps a whole model on each rank."""
+"""The strategy that keeps a whole model on each rank."""
 
 
 def strategy_of(module: torch.nn.Module) -> str | None:
-    """The strategy that a module is, by the names of its classes; None when it is none."""
+    """Return the strategy that a module is, by the names of its classes; None when it is none."""
     names = {kind.__name__ for kind in type(module).__mro__}
     return next((strategy for strategy in STRATEGIES if strategy in names), None)
 
@@ -26,12 +25,11 @@ def strategy_of(module: torch.nn.Module) -> str | None:
 def read_wrapping(run: Run) -> dict[str, Any]:
     """Return the outermost strategy, wrappers around one another, and what replicas send.
 
-    An engine may wrap the model by itself and not say so: every wrapper in this process counts that
+    An engine may wrap the model by itself without a word: every wrapper in this process counts that
     holds the model.
     """
     outer = _outermost(run)
-    wrappers = [strategy_of(module) for module in outer.modules()]
-    found = [strategy for strategy in wrappers if strategy is not None]
+    found = list(filter(None, map(strategy_of, outer.modules())))
     strategy = strategy_of(outer) or next(iter(found), None) or _other(run)
     # Sharding block by block nests by design; a replica within another strategy does not.
     mixed = len(found) > 1 and REPLICATES in found
@@ -44,34 +42,30 @@ def read_wrapping(run: Run) -> dict[str, Any]:
 
 
 def _outermost(run: Run) -> torch.nn.Module:
-    """The wrapper that holds all others that hold the model; the model itself without any."""
+    """Return the wrapper that holds all others that hold the model; the model without any."""
     outer: torch.nn.Module = run.model
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        for module in _wrappers():
+        wrappers = (
+            thing
+            for thing in gc.get_objects()
+            if issubclass(type(thing), torch.nn.Module) and strategy_of(thing) is not None
+        )
+        # Smaller ones first, so that the last one holds the most.
+        for module in sorted(wrappers, key=lambda module: sum(1 for _ in module.modules())):
             if any(inner is outer for inner in module.modules()):
                 outer = module
     return outer
 
 
-def _wrappers() -> Iterator[torch.nn.Module]:
-    """Every wrapper of this process, smaller ones first, so that the last holds the most."""
-    found = [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.nn.Module) and strategy_of(thing) is not None
-    ]
-    yield from sorted(found, key=lambda module: sum(1 for _ in module.modules()))
-
-
 def _other(run: Run) -> str:
-    """A strategy that is no wrapper of torch's: sharded tensors, or somebody else's wrapper."""
+    """Return a strategy that is no wrapper of torch's: sharded tensors, or another wrapper."""
     if any(type(parameter).__name__ == "DTensor" for parameter in run.model.parameters()):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__
 
 
 def _synchronized_buffer_bytes(outer: torch.nn.Module) -> int:
-    """Bytes of buffers that replicas send to one another before every forward."""
+    """Return the bytes of buffers that replicas send to one another before every forward."""
     return sum(
         buffer.numel() * buffer.element_size()
         for module in outer.modules()
