@@ -55,7 +55,6 @@ class GradientFlow(Frozen):
     """Gradients and parameters on the first real optimizer step."""
 
     trained_tensors: int
-    """Tensors that require a gradient."""
 
     tensors_with_gradient: int
     """Those of them whose gradient is not zero."""
@@ -85,7 +84,6 @@ class EffectiveConfiguration(Frozen):
     """Elements of frozen weights by dtype, the commonest first."""
 
     trained_dtypes: dict[str, int] = Field(default_factory=dict)
-    """Elements of trained weights by dtype."""
 
     float32_matmul_precision: str | None = None
     """Torch's setting: `highest`, `high` or `medium`."""
@@ -105,10 +103,7 @@ class EffectiveConfiguration(Frozen):
     """Whether the model keeps a key-value cache: as seen in the first forward, else its setting."""
 
     gradient_checkpointing: bool | None = None
-    """Whether activations are recomputed."""
-
     checkpointed_blocks: CheckpointedBlocks | None = None
-    """Which of them."""
 
     compilation: Compilation | None = None
     """What was compiled; null when torch's compiler was not loaded."""

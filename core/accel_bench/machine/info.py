@@ -14,7 +14,7 @@ from pydantic import Field
 
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.libraries import known_distributions
-from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices, library, read, text
+from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices, library, read
 from accel_bench.machine.provenance import distribution_version
 
 RELEVANT = (
@@ -183,7 +183,7 @@ def _read_gpus() -> tuple[str | None, str | None, tuple[GPU, ...]]:
     cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
     driver = read(nvml.nvmlSystemGetDriverVersion)
     gpus = tuple(gpu for device in listed.found if (gpu := _read_gpu(device)) is not None)
-    return None if driver is None else text(driver), cuda, gpus
+    return driver, cuda, gpus
 
 
 def _read_gpu(device: NVMLDevice) -> GPU | None:
@@ -198,7 +198,7 @@ def _read_gpu(device: NVMLDevice) -> GPU | None:
         return None
     return GPU(
         index=device.index,
-        name=text(name),
+        name=name,
         uuid=device.uuid,
         memory_bytes=psutil.virtual_memory().total if memory is None else memory.total,
         compute_capability=(capability[0], capability[1]),

@@ -26,7 +26,6 @@ __all__ = [
     "limits_in",
     "other_process_reason",
     "read",
-    "text",
     "throttled",
     "visible_devices",
 ]
@@ -57,7 +56,7 @@ class NVMLDevice:
     def ask(self, question: str, *arguments: Any) -> Any:
         """Return `nvmlDevice<question>`; None where device or driver do not support it.
 
-        Raises NoReadingError when it is denied or the device does not respond.
+        Raises NoReadingError when access is denied or the device does not respond.
         """
         return _call(getattr(library(), f"nvmlDevice{question}"), self.handle, *arguments)
 
@@ -156,11 +155,6 @@ def read(function: Callable[[], Any]) -> Any:
         return None
 
 
-def text(value: bytes | str) -> str:
-    """Return text; older bindings give bytes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def _program(pid: int) -> str:
     """Return a program's name, without its arguments, which can hold secrets."""
     import psutil
@@ -186,8 +180,8 @@ def _device(nvml: Any, index: int) -> NVMLDevice:
     if handle is None or uuid is None:
         raise NoReadingError("it has no uuid")
     place = _call(nvml.nvmlDeviceGetPciInfo, handle)
-    bus = text(place.busId) if place is not None else f"{index:08}"
-    return NVMLDevice(index, text(uuid), bus, handle)
+    bus = place.busId if place is not None else f"{index:08}"
+    return NVMLDevice(index, uuid, bus, handle)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -209,7 +203,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
         raise NoReadingError(_reason(pynvml, error.value, str(error))) from error
 
 
-def _reason(pynvml: Any, code: int, said: str) -> str:
+def _reason(pynvml: Any, code: int, message: str) -> str:
     """Return what is wrong: our words before NVML's own."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
@@ -219,4 +213,4 @@ def _reason(pynvml: Any, code: int, said: str) -> str:
         pynvml.NVML_ERROR_RESET_REQUIRED: "the device is lost",
         pynvml.NVML_ERROR_GPU_NOT_FOUND: "the device is lost",
     }
-    return f"{words.get(code, 'NVML fails')}: {said}"
+    return f"{words.get(code, 'NVML fails')}: {message}"

@@ -54,7 +54,6 @@ class GPUState(Frozen):
     """Clock that programs ask for when they start."""
 
     application_memory_clock_megahertz: int | None = None
-    """The same for the memory."""
 
     clock_limits: tuple[str, ...] | None = None
     """What limits the clocks at this moment, in the words of `CLOCK_LIMITS`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
@@ -87,7 +87,7 @@ class Plan:
 
     request: PlanRequest
 
-    notices: tuple[str, ...] = field(default=())
+    notices: tuple[str, ...] = ()
     """What was added to the work because a plugin needs it."""
 
     @property
@@ -137,13 +137,13 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     baseline = file.scenario.baseline_name()
     if not file.is_set("baseline") and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
-    file = file.with_stacks(chosen)
+    stacks = {name: file.stacks[name] for name in chosen}
+    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
     points = list(file.points(machine.device))
     planned = tuple(_plan_point(file, point, machine, notices) for point in points)
-    plan = Plan(file.scenario, baseline, planned, request, notices)
-    _refuse_skipped(plan)
-    return plan
+    _refuse_skipped(planned, {*request.plugins, *request.only})
+    return Plan(file.scenario, baseline, planned, request, notices)
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
@@ -182,10 +182,9 @@ def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
         )
 
 
-def _refuse_skipped(plan: Plan) -> None:
-    """Refuse a plan that skips a stack which the command line names."""
-    named = {*plan.request.plugins, *plan.request.only}
-    for planned in plan.planned:
+def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
+    """Refuse to skip a stack that the command line names."""
+    for planned in experiments:
         stack = planned.experiment.stack.name
         excluded = all(reason.startswith("excluded: ") for reason in planned.skipped)
         if stack in named and not excluded:
@@ -224,11 +223,7 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
     measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
-    fingerprints = {
-        plugin.name: found
-        for plugin in measured
-        if (found := _fingerprint(plugin, experiment)) is not None
-    }
+    fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
     return {
         "python": machine.python,
         "versions": machine.versions,
@@ -237,7 +232,7 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
         "driver": machine.driver if on_gpu else None,
         "devices": devices,
         "cores": machine.cores,
-        "fingerprints": fingerprints,
+        "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
         "variables": recorded(os.environ),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.documents.load import Location
@@ -65,11 +65,6 @@ class ResolvedFile:
         written = copy.deepcopy(self.written)
         written.set(key, value, place)
         return _validated(written, self.ladder, self.allow_environment)
-
-    def with_stacks(self, names: list[str]) -> ResolvedFile:
-        """Return the file with some of its stacks."""
-        stacks = {name: self.stacks[name] for name in names}
-        return replace(self, scenario=self.scenario.model_copy(update={"stacks": stacks}))
 
     def points(self, device: str) -> Iterator[Point]:
         """Yield the points in written order: sweep points outermost, within each the stacks.

@@ -22,12 +22,7 @@ from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
-from accel_bench.runner.supervise import (
-    ProcessOutcome,
-    Progress,
-    Supervisor,
-    deferred_signals,
-)
+from accel_bench.runner.supervise import ProcessOutcome, Progress, Supervisor, deferred_signals
 
 CACHE_FOLDER = "cache"
 """Where content-keyed caches lie in a results folder."""

@@ -89,7 +89,7 @@ def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> A
     thread.start()
     thread.join(seconds)
     if not outcome:
-        problem = f"it did not return within {seconds:g} s"
+        problem = f"it did not come back within {seconds:g} s"
         raise HookError(plugin.name, plugin.distribution, HOOK, problem)
     value, error = outcome[0]
     if isinstance(error, HookError):

@@ -95,7 +95,9 @@ class Supervisor:
             self.terminate()
             raise
         finally:
-            self._sweep()
+            for rank in self._ranks:
+                rank.sweep()
+            self._poll()
         return self.outcome
 
     def terminate(self) -> None:
@@ -115,8 +117,10 @@ class Supervisor:
 
     def _poll(self) -> None:
         for rank in self._ranks:
-            if not self._terminating:
-                self._read_heartbeat(rank)
+            progress = None if self._terminating else read_progress(self._job, rank.rank)
+            if progress is not None and progress != self.outcome.progress.get(rank.rank):
+                self.outcome.progress[rank.rank] = progress
+                self._changed = time.monotonic()
             code = rank.poll()
             if code is not None and rank.rank not in self.outcome.exits:
                 self.outcome.exits[rank.rank] = code
@@ -127,15 +131,7 @@ class Supervisor:
                 if not sound and self.outcome.first_failed is None:
                     self.outcome.first_failed = rank.rank
         if self.outcome.progress and not self._terminating:
-            self._on_progress(
-                min(self.outcome.progress.values(), key=lambda progress: progress.step)
-            )
-
-    def _read_heartbeat(self, rank: RankProcess) -> None:
-        progress = read_progress(self._job, rank.rank)
-        if progress is not None and progress != self.outcome.progress.get(rank.rank):
-            self.outcome.progress[rank.rank] = progress
-            self._changed = time.monotonic()
+            self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
 
     def _terminate_after_grace(self) -> None:
         """End the ranks that wait for one that failed, unless they notice soon themselves."""
@@ -172,11 +168,6 @@ class Supervisor:
         while (running := self._running()) and (left := until - time.monotonic()) > 0:
             running[0].wait(min(left, POLL_SECONDS))
             self._poll()
-
-    def _sweep(self) -> None:
-        for rank in self._ranks:
-            rank.sweep()
-        self._poll()
 
 
 def read_rank(job: Job, rank: int) -> RankResult | None:

@@ -23,14 +23,8 @@ _UNITS = {
 """Some allocators leave out the i; all of them count by 1024."""
 
 _WORDINGS: Mapping[str, tuple[str, ...]] = {
-    "bytes_asked": (
-        rf"[Tt]ried to allocate {_SIZE}",
-        rf"Unable to allocate {_SIZE}",
-    ),
-    "bytes_free": (
-        rf"of which {_SIZE} is free",
-        rf"; {_SIZE} free",
-    ),
+    "bytes_asked": (rf"[Tt]ried to allocate {_SIZE}", rf"Unable to allocate {_SIZE}"),
+    "bytes_free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
     "bytes_total": (
         rf"has a total capacity of {_SIZE}",
         rf"{_SIZE} total capacity",

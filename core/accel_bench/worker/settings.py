@@ -11,10 +11,7 @@ from pathlib import Path
 from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
 
-SAME_FOR_ALL = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-}
+SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Variables that some libraries set when they are imported, so that having a library installed
 would change every stack; what a scenario or the user sets comes first."""
 
@@ -47,7 +44,7 @@ def apply_settings(run: Run) -> None:
 
 def agree(run: Run, ready: bool) -> bool:
     """Return whether all ranks are ready; with one rank, or without torch, whether this one is."""
-    if run.world_size == 1 or not _has_process_group():
+    if run.world_size == 1 or not has_process_group():
         return ready
     import torch
 
@@ -58,7 +55,7 @@ def agree(run: Run, ready: bool) -> bool:
 
 def leave_process_group() -> None:
     """Destroy the process group, so that no rank dies of it at exit."""
-    if _has_process_group():
+    if has_process_group():
         sys.modules["torch"].distributed.destroy_process_group()
 
 
@@ -92,6 +89,7 @@ def _join_process_group(run: Run) -> None:
     run.barrier = torch.distributed.barrier
 
 
-def _has_process_group() -> bool:
+def has_process_group() -> bool:
+    """Return whether this process has joined others by torch.distributed."""
     torch = sys.modules.get("torch")
     return bool(torch and torch.distributed.is_available() and torch.distributed.is_initialized())

@@ -13,6 +13,7 @@ from flop_counting import GPT2, ROTARY, catalog_model, counted_flops, run_of
 
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
 from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
+from accel_bench.effective import CheckpointedBlocks
 from accel_bench.errors import PluginError
 from accel_bench.flops.formulas import hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
@@ -158,7 +159,7 @@ def test_one_block_of_two_is_checkpointed_and_afterwards_none() -> None:
     checkpointing.stop_counting()
     assert [hasattr(layer, "_gradient_checkpointing_func") for layer in layers] == [True] * 3
     checkpointing.undo()
-    assert read_checkpointing(model) == {"checkpointed": 0, "blocks": 3, "policy": None}
+    assert read_checkpointing(model) == CheckpointedBlocks(checkpointed=0, blocks=3)
     assert not model.is_activation_checkpointing
 
 
@@ -170,7 +171,7 @@ def test_counting_stops_with_the_warm_up_and_checkpointing_goes_on() -> None:
     checkpointing.stop_counting()
     assert equal(gradients(model)[:1], gradients(build())[:1])
     assert checkpointing.evidence() == before
-    assert read_checkpointing(model)["checkpointed"] == 3
+    assert read_checkpointing(model).checkpointed == 3
 
 
 def test_a_model_without_blocks_of_transformers_is_refused() -> None:

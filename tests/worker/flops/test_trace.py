@@ -260,7 +260,7 @@ def test_a_checkpoint_function_declares_what_is_computed_again(tmp_path: Path) -
     assert found is not None
     assert {matmul.recomputed for matmul in found.matmuls} == {False}
     assert {attention.recomputed for attention in found.attentions} == {True}
-    assert read_checkpointing(model)["policy"] == "attention"
+    assert read_checkpointing(model).policy == "attention"
 
 
 @pytest.mark.parametrize("around", [False, True])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accel_bench.effective import CheckpointedBlocks, Compilation, EffectiveConfiguration
+from accel_bench.effective import Compilation, EffectiveConfiguration
 from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
@@ -17,7 +17,7 @@ from accel_bench.modeling.compilation import read_compilation
 from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
-from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL
+from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL, has_process_group
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.kernels import (
     enabled_attention_backends,
@@ -43,7 +43,7 @@ def read_effective(
     """
     model = run.unwrapped_model
     config = getattr(model, "config", None)
-    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    group = has_process_group()
     compiled = "torch._dynamo" in sys.modules
     found = EffectiveConfiguration(
         model_class=type(model).__name__,
@@ -57,7 +57,7 @@ def read_effective(
         experts=read_experts(model),
         use_cache=bool(getattr(config, "use_cache", False)),
         gradient_checkpointing=_recomputes(model),
-        checkpointed_blocks=CheckpointedBlocks(**read_checkpointing(model)),
+        checkpointed_blocks=read_checkpointing(model),
         compilation=Compilation(**read_compilation()) if compiled else None,
         **read_wrapping(run),
         world_size=torch.distributed.get_world_size() if group else 1,

@@ -72,7 +72,9 @@ class FirstStepProbe:
         if is_compiled(model):
             return []
         handles = [model.register_forward_hook(self._see_model, with_kwargs=True)]
-        linear = _output_projection(model)
+        output = getattr(model, "get_output_embeddings", lambda: None)()
+        linears = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
+        linear = output if output is not None else next(linears, None)
         if linear is not None and not is_compiled(linear):
             handles.append(linear.register_forward_hook(self._see_matmul))
         if not any(is_compiled(module) for module in model.modules()):
@@ -135,9 +137,13 @@ class FirstStepProbe:
             gradient_norms=norms,
         )
         self._watch(trained)
-        reasons = _flow_problems(norms, cut)
-        if reasons:
-            raise InvalidRunError(reasons)
+        if not any(norms.values()):
+            raise InvalidRunError(["no trained tensor received a gradient on the first step"])
+        if cut:
+            shown = ", ".join(cut[:5]) + (f" and {len(cut) - 5} more" if len(cut) > 5 else "")
+            raise InvalidRunError(
+                [f"the gradient is cut: {len(cut)} trained modules received none: {shown}"]
+            )
 
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
         """Return whether a module belongs to an expert that got no tokens.
@@ -188,12 +194,6 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return compiled or "_orig_mod" in module._modules
 
 
-def _output_projection(model: torch.nn.Module) -> torch.nn.Module | None:
-    output: torch.nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
-    linears = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    return output if output is not None else next(linears, None)
-
-
 def _starts_again(positions: Any) -> bool:
     """Return whether positions fall within a row, which then holds several sequences."""
     if not isinstance(positions, torch.Tensor) or positions.shape[-1] < 2:
@@ -237,13 +237,3 @@ def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
         tensors = [n for n, p in own if n in distinct and p.requires_grad and n not in covered]
         if tensors:
             yield name, tensors
-
-
-def _flow_problems(norms: dict[str, float | None], cut: list[str]) -> list[str]:
-    """Return why the run is invalid."""
-    if not any(norms.values()):
-        return ["no trained tensor received a gradient on the first step"]
-    if cut:
-        shown = ", ".join(cut[:5]) + (f" and {len(cut) - 5} more" if len(cut) > 5 else "")
-        return [f"the gradient is cut: {len(cut)} trained modules received none: {shown}"]
-    return []

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accel_bench.run import Run
+from accel_bench.worker.settings import has_process_group
 
 STRATEGIES = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel")
 """Classes of torch by which ranks divide the work; a wrapper is recognised by its class."""
@@ -44,7 +45,7 @@ def read_wrapping(run: Run) -> dict[str, Any]:
 def _outermost(run: Run) -> torch.nn.Module:
     """Return the wrapper that holds all others that hold the model; the model without any."""
     outer: torch.nn.Module = run.model
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if has_process_group():
         wrappers = (
             thing
             for thing in gc.get_objects()
