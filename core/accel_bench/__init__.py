@@ -1,8 +1,7 @@
 """accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
 
-The names below are what plugin authors import. They are resolved on first use, so that importing
-the package costs nothing. `check_fit` and `load_base_model` bring torch
-along: import them in the body of a hook.
+Plugin authors import the names below. They are resolved on first use, so that importing the package
+costs nothing. `check_fit` and `load_base_model` import torch: import them in the body of a hook.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that holds a public name when it is first asked for."""
+    """Return a public name from the module that holds it, imported on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
     for module, names in _HOMES.items():

@@ -1,4 +1,4 @@
-"""What an engine and the stopwatch agree on. No torch: `null` speaks the same protocol."""
+"""The protocol between an engine and the stopwatch, without torch: `null` follows it too."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Stopwatch(Protocol):
     """What an engine sees of the measurement."""
 
     running: bool
-    """True while another optimizer step is wanted."""
+    """True while the engine shall take another optimizer step."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Say which part of a step has just ended.
+        """Mark the end of a part of a step.
 
         The time since the last mark, or since the last lap, is this phase's. Only a few steps after
         the window are split so; otherwise nothing happens here. An engine that marks nothing gets
@@ -70,7 +70,7 @@ class Stopwatch(Protocol):
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End one optimizer step.
 
-        `batches` are its micro-batches on this rank; `loss` is this rank's share of the step's
+        `batches` are its micro-batches on this rank; `loss` is this rank's part of the step's
         loss, a float or a detached tensor of shape () that is left on its device until the window
         has ended.
         """

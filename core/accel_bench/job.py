@@ -1,4 +1,4 @@
-"""What the parent hands to a worker: the content of `job.json`."""
+"""The job that the parent gives to its workers: the content of `job.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHASES = (
     "report_evidence",
     "close_run",
 )
-"""What a worker can be doing, in order; a heartbeat page holds the index."""
+"""Phases of a worker, in order; a heartbeat page holds the index."""
 
 HEARTBEAT_STEP, HEARTBEAT_PHASE = 0, 1
 """Places in a rank's heartbeat page: optimizer steps ended so far, and index of the phase."""
@@ -43,7 +43,6 @@ class Job(Frozen):
     """One process group's work: everything that its ranks need to know."""
 
     schema_version: int = SCHEMA_VERSION
-    """Version of this file's form."""
 
     purpose: Literal["prepare", "measure"] = "measure"
     """`prepare` fills caches and is not timed; `measure` is a run."""
@@ -52,7 +51,6 @@ class Job(Frozen):
     """Unique name of this attempt."""
 
     experiment: Experiment
-    """What to run."""
 
     folder: str
     """Absolute folder of this attempt; the job, results, logs and heartbeats lie in it."""
@@ -61,7 +59,7 @@ class Job(Frozen):
     """Absolute folder of content-keyed caches, shared by all runs of a results folder."""
 
     warmup: PositiveInt | None = None
-    """Warm-up steps that round 1 found; null lets this run find them (`measure.warmup: auto`)."""
+    """Warm-up steps of round 1; null lets this run determine them (`measure.warmup: auto`)."""
 
     round: int = Field(0, ge=0)
     """Round, from 0."""
@@ -78,17 +76,17 @@ class Job(Frozen):
         return self.experiment.scenario.world_size if self.purpose == "measure" else 1
 
     def path(self) -> Path:
-        """Where this job lies as `job.json`."""
+        """Return the path of `job.json`."""
         return Path(self.folder) / "job.json"
 
     def result_path(self, rank: int) -> Path:
-        """Where a rank writes what it measured."""
+        """Return the path of a rank's result."""
         return Path(self.folder) / f"rank{rank}.json"
 
     def log_path(self, rank: int) -> Path:
-        """Where everything goes that a rank prints."""
+        """Return the path of the log that gets everything a rank prints."""
         return Path(self.folder) / f"rank{rank}.log"
 
     def heartbeat_path(self, rank: int) -> Path:
-        """The memory-mapped page in which a rank stores its step number."""
+        """Return the path of the memory-mapped page in which a rank stores its step number."""
         return Path(self.folder) / f"rank{rank}.heartbeat"

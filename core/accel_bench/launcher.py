@@ -1,5 +1,4 @@
-"""What a launcher gives back: a handle on the process of each rank, wherever it runs; and what
-watches them from outside."""
+"""The handles that a launcher returns, one for each rank; and what observes ranks from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RankProcess(Protocol):
-    """A rank that has been started. Signals go to it and to all that it has started."""
+    """A rank that has been started. Signals reach it and every process that it has started."""
 
     rank: int
     """Global rank."""
@@ -20,10 +19,10 @@ class RankProcess(Protocol):
     """Its process id on this machine; None where it runs on another."""
 
     def wait(self, seconds: float) -> None:
-        """Return when the process has ended, or after that many seconds."""
+        """Wait until the process has ended, at most that many seconds."""
 
     def poll(self) -> int | None:
-        """Exit code, negative for the number of the signal that ended it; None while it runs."""
+        """Return the exit code, negative for the signal that ended it; None while it runs."""
 
     def dump_stack(self) -> None:
         """Have the process write the stacks of its threads to its log."""
@@ -39,7 +38,7 @@ class Observer(Protocol):
     """Watches the ranks of one attempt from the parent, in threads or processes of its own."""
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop, and return what was seen.
+        """Stop, and return the metrics.
 
         Called once after the last rank has gone, also when the run was stopped or has failed;
         `results` holds what each rank has written, those that wrote nothing are missing. It gets

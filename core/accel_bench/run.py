@@ -112,7 +112,7 @@ class Run:
         return self.experiment.stack
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which an engine computes a forward pass, by `train.precision`."""
+        """Return the context in which an engine computes a forward pass, by `train.precision`."""
         dtype = self.scenario.train.autocast_dtype
         if dtype is None:
             return contextlib.nullcontext()

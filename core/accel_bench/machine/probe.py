@@ -71,14 +71,6 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
     def ask(question: str, *arguments: Any) -> Any:
         return _or_problem(problems, lambda: device.ask(question, *arguments))
 
-    def watts(question: str) -> float | None:
-        milliwatts = ask(question)
-        return None if milliwatts is None else milliwatts / 1000
-
-    def limited_seconds(policy: int) -> float | None:
-        violation = ask("GetViolationStatus", policy)
-        return None if violation is None else violation.violationTime / 1e9  # in nanoseconds
-
     volatile = pynvml.NVML_VOLATILE_ECC
     rows = ask("GetRemappedRows")
     memory = ask("GetMemoryInfo")
@@ -93,12 +85,14 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
         application_sm_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_SM),
         application_memory_clock_megahertz=ask("GetApplicationsClock", pynvml.NVML_CLOCK_MEM),
         clock_limits=None if mask is None else limits_in(mask),
-        power_limited_seconds=limited_seconds(pynvml.NVML_PERF_POLICY_POWER),
-        thermal_limited_seconds=limited_seconds(pynvml.NVML_PERF_POLICY_THERMAL),
+        power_limited_seconds=_limited(ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_POWER)),
+        thermal_limited_seconds=_limited(
+            ask("GetViolationStatus", pynvml.NVML_PERF_POLICY_THERMAL)
+        ),
         temperature_celsius=ask("GetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-        power_watts=watts("GetPowerUsage"),
-        power_cap_watts=watts("GetEnforcedPowerLimit"),
-        power_cap_default_watts=watts("GetPowerManagementDefaultLimit"),
+        power_watts=_watts(ask("GetPowerUsage")),
+        power_cap_watts=_watts(ask("GetEnforcedPowerLimit")),
+        power_cap_default_watts=_watts(ask("GetPowerManagementDefaultLimit")),
         persistence_mode=None if mode is None else bool(mode),
         memory_used_bytes=None if memory is None else memory.used,
         ecc_corrected=ask("GetTotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
@@ -118,6 +112,14 @@ def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
     except NoReadingError as error:
         problems.append(str(error))
         return None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _limited(violation: Any) -> float | None:
+    return None if violation is None else violation.violationTime / 1e9  # in nanoseconds
 
 
 def _is_ours(pid: int) -> bool:

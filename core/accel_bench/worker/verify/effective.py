@@ -44,7 +44,6 @@ def read_effective(
     model = run.unwrapped_model
     config = getattr(model, "config", None)
     group = has_process_group()
-    compiled = "torch._dynamo" in sys.modules
     found = EffectiveConfiguration(
         model_class=type(model).__name__,
         weights_fingerprint=run.weights_fingerprint or None,
@@ -58,7 +57,7 @@ def read_effective(
         use_cache=bool(getattr(config, "use_cache", False)),
         gradient_checkpointing=_recomputes(model),
         checkpointed_blocks=read_checkpointing(model),
-        compilation=Compilation(**read_compilation()) if compiled else None,
+        compilation=Compilation(**read_compilation()) if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
         world_size=torch.distributed.get_world_size() if group else 1,
         backend=torch.distributed.get_backend() if group else None,
