@@ -17,7 +17,7 @@ from accel_bench import Options, Plugin, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, load_class
-from accel_bench.plugins.registry import duplicates, find, installed, unmet_requirement
+from accel_bench.plugins.registry import find, installed, overview, unmet_requirement
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.models import Scenario, Stack
 
@@ -171,7 +171,8 @@ def test_unmet_requirements_of_a_distribution_are_listed(installing: Callable[..
 def test_doubled_names_are_known_with_their_distributions(installing: Callable[..., None]) -> None:
     installing("bench-first", {"same": "Sound"})
     installing("bench-second", {"same": "Sound", "other": "Sound"})
-    assert duplicates() == {"same": ("bench-first", "bench-second")}
+    rivals = {row["distribution"]: row["duplicates"] for row in overview() if row["duplicates"]}
+    assert rivals == {"bench-first": ["bench-second"], "bench-second": ["bench-first"]}
     with pytest.raises(PluginError, match="is brought by bench-first and bench-second"):
         find("same")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,12 +113,9 @@ def _estimate(plan: Plan, results: Path) -> dict[str, Any]:
     """Return the time of all rounds: from stored runs of the same experiments, where there are."""
     earlier: dict[str, list[float]] = {}
     ids = [planned.experiment.id for planned in plan.runnable]
-    try:
-        with open_store(results, write=False) as store:
-            for result in store.results(experiment_ids=ids):
-                earlier.setdefault(result.experiment.id, []).append(result.seconds)
-    except StoreError:
-        pass
+    with suppress(StoreError), open_store(results, write=False) as store:
+        for result in store.results(experiment_ids=ids):
+            earlier.setdefault(result.experiment.id, []).append(result.seconds)
     runs = [median(earlier.get(name, [START_SECONDS])) for name in ids]
     seconds = sum(runs) * plan.file.measure.rounds + START_SECONDS / 5 * len(ids)
     known = bool(ids) and set(ids) <= set(earlier)

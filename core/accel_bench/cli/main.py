@@ -40,14 +40,8 @@ app.command("gate")(gate.gate)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)
 app.command("doctor")(doctor.doctor)
-app.add_typer(plugins.app, name="plugins")
-app.add_typer(new.app, name="new")
-app.add_typer(scenarios.app, name="scenarios")
-app.add_typer(stacks.app, name="stacks")
-app.add_typer(models.app, name="models")
-app.add_typer(hardware.app, name="hardware")
-app.add_typer(prices.app, name="prices")
-app.add_typer(results.app, name="results")
+for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def _print_version(requested: bool) -> None:

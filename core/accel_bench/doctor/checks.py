@@ -16,7 +16,7 @@ from accel_bench.machine.info import GPU, Machine, find_program, installed_versi
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.probe import read_state
 from accel_bench.machine.state import GPUState
-from accel_bench.plugins.registry import duplicates, installed
+from accel_bench.plugins.registry import RIVAL, overview
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
@@ -182,18 +182,15 @@ def _version_of(program: str) -> str:
 
 def _plugins() -> tuple[PluginReport, ...]:
     """List plugins from metadata alone; `plugins check` imports them."""
-    doubled = {
-        name: f"brought by {' and '.join(distributions)}; uninstall one of them"
-        for name, distributions in duplicates().items()
-    }
     return tuple(
         PluginReport(
-            name=one.name,
-            distribution=one.distribution,
-            version=one.version,
-            unusable=(*one.unmet(), *([doubled[one.name]] if one.name in doubled else [])),
+            name=row["name"],
+            distribution=row["distribution"],
+            version=row["version"],
+            unusable=(*row["unmet"], *map(RIVAL.format, row["duplicates"])),
         )
-        for one in installed()
+        for row in overview()
+        if row["installed"]
     )
 
 

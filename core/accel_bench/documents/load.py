@@ -103,14 +103,10 @@ class _Builder:
         return value
 
     def _value(self, event: Any, location: Location) -> Any:
-        if isinstance(event, yaml.AliasEvent):
-            self._fail(
-                event.start_mark, "aliases (*name) are not allowed; use `extends` to share settings"
-            )
         if event.anchor is not None:
-            self._fail(
-                event.start_mark, "anchors (&name) are not allowed; use `extends` to share settings"
-            )
+            what = "aliases (*name)" if isinstance(event, yaml.AliasEvent) else "anchors (&name)"
+            problem = f"{what} are not allowed; use `extends` to share settings"
+            self._fail(event.start_mark, problem)
         if event.tag is not None and event.tag != "!":
             self._fail(event.start_mark, f"the tag {event.tag} is not allowed; values are plain")
         if len(location) > MAXIMUM_DEPTH:

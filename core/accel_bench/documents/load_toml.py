@@ -77,28 +77,24 @@ def _path(text: str) -> Location:
 
 
 def _check_plain(document: Document, value: Any, location: Location) -> None:
-    """Refuse values that TOML has and a scenario does not."""
-    if problem := _not_plain(value, location):
-        raise ScenarioError(f"{document.where(location)}: {problem}")
-    if isinstance(value, dict):
+    """Refuse what TOML has and a scenario does not: dates, infinity, too many digits or levels."""
+    problem = None
+    if len(location) > MAXIMUM_DEPTH:
+        problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
+    elif isinstance(value, dict):
         for key, item in value.items():
             _check_plain(document, key, (*location, key))
             _check_plain(document, item, (*location, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _check_plain(document, item, (*location, index))
-
-
-def _not_plain(value: Any, location: Location) -> str | None:
-    """Return what is wrong with a value: a date, infinity, too many digits or levels."""
-    if len(location) > MAXIMUM_DEPTH:
-        return f"nested deeper than {MAXIMUM_DEPTH} levels"
-    if not isinstance(value, dict | list | str | int | float):
-        return f"{kind(value)} is not a value of a scenario"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is not a number that can be worked with"
-    if isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
-        return f"an integer of more than {MAXIMUM_DIGITS} digits"
-    if isinstance(value, str) and "\0" in value:
-        return "holds a NUL character"
-    return None
+    elif not isinstance(value, str | int | float):
+        problem = f"{kind(value)} is not a value of a scenario"
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = f"{value} is not a number that can be worked with"
+    elif isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
+        problem = f"an integer of more than {MAXIMUM_DIGITS} digits"
+    elif isinstance(value, str) and "\0" in value:
+        problem = "holds a NUL character"
+    if problem:
+        raise ScenarioError(f"{document.where(location)}: {problem}")

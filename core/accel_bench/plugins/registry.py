@@ -18,6 +18,9 @@ from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
 from accel_bench.plugins.shipped import extras, plugin_meant_by, shipped
 
+RIVAL = "{} brings one of that name too; uninstall one of them"
+"""Why a plugin cannot be used that two distributions bring."""
+
 
 @dataclass(frozen=True)
 class Installed:
@@ -90,7 +93,8 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     """Describe a plugin, by the shipped list where that has it; None is one not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
-    rivals = [d for d in duplicates().get(name, ()) if plugin and d != plugin.distribution]
+    distributions = {one.distribution for one in installed() if one.name == name}
+    rivals = sorted(distributions - {plugin.distribution}) if plugin else []
     return {
         "name": name,
         "does": known.does if known else plugin.summary if plugin else "",
@@ -103,14 +107,6 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
         "unmet": unmet,
         "duplicates": rivals,
     }
-
-
-def duplicates() -> dict[str, tuple[str, ...]]:
-    """Return names that more than one distribution brings, with those distributions."""
-    by_name: dict[str, list[str]] = {}
-    for plugin in installed():
-        by_name.setdefault(plugin.name, []).append(plugin.distribution)
-    return {name: tuple(brings) for name, brings in by_name.items() if len(brings) > 1}
 
 
 def find(name: str) -> Installed:

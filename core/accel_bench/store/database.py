@@ -184,7 +184,13 @@ def open_store(
     try:
         engine = _open(path, write, timeout_seconds)
     except sqlite.BrokenDatabaseError as error:
-        raise _after_breakage(path, write, error) from error
+        if not write:
+            do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
+            raise StoreError(f"{error}. {do}") from error
+        with sqlite.named_faults(path):
+            kept = sqlite.set_aside(path)
+        do = f"It is kept as {kept.name}; run again to start a new one"
+        raise StoreError(f"{error}. {do}") from error
     try:
         yield Store(root, engine)
     finally:
@@ -265,17 +271,6 @@ def _make_tables(engine: Engine) -> None:
             connection.execute(
                 insert(META), {"schema_version": SCHEMA_VERSION, "written_by": __version__}
             )
-
-
-def _after_breakage(path: Path, write: bool, error: StoreError) -> StoreError:
-    """Set a broken database aside for a writer; return the error that names the way out."""
-    if not write:
-        return StoreError(
-            f"{error}. It is left as it is; `accel-bench run` sets it aside and starts a new one"
-        )
-    with sqlite.named_faults(path):
-        kept = sqlite.set_aside(path)
-    return StoreError(f"{error}. It is kept as {kept.name}; run again to start a new one")
 
 
 def _no_results(root: Path) -> str:

@@ -26,7 +26,6 @@ class SessionRecord(Frozen):
     """One `accel-bench run`: only runs of one session are paired."""
 
     id: str
-    """Unique name."""
 
     started_at: str
     """UTC time, ISO 8601."""

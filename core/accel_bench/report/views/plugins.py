@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.registry import RIVAL
 from accel_bench.report.table import Report, Section, keyed, listed
 
 NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"
@@ -46,7 +47,7 @@ def _does(row: Mapping[str, Any]) -> str:
 
 
 def _problem(row: Mapping[str, Any]) -> str:
-    reasons = [*row["unmet"], *(f"{one} brings one too" for one in row["duplicates"])]
+    reasons = [*row["unmet"], *map(RIVAL.format, row["duplicates"])]
     label = f"{row['name']} ({row['distribution']} {row['version']})"
     return f"cannot be used: {label}: {'; '.join(reasons)}"
 
