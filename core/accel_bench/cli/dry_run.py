@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 
 def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
-    documents = [_document(plan, _planned_row, **_estimate(plan, results)) for plan in plans]
+    documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
@@ -56,7 +56,7 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     request = PlanRequest(plugins=(plugin,) if plugin else ())
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
-    documents = [_document(plan, _check_row) for plan in plans]
+    documents = [_document(plan, CHECK_COLUMNS) for plan in plans]
     sections = [
         _section(
             one, CHECK_COLUMNS, f"{len(plan.runnable)} of {len(plan.planned)} experiments run here"
@@ -68,15 +68,15 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
         raise NothingToRunError(plans[0].nothing)
 
 
-def _document(
-    plan: Plan, row: Callable[[PlannedSummary], dict[str, Any]], **facts: Any
-) -> dict[str, Any]:
+def _document(plan: Plan, columns: Sequence[str], **facts: Any) -> dict[str, Any]:
     return {
         "scenario": plan.file.name,
         "baseline": plan.baseline,
         **facts,
         "notices": list(plan.notices),
-        "experiments": [row(planned) for planned in plan.summaries],
+        "experiments": [
+            {column: row[column] for column in columns} for row in map(_row, plan.summaries)
+        ],
     }
 
 
@@ -88,24 +88,16 @@ def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> 
     )
 
 
-def _planned_row(planned: PlannedSummary) -> dict[str, Any]:
+def _row(planned: PlannedSummary) -> dict[str, Any]:
     experiment = planned.experiment
     return {
         "experiment_id": experiment.id,
         "stack": experiment.stack.name,
         "sweep": experiment.sweep,
         "status": "skipped" if planned.skipped else "planned",
-        "reasons": list(planned.skipped),
-        "differs": differs(experiment.stack),
-    }
-
-
-def _check_row(planned: PlannedSummary) -> dict[str, Any]:
-    return {
-        "stack": planned.experiment.stack.name,
-        "sweep": planned.experiment.sweep,
         "here": "skipped" if planned.skipped else "runs",
         "reasons": list(planned.skipped),
+        "differs": differs(experiment.stack),
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 
+from packaging.requirements import Requirement
+
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import RELEVANT, Machine
 from accel_bench.machine.libraries import Rule, known_distributions, read_libraries
@@ -44,8 +46,6 @@ def changes_of_every_stack() -> tuple[Conflict, ...]:
 
 def _conflicts(rules: Iterable[Rule]) -> Iterator[Conflict]:
     """Yield a conflict for each rule that holds here."""
-    from packaging.requirements import Requirement
-
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
         if lacks and not any(map(unmet_requirement, rule.when)):

@@ -1,0 +1,35 @@
+"""What the doctor prints for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accel_bench.doctor.checks import TorchBuild, examine
+from accel_bench.doctor.conflicts import Conflict
+from accel_bench.doctor.noise_floor import NoiseFloor
+from accel_bench.doctor.view import examination_report, noise_report
+from accel_bench.machine.info import read_machine
+from accel_bench.report.formats import render_report
+
+
+def test_the_table_has_the_build_of_torch_and_each_conflict_its_remedy(tmp_path: Path) -> None:
+    conflict = Conflict(found={"ray": "2.60", "apex": ""}, because="they fail", do="remove one")
+    examined = examine(read_machine(), tmp_path).model_copy(
+        update={"torch": TorchBuild(version="2.13.0", cuda="13.0"), "incompatible": (conflict,)}
+    )
+    text = render_report(examination_report(examined), "table")
+    assert "2.13.0, built for CUDA 13.0\n" in text
+    assert "Does not go together:\n\n  ray 2.60, apex -: they fail\n    remove one\n" in text
+    assert "No known incompatibility" not in text
+    without = examined.model_copy(update={"torch": None, "incompatible": ()})
+    text = render_report(examination_report(without), "table")
+    assert "torch  " in text
+    assert "not installed\n" in text
+    assert "No known incompatibility.\n" in text
+
+
+def test_the_noise_floor_is_a_sentence_with_its_spread_load_and_problems() -> None:
+    floor = NoiseFloor(words="It is quiet.", spread=0.02, load=("busy",), problems=("it broke",))
+    text = render_report(noise_report(floor), "table")
+    spread = "2 % spread of the step time across processes"
+    assert text == f"Noise: It is quiet.\n\n{spread}\nbusy\nit broke\n"
