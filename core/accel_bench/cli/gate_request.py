@@ -38,7 +38,7 @@ def run_gate(options: GateOptions) -> int:
     first = plans[0]
     if options.dry_run:
         print_plan(plans[:1], options.results, options.output)
-    if not _shared_points(first):
+    if not _points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
     return 0 if options.dry_run else _run(plans, machine, options, floor)
 
@@ -110,15 +110,14 @@ def _run(plans: Sequence[Plan], machine: Machine, options: GateOptions, floor: f
     return report.exit_code
 
 
-def _shared_points(plan: Plan) -> set[str]:
-    """Return the sweep points that run both stacks."""
+def _points_of_both(plan: Plan) -> set[str]:
     points = [planned.experiment.point for planned in plan.runnable]
     return {point for point in points if points.count(point) == 2}
 
 
 def _open_points(plan: Plan, report: GateReport | None) -> Plan:
     """Return the plan without sweep points that are settled or that skip one of the stacks."""
-    points = _shared_points(plan)
+    points = _points_of_both(plan)
     if report is not None:
         settled = {one.stack_id for one in report.points if one.outcome != "inconclusive"}
         points -= {p.experiment.point for p in plan.planned if p.experiment.id in settled}

@@ -117,7 +117,6 @@ def session_columns(session: SessionRecord) -> Columns:
 
 
 def _with_checksum(columns: Columns) -> Columns:
-    """Add the SHA-256 over all columns as canonical JSON."""
     return {**columns, "checksum": digest(columns, SHA256_DIGITS)}
 
 
