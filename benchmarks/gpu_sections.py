@@ -39,6 +39,7 @@ TINIER = (
     "model.overrides.num_hidden_layers=1",
     "stacks.torch-compile.torch-compile.backend=aot_eager",
     "train.micro_batch_size=2",
+    "data.limit_bytes=100000",
     *("data.sequence_length=32", "resources.threads=1"),
 )
 """Settings of the quickstart where it only has to work."""

@@ -1,6 +1,7 @@
 """Two ranks against one process: the same global batch gives the same losses and tokens.
 
-With SGD, since an Adam takes the same steps whatever the scale of the gradients.
+With SGD, since an Adam takes the same steps whatever the scale of the gradients. The one process is
+this one; the ranks are started by the program.
 """
 
 from __future__ import annotations
@@ -9,27 +10,65 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_plugins.distribution import install
 
-from accel_bench import Result, Status
+from accel_bench import Result, Sample, Status
 from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
 from accel_bench.store.database import open_store
-from accel_bench.testing import run_program
+from accel_bench.testing import run_program, run_scenario
 
 pytestmark = pytest.mark.long
+
+ENGINES = ("torch", "hf-trainer")
 
 SCENARIO = """
 name: shards
 model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
-data: {use: text, source: path, path: %(text)s, sequence_length: %(length)d%(data)s}
+data: {use: text, source: path, path: TEXT, sequence_length: 32}
 optimizer: sgd
-train: {global_batch_size: 8, gradient_accumulation: %(accumulation)d, learning_rate: 0.1}
+train: {global_batch_size: 8, gradient_accumulation: 1, learning_rate: 0.1}
 resources: {device: cpu, threads: 1}
 measure: {warmup: 1, steps: 4, rounds: 1}
 """
 
+BOTH_ENGINES = """
+stacks:
+  torch: []
+  hf-trainer: {set: {engine.use: hf-trainer}}
+"""
 
-def run(folder: Path, name: str, devices: int, accumulation: int = 1, **changes: Any) -> Result:
-    """Run the scenario as a user does, and read back what was stored."""
+PADDED = {"data.packing": False, "data.padding": "longest", "data.sequence_length": 256}
+
+REHEARSING = """
+from accel_bench import Plugin, hookimpl
+
+
+class Rehearsing(Plugin):
+    '''Asks for a rehearsal, and notes the world of every process that builds a model.'''
+
+    @hookimpl
+    def prepare_experiment(self, run):
+        run.rehearsal = True
+
+    @hookimpl
+    def accelerate_model(self, run):
+        with open(run.cache_folder / "worlds", "a") as notes:
+            print(run.world_size, file=notes)
+
+    @hookimpl
+    def report_evidence(self, run):
+        return {"worlds": (run.cache_folder / "worlds").read_text().split()}
+"""
+
+STACKS = """
+stacks:
+  rehearsed: [rehearsing]
+  apart: {set: {parallel: none}}
+"""
+
+
+def write(folder: Path, name: str, more: str = "") -> Path:
+    """Write the scenario, on texts of unequal length."""
     text = folder / "text"
     if not text.exists():
         text.mkdir()
@@ -37,20 +76,41 @@ def run(folder: Path, name: str, devices: int, accumulation: int = 1, **changes:
             words = " ".join(f"word{number * i % 97}" for i in range(30 + number))
             (text / f"{number}.txt").write_text(words)
     scenario = folder / f"{name}.yaml"
-    scenario.write_text(text_of(folder, accumulation, **changes))
-    results = folder / name
-    settings = ("--set", f"resources.devices={devices}", "--results", str(results))
-    done = run_program("run", str(scenario), "--quiet", *settings)
-    assert done.returncode == 0, done.stdout + done.stderr
+    scenario.write_text(SCENARIO.replace("TEXT", str(text)) + more)
+    return scenario
+
+
+def run(
+    scenario: Path,
+    settings: dict[str, Any],
+    *more: str,
+    code: int = 0,
+    site: Path | None = None,
+) -> dict[str, Result]:
+    """Run two ranks as a user does, and read back what was stored, by stack."""
+    results = scenario.with_suffix("")
+    pairs = [f"{key}={str(value).lower()}" for key, value in settings.items()]
+    words = [word for pair in ("resources.devices=2", *pairs) for word in ("--set", pair)]
+    done = run_program(
+        *("run", str(scenario), "--quiet", *words, *more, "--results", str(results)),
+        folder=scenario.parent,
+        environment={"PYTHONPATH": str(site)} if site else None,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
     with open_store(results, write=False) as store:
-        (result,) = store.results()
-    return result
+        return {result.experiment.stack.name: result for result in store.results()}
 
 
-def text_of(folder: Path, accumulation: int = 1, data: str = "", length: int = 32) -> str:
-    """The scenario's text."""
-    values = {"text": folder / "text", "accumulation": accumulation, "data": data}
-    return SCENARIO % {**values, "length": length}
+def first_steps(result: Result, rank: int = 0) -> tuple[Sample, ...]:
+    """Return as many steps as every window has: one that was disturbed is measured again."""
+    window = result.ranks[rank].window
+    assert window is not None, result.reasons
+    return (*window.warmup, *window.discarded, *window.samples)[:5]
+
+
+def is_padded(steps: tuple[Sample, ...]) -> bool:
+    """Whether tokens went through the model that are none."""
+    return any(step.real_tokens < step.processed_tokens for step in steps)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +120,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one(folder: Path) -> Result:
-    return run(folder, "one", devices=1)
+    """One process, which is this one."""
+    (result,) = run_scenario(write(folder, "one")).values()
+    return result
 
 
 @pytest.fixture(scope="module")
-def two(folder: Path) -> Result:
-    return run(folder, "two", devices=2)
+def results(folder: Path) -> dict[str, Result]:
+    """Two ranks whose gradients are joined, after a rehearsal, and two that nothing joins."""
+    site = folder / "site"
+    site.mkdir()
+    install(site, "accel-bench-rehearsing", {"rehearsing": "Rehearsing"}, REHEARSING)
+    return run(write(folder, "two", STACKS), {}, code=1, site=site)
+
+
+@pytest.fixture(scope="module")
+def two(results: dict[str, Result]) -> Result:
+    return results["rehearsed"]
+
+
+@pytest.fixture(scope="module")
+def engines(folder: Path) -> dict[str, Result]:
+    """Two ranks of both engines, with padded batches and accumulation."""
+    settings = {"train.gradient_accumulation": 2, **PADDED}
+    return run(write(folder, "engines", BOTH_ENGINES), settings)
 
 
 def test_the_losses_of_two_ranks_are_those_of_one_process(one: Result, two: Result) -> None:
@@ -98,31 +176,63 @@ def test_the_replicas_agree_after_the_window(two: Result) -> None:
     assert two.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
 
 
-def test_padded_batches_and_accumulation_give_the_same_losses_too(folder: Path) -> None:
-    padded = ", packing: false, padding: longest"
-    single = run(folder, "one-padded", 1, data=padded, length=256)
-    alone, counted = run_throughput(single), token_summary(single)
-    together = run_throughput(run(folder, "two-padded", 2, 2, data=padded, length=256))
+def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(two: Result) -> None:
+    assert two.ranks[0].evidence["rehearsing"] == {"worlds": ["1", "2", "2"]}
+
+
+def test_a_model_that_no_plugin_parallelizes_is_invalid(results: dict[str, Result]) -> None:
+    apart = results["apart"]
+    assert apart.status is Status.INVALID
+    assert "nothing joins the gradients of 2 processes" in " ".join(apart.reasons)
+
+
+def test_padded_batches_and_accumulation_give_the_same_losses_too(
+    folder: Path, engines: dict[str, Result]
+) -> None:
+    (one,) = run_scenario(write(folder, "one-padded"), settings=PADDED).values()
+    alone, together = run_throughput(one), run_throughput(engines["torch"])
+    counted = token_summary(one)
     assert alone is not None and together is not None and counted is not None
     assert counted.total_global.processed > counted.total_global.real
     assert together.losses == pytest.approx(alone.losses, rel=1e-5)
     assert together.real_tokens == alone.real_tokens
 
 
-def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
-    scenario = folder / "apart.yaml"
-    scenario.write_text(text_of(folder) + "parallel: none\n")
-    settings = ("--set", "resources.devices=2", "--results", str(folder / "apart"))
-    done = run_program("run", str(scenario), "--quiet", *settings)
-    assert done.returncode == 1
-    assert "nothing joins the gradients of 2 processes" in done.stdout
+def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(
+    folder: Path, engines: dict[str, Result]
+) -> None:
+    assert set(engines) == set(ENGINES)
+    names = {path.name.partition(".")[0].partition("-")[0] for path in folder.iterdir()}
+    assert names <= {"engines", "one", "site", "text", "two"}, "something else was written"
+    for result in engines.values():
+        assert result.status.completed, result.reasons
+        assert [rank.effective.strategy for rank in result.ranks] == [
+            "DistributedDataParallel",
+            "DistributedDataParallel",
+        ]
+        for rank in result.ranks:
+            assert rank.effective.world_size == 2
+            assert rank.effective.threads == 1
+            assert rank.effective.nested_wrapping == ()
+            assert rank.effective.synchronized_buffer_bytes == 0
+        assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
+    for number in range(2):
+        ours, theirs = (first_steps(engines[name], number) for name in ENGINES)
+        assert len(theirs) == 5
+        assert figures(ours) == figures(theirs)
+        assert len({step.loss for step in theirs}) == 5
+        losses = [step.loss for step in theirs]
+        assert [step.loss for step in ours] == pytest.approx(losses, rel=1e-5)
+        assert is_padded(theirs)
+        plain, trainer = (engines[name].ranks[number] for name in ENGINES)
+        assert trainer.evidence["hf-trainer"]["wrapped_model"] == "DistributedDataParallel"
+        assert plain.phases is not None and trainer.phases is not None
+        assert set(trainer.phases.seconds) == set(plain.phases.seconds)
 
 
-def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(folder: Path) -> None:
-    """The preparation of torch-compile takes steps, in one process, where the runs have two."""
-    scenario = folder / "compiled.yaml"
-    scenario.write_text(text_of(folder))
-    stacks = ("--plugin", "torch-compile", "--only", "torch-compile", "--no-baseline")
-    settings = ("--set", "resources.devices=2", "--results", str(folder / "compiled"))
-    done = run_program("run", str(scenario), "--quiet", *stacks, *settings)
-    assert done.returncode == 0, done.stdout + done.stderr
+def figures(samples: tuple[Sample, ...]) -> list[tuple[int, int, int, int]]:
+    """What each step has counted."""
+    return [
+        (step.sequences, step.processed_tokens, step.real_tokens, step.supervised_tokens)
+        for step in samples
+    ]

@@ -1,4 +1,7 @@
-"""Both engines do the same work: the same tokens and the same losses from the same seed."""
+"""Both engines do the same work: the same tokens and the same losses from the same seed.
+
+In one process; tests/test_distributed.py compares them with two ranks each.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from accel_bench import Result, Sample
+from accel_bench import Sample
 from accel_bench.result import Window
-from accel_bench.store.database import open_store
 from accel_bench.testing import run_program
 
 pytestmark = pytest.mark.long
@@ -101,47 +103,6 @@ def test_both_engines_see_the_same_tokens_and_losses(
     plain, trainer = map(first_steps, windows)
     assert_same(trainer, plain)
     assert is_padded(trainer) is ("data.padding" in changes)
-
-
-def run(scenario: Path, *settings: str) -> dict[str, Result]:
-    """Run both stacks as a user does; results by stack."""
-    results = scenario.parent / "-".join(["results", *settings])
-    words = [word for setting in settings for word in ("--set", setting)]
-    words += ["--results", str(results)]
-    done = run_program("run", str(scenario), "--quiet", *words, folder=scenario.parent)
-    assert done.returncode == 0, done.stdout + done.stderr
-    with open_store(results, write=False) as store:
-        return {result.experiment.stack.name: result for result in store.results()}
-
-
-def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(scenario: Path) -> None:
-    padded = ("data.packing=false", "data.padding=longest", "data.sequence_length=256")
-    settings = ("resources.devices=2", "train.gradient_accumulation=2", *padded)
-    # AdamW would train alike with gradients of any scale, so with the mean over ranks for the sum.
-    plain_descent = ("optimizer.use=sgd", "train.learning_rate=0.1")
-    results = run(scenario, *settings, *plain_descent)
-    assert set(results) == set(ENGINES)
-    names = {path.name.split("-")[0] for path in scenario.parent.iterdir()}
-    assert names <= {"engines.yaml", "fp16", "results", "text"}, "something else was written"
-    for result in results.values():
-        assert result.status.completed, result.reasons
-        assert [rank.effective.strategy for rank in result.ranks] == [
-            "DistributedDataParallel",
-            "DistributedDataParallel",
-        ]
-        for rank in result.ranks:
-            assert rank.effective.world_size == 2
-            assert rank.effective.threads == 1
-            assert rank.effective.nested_wrapping == ()
-            assert rank.effective.synchronized_buffer_bytes == 0
-        assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
-    for plain, trainer in zip(*(results[name].ranks for name in ENGINES), strict=True):
-        assert plain.window is not None and trainer.window is not None
-        assert_same(first_steps(trainer.window), first_steps(plain.window))
-        assert is_padded(trainer.window.samples)
-        assert trainer.evidence["hf-trainer"]["wrapped_model"] == "DistributedDataParallel"
-        assert plain.phases is not None and trainer.phases is not None
-        assert set(trainer.phases.seconds) == set(plain.phases.seconds)
 
 
 def test_fp16_on_a_cpu_is_refused_before_trainer_could_train_in_float32(scenario: Path) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import call, write_nulls
 from fake_nvml.library import Machine, compile_library, compiler_found
 from gpu_factory import SECONDS, STEPS, gpu_run
 
 from accel_bench.analysis.statistics.verdict import compare
 from accel_bench.result import Result
+from accel_bench.store.database import open_store
 
 pytestmark = pytest.mark.long
 
@@ -101,13 +103,19 @@ def test_a_product_on_a_cpu_has_samples_and_no_share_of_a_peak_that_nobody_knows
 
 
 WATCHED = f"""
-import json, sys
+import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from benchmarks.gpu_product import Size, product_figures
 size = Size(side=64, batches=5, batch_seconds=0.4, heat_seconds=0.2)
-found = product_figures("cpu", "NVIDIA H100 80GB HBM3", "bbbb", size)
-print(json.dumps([one.model_dump() for one in found]))
+found = []
+for more in ("", "1 refuse 4 nvmlDeviceGetTotalEnergyConsumption"):
+    with open(os.environ["FAKE_NVML"], "a") as script:
+        print(more, file=script)
+    figures = product_figures("cpu", "NVIDIA H100 80GB HBM3", "bbbb", size)
+    found.append({{one.name: one.model_dump() for one in figures}})
+print(json.dumps(found))
 """
+"""The same twice in one process; the second time the counter of energy is denied."""
 
 
 @pytest.mark.skipif(
@@ -116,13 +124,11 @@ print(json.dumps([one.model_dump() for one in found]))
 )
 def test_energy_of_the_products_is_held_against_power_by_the_real_bindings(tmp_path: Path) -> None:
     machine = Machine(tmp_path, compile_library(tmp_path))
-    energy = {one["name"]: one for one in machine.python(WATCHED)}["energy_over_power_times_time"]
+    energy, denied = (found["energy_over_power_times_time"] for found in machine.python(WATCHED))
     # On a busy machine a reading and its time may be tens of milliseconds apart.
     assert energy["value"] == pytest.approx(1, rel=0.05)
     assert energy["met"] is True
     assert energy["samples"]["mean_power_watts"] == [pytest.approx(200)]
-    machine.add("1 refuse 4 nvmlDeviceGetTotalEnergyConsumption")
-    denied = {one["name"]: one for one in machine.python(WATCHED)}["energy_over_power_times_time"]
     assert denied["value"] is None
     assert "NVML is denied" in denied["reason"]
 
@@ -150,16 +156,37 @@ def test_a_run_that_fails_ends_the_comparison_with_what_it_said() -> None:
         run_comparison(("quickstart", "--only", "nothing"))
 
 
-def test_the_quickstarts_baseline_is_compared_with_itself() -> None:
+def test_the_quickstarts_baseline_is_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is real; tests/test_readme.py runs the quickstart itself."""
+    from benchmarks import identical
     from benchmarks.entry import QUICK
-    from benchmarks.identical import measure_identical
 
-    entry = measure_identical(QUICK)
+    stored = json.loads(
+        call(
+            *("run", str(write_nulls(tmp_path, stacks="{baseline: [], baseline-again: []}"))),
+            *("--format", "json", "--results", str(tmp_path / "results")),
+        ).out
+    )
+    asked: list[Sequence[str]] = []
+
+    def run_comparison(arguments: Sequence[str]) -> identical.Compared:
+        asked.append(arguments)
+        with open_store(tmp_path / "results", write=False) as store:
+            return identical.Compared(stored, store.results())
+
+    monkeypatch.setattr(identical, "run_comparison", run_comparison)
+    entry = identical.measure_identical(QUICK)
     assert entry.comparison is not None
     assert entry.comparison.rounds == 1
     assert entry.met is None
     assert len(entry.samples["baseline_again_seconds_per_token"]) == 1
     assert "loss of baseline-again: equivalent" in entry.notes
+
+    plan = json.loads(call("run", *asked[0], "--dry-run", "--format", "json").out)
+    assert [row["stack"] for row in plan["experiments"]] == ["baseline", "baseline-again"]
+    assert len({row["experiment_id"] for row in plan["experiments"]}) == 1
 
 
 @pytest.mark.parametrize("file", ["cpu-identical.json", "cpu-slowdown.json"])

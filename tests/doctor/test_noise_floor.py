@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.schema import ExperimentSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.doctor.noise_floor import AGAIN, SCENARIO, noise_of
@@ -14,6 +15,7 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.result import Status
 from accel_bench.scenario.draft import read_draft
+from accel_bench.testing import run_scenario
 
 
 def row(stack: str, **changes: Any) -> ExperimentSummary:
@@ -99,3 +101,15 @@ def test_both_stacks_of_its_scenario_are_the_same_experiment() -> None:
     plan = make_plan(read_draft(preset_path("scenarios", SCENARIO)), read_machine(), plan_request)
     assert [one.experiment.stack.name for one in plan.runnable] == ["baseline", AGAIN]
     assert len({one.experiment.id for one in plan.runnable}) == 1
+
+
+def test_its_scenario_trains_and_is_compared() -> None:
+    path = preset_path("scenarios", SCENARIO)
+    settings = {f"stacks.{AGAIN}": [], "measure.steps": 2, "measure.warmup": 1}
+    found = run_scenario(path, settings=settings)
+    assert {stack: result.status.completed for stack, result in found.items()} == {
+        "baseline": True,
+        AGAIN: True,
+    }
+    runs = {stack: {("", 0): result} for stack, result in found.items()}
+    assert compare_losses(runs["baseline"], runs[AGAIN]).verdict == "equivalent"
