@@ -22,6 +22,9 @@ PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadsco
 QUANTIZED_TESTS := $(QUANTIZING) tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
 
+# Nothing is compiled when it is installed: each process would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-ordinary test-quantized quick release quantized lint bench clean
 
 demo: $(VENV)/.demo

@@ -75,7 +75,6 @@ def build_run(scenario: Path, overrides: Mapping[str, Any]) -> Iterator[BuiltRun
         run = measurement.make_run(job, 0, 0)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         try:
-            measurement.build(active, run, heartbeat)
-            yield BuiltRun(run, measurement.build_engine(active, run, heartbeat), heartbeat)
+            yield BuiltRun(run, measurement.build(active, run, heartbeat), heartbeat)
         finally:
             measurement.close(active, run, heartbeat)

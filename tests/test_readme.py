@@ -98,7 +98,7 @@ def test_a_command_runs(command: str, workplace: Path, monkeypatch: pytest.Monke
     words = [stored_id(workplace) if word == "ID" else word for word in shlex.split(command)]
     arguments = words[3:] if words[0] == "python" else words[1:]
     done = call(*shortened(arguments))
-    # A gate needs five pairs, and has one here: it stays open.
+    # A gate needs five rounds, and has one here: it stays open.
     assert done.code == (5 if "gate" in words else 0), done.out + done.err
     assert done.out
     if target:

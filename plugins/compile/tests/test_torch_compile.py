@@ -193,7 +193,16 @@ def test_its_stacks_are_found_and_valid(name, options):
     assert TorchCompile.Options(**options).model_dump(include=set(options)) == options
 
 
-def test_inductor_gives_the_loss_of_eager(compiled):
+def test_inductor_gives_the_loss_of_eager(bench, compiled):
+    model = bench.blocks()
+    _, run = compiled(model)
+    assert bench.train(model) == pytest.approx(bench.train(bench.blocks()), rel=1e-5)
+    assert evidence_of(run)["graphs"] == 1
+
+
+@pytest.mark.release
+def test_inductor_gives_the_loss_of_an_eager_llama(compiled):
+    """The kernels of its blocks are many: compiling them takes most of a minute."""
     model = tiny_llama()
     _, run = compiled(model)
     assert train(model) == pytest.approx(train(tiny_llama()), rel=1e-3)

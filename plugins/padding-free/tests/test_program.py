@@ -29,14 +29,14 @@ def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding() -> No
     assert compared.loss_verdict == "equivalent"
 
 
-def test_the_program_runs_it_beside_the_padded_stack(tmp_path: Path) -> None:
+def test_the_program_runs_it(tmp_path: Path) -> None:
+    """One process of it; the padded stack stands beside it in this process, above."""
     few = ("--rounds", "1", "--set", "measure.steps=2", "--set", "measure.warmup=1")
-    words = ("run", "padding-free-cpu", *few, "--format", "json", "--results", "r")
+    alone = ("--only", "padding-free", "--no-baseline")
+    words = ("run", "padding-free-cpu", *few, *alone, "--format", "json", "--results", "r")
     done = run_program(*words, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = {row["stack"]: row for row in json.loads(done.stdout)["experiments"]}
+    (row,) = json.loads(done.stdout)["experiments"]
     # A busy machine degrades a run, for reasons of its own.
-    assert {row["status"] for row in rows.values()} <= {"ok", "degraded"}
-    padded, flat = (rows[name]["tokens"]["total_global"] for name in ("padded", "padding-free"))
-    assert flat["processed"] == flat["real"]
-    assert padded["real"] < padded["processed"]
+    assert row["status"] in ("ok", "degraded")
+    assert row["tokens"]["total_global"]["processed"] == row["tokens"]["total_global"]["real"]

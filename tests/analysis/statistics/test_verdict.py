@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def noisy(generator, count, noise, factor=1.0):
     return factor * np.exp(noise * generator.standard_normal(count))
 
 
+@cache
 def simulate(factor, noise, rounds=5, stacks=1, seed=1):
     """Verdicts of the first stack, and whether any stack was called different, in each run."""
     generator = np.random.default_rng(seed)

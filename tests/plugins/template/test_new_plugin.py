@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.template.new_plugin import REGISTERED, plugin_files, write_plugin
 from accel_bench.plugins.validation import hook_arguments
-from accel_bench.testing import check_plugin, run_plugin, run_program
+from accel_bench.testing import check_plugin, declared, run_plugin, run_program
 
 pytestmark = pytest.mark.long
 
@@ -75,11 +76,25 @@ def written_and_installed(folder: Path, hooks: Sequence[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("hooks", [*([hook] for hook in ACTING), *TOGETHER], ids="+".join)
-def test_what_is_written_keeps_the_contract_and_acts(hooks: list[str], tmp_path: Path) -> None:
+def test_what_is_written_keeps_the_contract_and_acts(
+    hooks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing: declared.Brought = ([], [])
+    # One process imports all of them, in the test below.
+    monkeypatch.setattr(declared, "_brought", lambda *_: (nothing, nothing))
     trains_other = {"build_optimizer", "load_data", "add_adapter"} & {*hooks}
     with written_and_installed(tmp_path, hooks) as name:
         report = check_plugin(name, archs=(), dtypes=(), other_work=bool(trains_other))
     assert {"runs", "evidence"} <= {clause.name for clause in report.proven}
+
+
+def test_what_is_written_imports_no_torch_and_can_be_used(tmp_path: Path) -> None:
+    names = [install_written(tmp_path, hooks) for hooks in ([], *([hook] for hook in WRITTEN))]
+    path = os.pathsep.join(str(tmp_path / f"accel-bench-{name}") for name in names)
+    words = ("plugins", "check", "--format", "json")
+    done = run_program(*words, environment={"PYTHONPATH": path})
+    found = {row["name"]: row["reasons"] for row in json.loads(done.stdout)}
+    assert {name: found[name] for name in names} == {name: [] for name in names}
 
 
 @pytest.mark.parametrize("hook", ["launch_ranks", "parallelize_model"])
