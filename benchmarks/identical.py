@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
+from accel_bench.testing import run_program
 from benchmarks.entry import Counts, Entry, this_machine
 from benchmarks.gpu_sections import TINIER, settings
 
@@ -93,12 +92,10 @@ def run_comparison(arguments: Sequence[str]) -> Compared:
     Raises RuntimeError with the end of what it said, where a run failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "accel_bench", "run", *arguments, "--results", folder]
-        done = subprocess.run(
-            [*command, "--format", "json", "--quiet"], capture_output=True, text=True, check=False
-        )
+        words = ("run", *arguments, "--results", folder)
+        done = run_program(*words, "--format", "json", "--quiet")
         if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-2000:]}")
+            raise RuntimeError(f"{' '.join(words)}: {(done.stderr or done.stdout)[-2000:]}")
         with open_store(Path(folder), write=False) as store:
             return Compared(json.loads(done.stdout), store.results())
 

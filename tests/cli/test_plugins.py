@@ -223,8 +223,9 @@ def test_every_installed_plugin_passes_its_check(name: str) -> None:
     assert (done.code, done.out) == (0, f"{name}: ok\n")
 
 
-@pytest.mark.parametrize("name", sorted(BROKEN))
+@pytest.mark.parametrize("name", ["exits", "misspelt", "raises", "wordless"])
 def test_a_broken_plugin_gives_its_reason(name: str, site: Path) -> None:
+    """One for each way to be refused; the check of all, below, finds the reasons of all."""
     done = start("plugins", "check", name, PYTHONPATH=str(site))
     assert done.code == 2
     assert BROKEN[name][1] in done.out
