@@ -60,8 +60,7 @@ def write_distribution(folder: Path, site: Path) -> None:
     """Write the files of an editable install: entry points and presets are found through them."""
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf8"))["project"]
     version = project.get("version") or core_version()
-    name = project["name"].replace("-", "_")
-    info = site / f"{name}-{version}.dist-info"
+    info = site / f"{project['name'].replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
@@ -72,9 +71,6 @@ def write_distribution(folder: Path, site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(groups) + "\n", "utf8")
     origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(origin), "utf8")
-    # A distribution's presets lie in a folder that one of the files of its RECORD puts on the path.
-    (site / f"{name}.pth").write_text(f"{folder}\n", "utf8")
-    (info / "RECORD").write_text(f"{name}.pth,,\n", "utf8")
 
 
 def core_version() -> str:
