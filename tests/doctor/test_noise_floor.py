@@ -112,4 +112,4 @@ def test_its_scenario_trains_and_is_compared() -> None:
         AGAIN: True,
     }
     runs = {stack: {("", 0): result} for stack, result in found.items()}
-    assert compare_losses(runs["baseline"], runs[AGAIN]).verdict == "equivalent"
+    assert compare_losses(runs["baseline"], runs[AGAIN]).loss_verdict == "equivalent"
