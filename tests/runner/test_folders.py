@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accel_bench.errors import StoreError
-from accel_bench.runner.folders import run_folder, slug
+from accel_bench.runner.artifacts import run_folder, slug
 
 HOSTILE = [
     "../../etc/passwd",

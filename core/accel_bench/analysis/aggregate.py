@@ -212,7 +212,6 @@ def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
 
 
 def _loss_ends(speeds: Mapping[RoundKey, RunThroughput], steps: int) -> LossEnds | None:
-    """Return the loss of the first and of the last of `steps` steps, in the first completed run."""
     first = next(iter(speeds.values()), None)
     if first is None:
         return None

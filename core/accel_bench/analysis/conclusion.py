@@ -65,7 +65,6 @@ def _kind(row: ExperimentSummary) -> str:
 
 
 def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return a clause for each of the first rows, and a count of the others."""
     clauses = [_clause(row, baseline) for row in rows[:SPELT_OUT]]
     more = len(rows) - SPELT_OUT
     return [*clauses, f"{more} more {'is' if more == 1 else 'are'} {kind}"] if more > 0 else clauses

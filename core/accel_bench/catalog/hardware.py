@@ -163,7 +163,6 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def _relatives(name: str, table: Iterable[str]) -> list[str]:
-    """Return the short names that share a word with a digit, such as `h100`; else all."""
     words = [word for word in name.lower().split() if any(char.isdigit() for char in word)]
     return [short for short in table if any(word in short for word in words)] or list(table)
 

@@ -79,7 +79,6 @@ def _plans(machine: Machine, options: GateOptions) -> list[Plan]:
 
 
 def _plan(draft: Draft, machine: Machine, options: GateOptions, rounds: int | None) -> Plan:
-    """Return a plan of the two stacks, both of which must be able to run here."""
     short = {"baseline": options.against, "measure.rounds": rounds}
     request = plan_request(options, short, only=(options.stack,))
     plan = make_plan(draft, machine, request)

@@ -166,7 +166,6 @@ class Redactor:
         return self.redact(argument)
 
     def _entry(self, key: str, value: Any) -> Any:
-        """Redact a value of a mapping, by its key or by its shape."""
         if isinstance(value, str) and _is_secret(key, value):
             return REDACTED
         return self.redact_value(value)
@@ -178,7 +177,6 @@ def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """Redact the value of a flag or variable when it is a secret."""
     name, between, value = found.groups()
     return f"{name}{between}{REDACTED}" if _is_secret(name, value) else found[0]
 

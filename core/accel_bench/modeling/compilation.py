@@ -44,7 +44,6 @@ def reset_compiler() -> None:
 
 
 def _seconds() -> dict[str, Any]:
-    """Return wall-clock seconds of tracing and compiling, forward and backward."""
     from torch._dynamo.utils import calculate_time_spent
 
     return {"compile_seconds": float(calculate_time_spent()["total_wall_time"])}
@@ -88,5 +87,4 @@ def _counter(name: str) -> Counter[str]:
 
 
 def _first_lines(reasons: Counter[str] | list[str]) -> list[str]:
-    """Return the first line of each of the first reasons; the rest of one is a stack trace."""
     return [reason.strip().splitlines()[0] for reason in list(reasons)[:REASONS]]

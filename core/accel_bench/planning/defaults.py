@@ -111,7 +111,6 @@ def _chosen_uses(file: ResolvedFile, chosen: Sequence[str]) -> Iterator[_ChosenU
 
 @contextmanager
 def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
-    """Prefix an error of a plugin with the place where the file names it."""
     try:
         yield
     except PluginError as error:

@@ -49,7 +49,6 @@ def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
 
 
 def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Iterable[str]:
-    """Yield why a plugin does not work with an architecture; None is an unknown one."""
     known = plugin.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
         yield f"does not support {architecture}; it supports {', '.join(sorted(known))}"

@@ -72,7 +72,6 @@ def installed() -> tuple[Installed, ...]:
 
 @cache
 def _described(distribution: metadata.Distribution) -> tuple[str, str, tuple[str, ...], str]:
-    """Parse name, version, requirements and summary, once for all plugins of a distribution."""
     described = distribution.metadata
     requires = described.get_all("Requires-Dist") or ()
     summary = next(iter(described.get_all("Summary") or ()), "")

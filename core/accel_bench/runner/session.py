@@ -13,9 +13,8 @@ from typing import Any, Literal
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
-from accel_bench.runner.artifacts import record_result, record_start, repeat_command
+from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.folders import run_folder
 from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment

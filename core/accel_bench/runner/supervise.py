@@ -134,7 +134,6 @@ class Supervisor:
             self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
 
     def _terminate_after_grace(self) -> None:
-        """End the ranks that wait for one that failed, unless they notice soon themselves."""
         self._wait(GRACE_SECONDS)
         if self._running():
             self._dump_stacks()

@@ -118,7 +118,6 @@ def _given(name: Any, place: str) -> str:
 
 
 def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
-    """Return a short name: the plugins, and the last words of the settings with their values."""
     words = [_setting(key.rpartition(".")[2], value) for key, value in settings]
     return _word("+".join([*(use.use for use in uses), *words]))
 

@@ -218,7 +218,6 @@ class ScenarioFile(Work):
     @field_validator("stacks")
     @classmethod
     def _some_stack(cls, stacks: dict[str, StackEntry]) -> dict[str, StackEntry]:
-        """Refuse a comparison of nothing."""
         if not stacks:
             raise ValueError("at least one stack is needed; `baseline: []` is the plainest")
         return stacks

@@ -90,7 +90,6 @@ class Use(Frozen):
 
     @model_serializer(mode="wrap")
     def _beside_use(self, handler: Any) -> dict[str, Any]:
-        """Write options beside `use`, as they are read."""
         plain = handler(self)
         options = plain.pop("options")
         return {**plain, **options}

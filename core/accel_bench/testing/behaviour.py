@@ -249,7 +249,6 @@ def _setting(result: Result) -> str:
 
 
 def _ending(result: Result) -> str:
-    """Describe in a line how a run ended."""
     reasons = own_reasons(result) or list(result.reasons)
     where = f" in {result.phase}" if result.phase else ""
     return f"{result.status.value}{where}: {'; '.join(reasons) or 'no reason given'}"

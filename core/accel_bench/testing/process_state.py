@@ -183,7 +183,6 @@ def _global_hooks() -> dict[str, dict[int, Any]]:
 
 
 def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
-    """Yield functions and classes of the watched modules, and the methods of those classes."""
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if name == "torch" or any(f"{name}.".startswith(f"{one}.") for one in WATCHED):
@@ -244,7 +243,6 @@ def _written_in(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the function in a property, a class method or a static method."""
     return getattr(value, "fget", None) or getattr(value, "__func__", None) or value
 
 

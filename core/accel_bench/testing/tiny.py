@@ -165,7 +165,6 @@ def this_machine() -> Machine:
 def _settings(
     use: Mapping[str, Any], slots: tuple[str, ...], work: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return settings of a stack that put the use of a plugin into its slots."""
     if slots == ("metrics",):
         others = [one for one in work.get("metrics", slot_defaults().metrics) if one != use["use"]]
         return {"metrics": [*others, use]}

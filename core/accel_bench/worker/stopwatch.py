@@ -253,6 +253,5 @@ def _sample(
 
 
 def _sum_of_known(counts: Sequence[int | None]) -> int | None:
-    """Return the sum; None where a count is not known, or there is none."""
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None

@@ -203,7 +203,6 @@ MEMORY: Mapping[str, tuple[Figure, str]] = {
 
 
 def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
-    """Return ranks with their name in a sentence, which is empty where there is only one."""
     several = len(result.ranks) > 1
     return [(f"rank {rank.rank}: " if several else "", rank) for rank in result.ranks]
 

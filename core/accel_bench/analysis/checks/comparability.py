@@ -132,7 +132,6 @@ def _is_declared(key: str, settings: set[str]) -> bool:
 
 
 def _within(key: str, whole: str) -> bool:
-    """Return whether a dotted key is another one, or lies under it."""
     return key == whole or key.startswith(f"{whole}.")
 
 

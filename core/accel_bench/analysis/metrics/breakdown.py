@@ -128,7 +128,6 @@ def _slowest(run: Result) -> RankResult | None:
 
 
 def _to_window(rank: RankResult) -> float | None:
-    """Return the split step's time over that of a usual one of the rank's window."""
     if rank.phases is None or rank.window is None:
         return None
     usual = median(sample.seconds for sample in rank.window.samples)

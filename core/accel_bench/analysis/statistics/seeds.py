@@ -113,7 +113,6 @@ def _loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
 
 
 def _is_lost(before: ExperimentRuns, after: ExperimentRuns) -> bool:
-    """Return whether the baseline trained with a seed, and the stack not, or to no finite loss."""
     base, end = _ends(before, after)
     diverged = after.ending.status is Status.INVALID or (bool(after.speeds) and end is None)
     return diverged and (base is not None or bool(before.speeds))

@@ -178,7 +178,6 @@ def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers])
 
 
 def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
-    """Return whether any batch can hold padding."""
     # Not batch by batch: a model whose arguments change from step to step is compiled twice. And
     # without a mask attention can take its causal path, which is the faster one.
     shortest, longest = int(dataset.lengths.min()), int(dataset.lengths.max())

@@ -185,7 +185,6 @@ def _end_of_text(tokenizer: Tokenizer, options: TextOptions) -> int:
 
 
 def _pad_token(tokenizer: Tokenizer, end: int) -> int:
-    """Return the id of the first padding token that there is, else the end of text."""
     known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
     return next((int(found) for found in known if found is not None), end)
 

@@ -112,7 +112,6 @@ def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 
 def _state_dtypes(optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return the dtypes of state of a parameter's size, which is what costs memory."""
     tensors = (value for state in optimizer.state.values() for value in state.values())
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.numel() > 1}
     return sorted(map(dtype_name, found))

@@ -33,7 +33,6 @@ def _sensitivity(what: str, factor: float, path: str = "sensitivity") -> Callabl
 
 
 def _usd(value: float) -> str:
-    """Return dollars: cents from 100 on, four digits below."""
     return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
 
 

@@ -68,7 +68,6 @@ class SynchronizationCounter:
         return self._counts[-1] if self._counts else None
 
     def _see(self, message: Any, *arguments: Any, **keywords: Any) -> None:
-        """Count torch's warning, and let any other through."""
         if str(message).startswith(MESSAGE):
             self._count += 1
         else:
