@@ -73,7 +73,7 @@ def test_an_equally_fast_stack_is_said_to_be_so():
 def test_an_open_verdict_says_what_would_settle_it():
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, NOISY)])
     assert said == (
-        "fast (0.90 to 1.09 times as fast) cannot be told apart from lora, about 151 rounds "
+        "fast (0.90 to 1.09 times as fast) cannot be distinguished from lora, about 151 rounds "
         "would settle it (--rounds 151)."
     )
 
@@ -82,7 +82,7 @@ def test_several_open_stacks_share_a_clause_with_the_rounds_that_settle_all():
     said = say(
         [LORA, FAST, NF4], [*BASE, *make_rounds(FAST, NOISY), *make_rounds(NF4, [0.1, *NOISY[1:]])]
     )
-    assert said.count("told apart") == 1
+    assert said.count("distinguished") == 1
     assert "and nf4" in said
 
 

@@ -100,7 +100,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
     ):
         known = [
             f"{join_names(list(map(_range, leaning)))} {verb} {baseline}"
-            for verb in ("may be faster than", "may be slower than", "cannot be told apart from")
+            for verb in ("may be faster than", "may be slower than", "cannot be distinguished from")
             if (leaning := [row for row in open_rows if _leaning(row) == verb])
         ]
         clauses += [f"{join_names(known)}, {end}"] if known else []
@@ -113,7 +113,7 @@ def _leaning(row: ExperimentSummary) -> str:
         return "may be faster than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
         return "may be slower than"
-    return "cannot be told apart from"
+    return "cannot be distinguished from"
 
 
 def _range(row: ExperimentSummary) -> str:

@@ -40,7 +40,7 @@ class Stage(Frozen):
     """Resident memory of the process in bytes at that point."""
 
     host_peak_bytes: int | None = None
-    """Largest resident memory since the stage before; null where that cannot be told apart."""
+    """Largest resident memory since the stage before; null where that is unknown."""
 
     device_allocated_bytes: int | None = None
     """Bytes that tensors hold on the rank's GPU at that point; null where torch uses none."""

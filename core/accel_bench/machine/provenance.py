@@ -71,7 +71,7 @@ def _sources_digest(folder: Path) -> str:
 
 
 def _is_generated(name: str) -> bool:
-    """Whether a folder holds what is no source: environments, results, what compilers write."""
+    """Return whether a folder holds no sources, but environments, results or generated code."""
     return name.startswith(".") or name in GENERATED_FOLDERS
 
 

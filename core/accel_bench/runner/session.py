@@ -31,16 +31,16 @@ class Reporter:
     """Is called while a session runs; shows nothing unless a subclass does."""
 
     def on_plan(self, plan: Plan, runs: int) -> None:
-        """A plan is about to be run; `runs` of it are still to be done."""
+        """Called before a plan is run; `runs` of it are still to be done."""
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """A process group is about to start; `what` is `prepare` or `round 2 of 5`."""
+        """Called before a process group starts; `what` is `prepare` or `round 2 of 5`."""
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
-        """A rank has made progress; called a few times a second."""
+        """Called a few times a second with the progress of a rank."""
 
     def on_result(self, planned: Planned, result: Result) -> None:
-        """A run is stored, or the preparation of an experiment has ended."""
+        """Called when a run is stored, or when the preparation of an experiment has ended."""
 
     def close(self) -> None:
         """Nothing more follows."""

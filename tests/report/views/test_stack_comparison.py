@@ -73,7 +73,7 @@ def test_the_answer_is_the_first_line_after_the_title_and_names_every_stack(widt
     assert answer == (
         "padding-free is 2.500 times as fast as baseline [2.498, 2.502], with an equivalent loss; "
         "activation-checkpointing is slower, 0.800 times as fast as baseline [0.799, 0.801], with "
-        "an equivalent loss; torch-compile (0.90 to 1.09 times as fast) cannot be told apart "
+        "an equivalent loss; torch-compile (0.90 to 1.09 times as fast) cannot be distinguished "
         "from baseline, about 151 rounds would settle it (--rounds 151)."
     )
 
