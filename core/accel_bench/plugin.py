@@ -112,8 +112,7 @@ class Plugin(Generic[OptionsT]):
         return None
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
-        """Return what outside the scenario changes the result, such as the content of files; part of the
-        id.
+        """Return what else changes the result, such as a file's content: it becomes part of the id.
 
         Called in the parent: light, no torch. None means nothing.
         """
