@@ -17,7 +17,7 @@ from accel_bench.plugins.manager import activate
 from accel_bench.run import Run
 from accel_bench.scenario.draft import read_draft
 from accel_bench.worker import measurement
-from accel_bench.worker.clocks import Clock
+from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
 from benchmarks import bare_loop
@@ -37,11 +37,11 @@ class BuiltRun:
     heartbeat: Heartbeat
     """A real page, as a worker has one."""
 
-    def clock(self) -> Clock:
+    def clock(self) -> HostClock:
         """The clock that a worker would take."""
         return measurement.clock_of(self.run)
 
-    def take_measured_steps(self, steps: int, clock: Clock | None = None) -> WindowStopwatch:
+    def take_measured_steps(self, steps: int, clock: HostClock | None = None) -> WindowStopwatch:
         """Train with the engine and the stopwatch: one step of warm-up, then a window."""
         clock = clock or self.clock()
         opens = clock.open if isinstance(clock, WatchedClock) else lambda: None

@@ -12,7 +12,7 @@ import torch
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.documents.base import Frozen
-from accel_bench.worker.clocks import Clock, CudaClock, HostClock
+from accel_bench.worker.clocks import CudaClock, HostClock
 from benchmarks.gpu_product import LARGE, SMALL, multiply
 
 COPIES = 20
@@ -75,7 +75,7 @@ def copy_rates(device: str, size: int) -> list[float]:
     """Bytes per second, read and written, of copies of `size` bytes within the device."""
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    clock: Clock = CudaClock() if device == "cuda" else HostClock()
+    clock: HostClock = CudaClock() if device == "cuda" else HostClock()
     target.copy_(source)
     clock.reserve(COPIES + 1)
     clock.synchronize()

@@ -14,7 +14,7 @@ from accel_bench.builtin.metrics.nvml_metrics import energy_joules, mean_watts
 from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.machine.nvml import NoReadingError, devices, find_device
-from accel_bench.worker.clocks import Clock, CudaClock, HostClock
+from accel_bench.worker.clocks import CudaClock, HostClock
 from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure
 
 DTYPE = torch.bfloat16
@@ -103,7 +103,7 @@ def multiply(device: str, size: Size) -> Timing:
     left = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     right = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     out = torch.empty_like(left)
-    clock: Clock = CudaClock() if device == "cuda" else HostClock()
+    clock: HostClock = CudaClock() if device == "cuda" else HostClock()
 
     def batch(products: int) -> None:
         for _ in range(products):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accel_bench.worker.clocks import Clock
+from accel_bench.worker.clocks import HostClock
 
 
-class WatchedClock:
-    """Another clock, watched; see `accel_bench.worker.clocks.Clock`.
+class WatchedClock(HostClock):
+    """Another clock, watched.
 
     `guard` is called with True when the window opens and with False when it is about to close.
     """
 
-    def __init__(self, clock: Clock, guard: Callable[[bool], None] = lambda _: None) -> None:
+    def __init__(self, clock: HostClock, guard: Callable[[bool], None] = lambda _: None) -> None:
+        super().__init__()
         self.calls: list[str] = []
         self._clock = clock
         self._guard = guard
