@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from accel_bench_bitsandbytes.impl import QuantizedBase
 
 CAST_LOGGER = "bitsandbytes.autograd._functions"
-"""Where bitsandbytes says, in every forward of every int8 layer, that it casts the input."""
+"""Logger of bitsandbytes' message, in every forward of every int8 layer, that it casts inputs."""
 
 OLDEST_FOR_INT8 = (7, 5)
 """Compute capability from which tensor cores multiply integers."""
 
 
 class BitsAndBytesOptions(Options):
-    """How the base is stored, and what updates the adapters; the names are bitsandbytes' own."""
+    """Storage of the base and the optimizer of the adapters, by bitsandbytes' own names."""
 
     quant_type: Literal["nf4", "fp4", "int8", "none"] = "nf4"
     """How weights are stored; `none` leaves the model alone and brings the optimizer only."""
@@ -70,7 +70,7 @@ class BitsAndBytesOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Refuse options that the others make meaningless: they would be ignored in silence."""
+        """Reject options that the others make meaningless: they would be ignored in silence."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),
@@ -117,14 +117,15 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             vars(self)["needs_adapter"] = False
 
     def claims(self) -> frozenset[str]:
-        """Loading where it quantizes, and the optimizer where one is set."""
+        """Return the hooks that the options use: loading the model, building the optimizer."""
         quantizes = {"load_model"} if self.options.quant_type != "none" else set()
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what this machine cannot do. Raises ScenarioError for an optimizer that the options
-        and the scenario do not agree on."""
+        """Yield what this machine lacks.
+
+        Raises ScenarioError for an optimizer that the options and the scenario do not agree on."""
         scenario = experiment.scenario
         if self.options.quant_type != "none":
             yield from already_quantized(scenario.model, self.name)
@@ -144,7 +145,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import bitsandbytes, and keep a line for each int8 layer of each step out of the log."""
+        """Import bitsandbytes, and silence its log line for each int8 layer of each step."""
         from accel_bench_bitsandbytes import impl
 
         if self.options.quant_type == "int8":
@@ -164,7 +165,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return the optimizer over what requires a gradient."""
+        """Return the optimizer of the parameters that require a gradient."""
         from accel_bench_bitsandbytes.impl import build_optimizer, describe_optimizer
 
         assert self.options.optimizer is not None
@@ -180,14 +181,14 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Seconds that quantizing took while the model was loaded; never part of a step."""
+        """Return the seconds of quantizing while the model was loaded; never part of a step."""
         if self._base is None:
             return []
         return [quantize_seconds(self._base.quantize_seconds)]
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an optimizer, from what the scenario's `optimizer` slot says of AdamW.
+    """Return the arguments of an optimizer, from the AdamW of the scenario's `optimizer` slot.
 
     Raises ScenarioError where the slot holds something else, or an option that has no counterpart.
     """

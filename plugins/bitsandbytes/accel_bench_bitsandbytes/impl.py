@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from accel_bench_bitsandbytes import BitsAndBytesOptions
 
 DEFAULT_THRESHOLD = 6.0
-"""Magnitude from which LLM.int8 takes an input for an outlier, as its paper found it."""
+"""Magnitude from which LLM.int8 takes an input for an outlier, from its paper."""
 
 OPTIMIZERS = {
     "adamw_8bit": "AdamW8bit",
@@ -69,7 +69,7 @@ class QuantizedBase:
         """JSON of what was quantized and how."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Quantize one module of a block that has its weights, where its kind can be."""
+        """Quantize a loaded module of a block; return None where its kind cannot be quantized."""
         own = module.parameters(recurse=False)
         elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements
@@ -88,7 +88,7 @@ class QuantizedBase:
         return found
 
     def _refuse_for_experts(self, name: str) -> None:
-        """Refuse what bitsandbytes cannot do with experts that are one tensor."""
+        """Raise PluginError for options that bitsandbytes lacks for experts that are one tensor."""
         for option in ("quant_storage", "compute_dtype"):
             if option in self._options.model_fields_set:
                 raise PluginError(
@@ -97,7 +97,7 @@ class QuantizedBase:
                 )
 
     def _quantized(self, module: Any) -> nn.Module:
-        """The quantized layer of a linear one, whose weights GPT-2 keeps transposed."""
+        """Return the quantized layer of a linear one, whose weights GPT-2 keeps transposed."""
         weight = module.weight.detach()
         weight = weight.T.contiguous() if isinstance(module, Conv1D) else weight
         make = linear_8bit if self._options.quant_type == "int8" else linear_4bit
@@ -109,15 +109,15 @@ class QuantizedBase:
         return made
 
     def _now(self) -> float:
-        """Seconds on the host's clock, once the device has done what it was asked to."""
+        """Synchronize with the device, and return seconds on the host's clock."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
     def _announce(self) -> None:
-        """Tell transformers and PEFT what they would know had they quantized the model.
+        """Set the attributes that transformers and PEFT would set had they quantized the model.
 
-        PEFT chooses its layers by it, `save_pretrained` writes it, the HF Trainer asks for it.
+        PEFT chooses its layers by them; `save_pretrained` and the HF Trainer read them.
         """
         left = [
             name
@@ -131,7 +131,7 @@ class QuantizedBase:
         quantizer.postprocess_model(self.model)
 
     def _describe(self) -> dict[str, Any]:
-        """Evidence of what was quantized, before an adapter is added."""
+        """Return evidence of what was quantized, before an adapter is added."""
         options, counts = self._options, self._elements
         four_bits = options.quant_type != "int8"
         found = describe_quantized(
@@ -154,7 +154,7 @@ class QuantizedBase:
         }
 
     def _kernel(self) -> str:
-        """What multiplies with the weights while the model trains."""
+        """Return the name of what multiplies with the weights while the model trains."""
         if self._options.quant_type != "int8":
             return "MatMul4Bit: gemm_4bit"
         if self._device.type == "cpu":
@@ -166,7 +166,7 @@ class QuantizedBase:
 def linear_4bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """A layer that holds a weight of shape (out, in) in blocks of 64 values of 4 bits."""
+    """Return a layer that holds a weight of shape (out, in) in blocks of 64 values of 4 bits."""
     rows, columns = weight.shape
     storage = getattr(torch, options.quant_storage)
     made: Any = bitsandbytes.nn.Linear4bit(
@@ -194,10 +194,10 @@ def linear_4bit(
 
 
 def _check_restored(packed: Any) -> None:
-    """Refuse a matrix that the CPU's kernel gives back wrong.
+    """Raise PluginError for a matrix that the CPU's kernel dequantizes wrongly.
 
     On processors with AVX-512, bitsandbytes 0.50 takes the wrong scales where a row ends within a
-    block; the same numbers as one long row come back right. Raises PluginError.
+    block; the same numbers as one long row come back right.
     """
     dequantize = bitsandbytes.functional.dequantize_4bit
     flat = copy.copy(packed.quant_state)
@@ -215,7 +215,7 @@ def _check_restored(packed: Any) -> None:
 def linear_8bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """A layer that holds a weight of shape (out, in) as int8, with a scale for each row.
+    """Return a layer that holds a weight of shape (out, in) as int8, with a scale for each row.
 
     It multiplies in the dtype of its input, so `compute_dtype` is not used.
     """
@@ -238,14 +238,14 @@ def linear_8bit(
 
 
 def holds_experts(module: nn.Module) -> bool:
-    """Whether a module holds the weights of several experts: tensors in three dimensions."""
+    """Return whether a module holds the weights of experts: tensors in three dimensions."""
     large = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() > 1]
     convolution = isinstance(module, nn.Conv1d)
     return bool(large) and all(weight.dim() == 3 for weight in large) and not convolution
 
 
 def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
-    """Quantize the matrices of experts in place; a forward gets them back in full precision."""
+    """Quantize the matrices of experts in place; a forward reads them in full precision."""
     names = [name for name, weight in module.named_parameters(recurse=False) if weight.dim() == 3]
     for name in names:
         replace_parameter_4bit(
@@ -262,7 +262,7 @@ def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
 def quantization_config(
     options: BitsAndBytesOptions, compute_dtype: torch.dtype, left: list[str]
 ) -> BitsAndBytesConfig:
-    """The same in transformers' words; `left` names the linear modules that stay as they are."""
+    """Return transformers' configuration for the options; `left` names modules left unquantized."""
     if options.quant_type == "int8":
         return BitsAndBytesConfig(
             load_in_8bit=True,
@@ -280,13 +280,13 @@ def quantization_config(
 
 
 def threshold_of(options: BitsAndBytesOptions) -> float:
-    """The magnitude from which an input counts as an outlier; 0 for never."""
+    """Return the magnitude from which an input counts as an outlier; 0 for never."""
     given = options.llm_int8_threshold
     return DEFAULT_THRESHOLD if given is None else given
 
 
 def prepare(model: Any, how: str) -> dict[str, Any]:
-    """Freeze a quantized base as asked; return evidence of what is stored in float32 since."""
+    """Freeze a quantized base, and return evidence of what is stored in float32 since."""
     before = {name: parameter.dtype for name, parameter in model.named_parameters()}
     if how == "peft":
         # Checkpointing is switched on by core, once, in the same way for every stack.
@@ -319,7 +319,7 @@ def build_optimizer(
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Evidence: class, whether it pages, and the bytes and elements of its state by dtype."""
+    """Return evidence: class, whether it pages, bytes and elements of its state by dtype."""
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}
@@ -332,5 +332,5 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def library_version() -> str:
-    """Version of bitsandbytes."""
+    """Return the version of bitsandbytes."""
     return str(bitsandbytes.__version__)

@@ -54,7 +54,7 @@ WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class TorchCompileOptions(Options):
-    """How and what to compile; names that `torch.compile` has too mean the same."""
+    """Scope and settings of compilation; names that `torch.compile` has too mean the same."""
 
     backend: str = Field("inductor", min_length=1)
     """What compiles the captured graphs; `eager` and `aot_eager` only capture them, `thunder` is
@@ -102,7 +102,7 @@ class TorchCompileOptions(Options):
 
     @model_validator(mode="after")
     def _each_with_its_backend(self) -> TorchCompileOptions:
-        """Refuse what another backend does not have: torch would fail late, or not at all."""
+        """Reject options of another backend: torch would fail late, or not at all."""
         near = get_close_matches(self.backend, USUAL_BACKENDS, n=1, cutoff=0.8)
         if near and self.backend not in USUAL_BACKENDS:
             raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
@@ -136,12 +136,12 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         self._capture: Capture | None = None
 
     def claims(self) -> frozenset[str]:
-        """Of the one-answer hooks, compiling."""
+        """Return the one-answer hook that the plugin implements: compiling."""
         return frozenset({"compile_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what is missing here: a GPU to record graphs on, a package, or a compiler."""
+        """Yield what is missing here: a GPU to record graphs on, a package, or a compiler."""
         device = experiment.scenario.resources.device
         if device == "cpu" and self.options.asks_cudagraphs and self.options.mode != "max-autotune":
             yield "CUDA graphs need a GPU; on a CPU use mode: default"
@@ -154,13 +154,13 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Have a few untimed steps taken, so that inductor's caches are full before round 1."""
+        """Request a few untimed steps, so that inductor's caches are full before round 1."""
         if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Tell inductor and triton where their caches are."""
+        """Set the cache folders of inductor and triton."""
         variables = Variables()
         run.on_close(variables.put_back)
         variables.remember(*SET_BY_TORCH)
@@ -173,7 +173,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def compile_model(self, run: Run) -> None:
-        """Compile in place; what it really did is only known after the first steps."""
+        """Compile in place; evidence is complete only after the first steps."""
         from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import Compilation
 
@@ -185,15 +185,15 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Count the CUDA graphs that there are before the window."""
+        """Count the CUDA graphs recorded before the window."""
         if self._capture is not None:
             self._capture.start()
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Where CUDA graphs were asked for: how many there are, and whether the window was theirs.
+        """Yield the number of CUDA graphs where they are enabled, and why the window lacks them.
 
-        One without them is `degraded`: torch leaves them out without an error.
+        A window without them is `degraded`: torch leaves them out without an error.
         """
         if self._capture is None:
             return
@@ -209,7 +209,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         )
 
     def _evidence(self, compilation: Compilation) -> dict[str, Any]:
-        """What was compiled, how long that took, what was left uncompiled, what was cached."""
+        """Return JSON of what was compiled, in what time, and what was left out or cached."""
         found = compilation.evidence()
         lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
         return {
@@ -220,7 +220,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
 
 def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
-    """What inductor misses: it writes C++ for a CPU, and C around its kernels for a GPU."""
+    """Yield the compilers that inductor lacks: C++ for a CPU, C around its kernels for a GPU."""
     if machine.c_compiler is None:
         yield "inductor needs a C compiler and none was found; install gcc or set CC"
     elif device == "cpu" and not _cpp_compiler():

@@ -1,4 +1,4 @@
-"""Inductor's cache on disk: kept for later runs, or empty and of this run alone."""
+"""Provide inductor's cache on disk: kept for later runs, or empty and of this run alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from accel_bench import Run
 from accel_bench_compile.environment import Variables
 
 INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Variables by which inductor and triton are told where to keep what they have compiled."""
+"""Variables that set where inductor and triton keep what they have compiled."""
 
 
 class CompileCache:
     """The folder that one run compiles into, from `prepare_process` to `close_run`."""
 
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
-        """Choose the folder and tell inductor and triton, by variables that `variables` keeps.
+        """Choose the folder, and set it for inductor and triton in `variables`.
 
         A warm one is the user's own where there is one, else kept with the results, one for each
         version of what compiles and for each set of other plugins. A cold one is new, and of this
@@ -43,7 +43,7 @@ class CompileCache:
         _forget_in_memory()
 
     def evidence(self, hits: int | None, misses: int | None, bypasses: int) -> dict[str, Any]:
-        """What was asked and what was found, by the graphs that inductor looked up and found.
+        """Return JSON of the cache chosen and its state, by the graphs that inductor looked up.
 
         Graphs that came twice are found in a cache that began empty: that is a cold one too.
         """
@@ -55,13 +55,13 @@ class CompileCache:
         }
 
     def close(self) -> None:
-        """Remove a cold cache; nothing that was loaded from it must be looked for there again."""
+        """Remove a cold cache; nothing that was loaded from it must be looked up there again."""
         _forget_in_memory()
         if self.asked == "cold":
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
-        """`warm`, `cold` or `partly`; None where nothing was looked up, or nobody counted."""
+        """Return `warm`, `cold` or `partly`; None where no lookups were made or counted."""
         if hits is None or misses is None or not hits + misses + bypasses:
             return None
         if self.was_empty or not hits:
@@ -70,7 +70,7 @@ class CompileCache:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Version of a distribution from metadata, or None when it is not installed."""
+    """Return the version of a distribution from metadata, or None when it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -78,7 +78,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _contents(run: Run) -> dict[str, Any]:
-    """What the cached code depends on and torch's own keys may leave out.
+    """Return what the cached code depends on and torch's own keys may leave out.
 
     The key of autograd's cache in torch 2.11 holds no choice of an attention backend
     (pytorch issues 185449, 186458): a stack that makes one would be given another stack's code.
@@ -89,7 +89,7 @@ def _contents(run: Run) -> dict[str, Any]:
 
 
 def _forget_in_memory() -> None:
-    """Have inductor forget what it has loaded, and the paths that it has cached.
+    """Clear what inductor has loaded, and the paths that it has cached.
 
     A fresh process has nothing to forget; inductor is not imported for this.
     """

@@ -1,4 +1,4 @@
-"""CUDA graphs: torch is told where a step begins, and asked how many graphs it has recorded."""
+"""Mark where steps begin for CUDA graphs, and count the graphs that torch has recorded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 REASONS = 3
-"""How many reasons for leaving CUDA graphs out are kept."""
+"""Number of reasons for leaving CUDA graphs out that are kept."""
 
 
 class StepMarker:
-    """Tells torch that a step begins, before the first forward after an optimizer step.
+    """Marker of a step's beginning for torch, before the first forward after an optimizer step.
 
     What a CUDA graph returns lies in memory that the next step writes over. Left alone, torch takes
     each call of compiled code after a backward for a new step: of micro-batches that accumulate,
@@ -23,7 +23,7 @@ class StepMarker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Watch all optimizers, and the calls of `model`, which is compiled whole or in blocks."""
+        """Hook all optimizers, and the calls of `model`, which is compiled whole or in blocks."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.steps = 0
@@ -36,7 +36,7 @@ class StepMarker:
             model._compiled_call_impl = self._marked(self._compiled)
 
     def remove(self) -> None:
-        """Leave the model as it was compiled, and forget all recordings, which hold memory."""
+        """Remove the hooks, and free all recordings, which hold memory."""
         from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
         self._model._compiled_call_impl = self._compiled
@@ -49,7 +49,7 @@ class StepMarker:
         self._stepped = True
 
     def _before_forward(self, *_: Any) -> None:
-        """Mark a step; the recomputation of a block is no forward of the model."""
+        """Mark a step, unless a block is recomputed: that is no forward of the model."""
         if self._stepped:
             from torch.compiler import cudagraph_mark_step_begin
 
@@ -58,7 +58,7 @@ class StepMarker:
             cudagraph_mark_step_begin()
 
     def _marked(self, compiled: Any) -> Any:
-        """The compiled call of a whole model, with the mark before it."""
+        """Wrap the compiled call of a whole model so that it marks a step first."""
 
         def call(*inputs: Any, **keywords: Any) -> Any:
             self._before_forward()
@@ -79,7 +79,7 @@ class Recordings:
 
 
 def read_recordings(device_index: int) -> Recordings | None:
-    """Read torch's tree of recordings; None where this torch does not keep it so."""
+    """Return the recordings in torch's tree; None where this torch has no such tree."""
     try:
         from torch._inductor.cudagraph_trees import ExecutionState, get_manager
 
@@ -98,7 +98,7 @@ def read_recordings(device_index: int) -> Recordings | None:
 
 
 class Capture:
-    """What became of CUDA graphs over one run's window on one device."""
+    """CUDA graphs recorded and replayed in one run's window on one device."""
 
     def __init__(self, device_index: int) -> None:
         self._device_index = device_index
@@ -106,20 +106,20 @@ class Capture:
         self._after: Recordings | None = None
 
     def start(self) -> None:
-        """The window opens."""
+        """Read the recordings as the window opens."""
         self._before = read_recordings(self._device_index)
 
     def finish(self) -> None:
-        """The window has ended."""
+        """Read the recordings as the window ends."""
         self._after = read_recordings(self._device_index)
 
     @property
     def graphs(self) -> int | None:
-        """Graphs recorded up to the end of the window; None where torch does not tell."""
+        """Graphs recorded up to the end of the window; None where torch does not count them."""
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:
-        """Why the numbers of the window are not those of CUDA graphs; empty where they are."""
+        """Return why the window did not run CUDA graphs alone; empty where it did."""
         if self._before is None or self._after is None:
             return "this torch does not tell how many CUDA graphs it has recorded"
         if not self._after.graphs:
@@ -147,7 +147,7 @@ class Capture:
 
 
 def _skip_reasons() -> list[str]:
-    """Why compiled functions were left without CUDA graphs, as far as torch notes it."""
+    """Return why compiled functions have no CUDA graphs, as far as torch records it."""
     try:
         from torch._dynamo.utils import get_compilation_metrics
 

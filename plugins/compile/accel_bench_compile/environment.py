@@ -1,4 +1,4 @@
-"""Environment variables that a run changes, and what they were before."""
+"""Change environment variables for a run, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import os
 
 
 class Variables:
-    """Changes of the environment that can be taken back."""
+    """Changes of the environment that can be undone."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
     def remember(self, *names: str) -> None:
-        """Note what variables are now, since something else is going to set them."""
+        """Record the values of variables that something else is going to set."""
         for name in names:
             self._before.setdefault(name, os.environ.get(name))
 
     def set(self, name: str, value: str) -> None:
-        """Set a variable, whoever has set it before."""
+        """Set a variable, whether or not it is set."""
         self.remember(name)
         os.environ[name] = value
 
     def offer(self, name: str, value: str) -> None:
-        """Set a variable unless somebody has set it."""
+        """Set a variable unless it is set."""
         if name not in os.environ:
             self.set(name, value)
 
     def put_back(self) -> None:
-        """Make everything as it was when it was first set or remembered."""
+        """Restore every variable to its value when it was first set or remembered."""
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""Compile modules in place, and read back what the compiler really did."""
+"""Compile modules in place, and report what the compiler did."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Compilation:
         }
 
     def undo(self) -> None:
-        """Give the modules their plain call back and forget all compiled code."""
+        """Restore the modules' plain calls, and reset the compiler."""
         if self._marker is not None:
             self._marker.remove()
         for module in self.modules:
@@ -63,7 +63,7 @@ class Compilation:
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
-        """Wall-clock seconds of tracing and compiling, forward and backward, since `compile`."""
+        """Return wall-clock seconds of tracing and compiling, both passes, since `compile`."""
         if now is None or self._seconds_before is None:
             return None
         return now - self._seconds_before
@@ -101,7 +101,7 @@ def check_inductor_options(options: dict[str, Any]) -> None:
 
 
 def cache_counts() -> dict[str, int]:
-    """Graphs that inductor could not cache, and joint graphs that came from autograd's cache."""
+    """Count graphs that inductor could not cache, and joint graphs from autograd's cache."""
     inductor = torch._dynamo.utils.counters["inductor"]
     autograd = torch._dynamo.utils.counters["aot_autograd"]
     return {
@@ -121,7 +121,7 @@ def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
-    """The limit as an argument, where one is asked for and this torch takes it."""
+    """Return the limit as an argument, where one is set and this torch takes it."""
     if options.recompile_limit is None:
         return {}
     if "recompile_limit" not in inspect.signature(torch.compile).parameters:

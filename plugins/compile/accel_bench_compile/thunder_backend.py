@@ -1,4 +1,4 @@
-"""Lightning Thunder as what compiles the captured graphs, and why it cannot be where it cannot."""
+"""Compile captured graphs with Lightning Thunder, and report why it cannot be used."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NEWEST_TRIED = "0.2.7.dev20260201"
 """The newest version that was tried; it and 0.2.6 do not import with torch 2.13."""
 
 REASONS = 3
-"""How many reasons are kept for leaving parts of a graph to inductor."""
+"""Number of reasons that are kept for leaving parts of a graph to inductor."""
 
 
 def missing_thunder() -> str:
-    """Why Thunder cannot be used here, by metadata alone; empty where nothing is against it."""
+    """Return why Thunder cannot be used here, by metadata alone; empty where it can."""
     thunder, torch = installed_version(DISTRIBUTION), installed_version("torch")
     if thunder is None:
         return f"backend thunder needs the package {DISTRIBUTION}: pip install {DISTRIBUTION}"
@@ -48,7 +48,7 @@ def make_thunder() -> Any:
 
 
 def thunder_parts(backend: Any) -> dict[str, Any]:
-    """Return JSON of who compiled the parts of all graphs: inductor what Thunder does not know."""
+    """Return JSON of the compilers of all graphs' parts: inductor for what Thunder cannot."""
     graphs = backend.subgraph_infos
     parts = [part for graph in graphs for part in graph.submodule_to_compiled_functions.values()]
     reasons = [str(reason.info) for graph in graphs for reason in graph.split_reasons or ()]

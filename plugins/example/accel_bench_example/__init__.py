@@ -8,7 +8,7 @@ from accel_bench import Options, Plugin, Run, hookimpl
 
 
 class ExampleOptions(Options):
-    """What a user may write beside `use: example`."""
+    """Options of the plugin, written beside `use: example`."""
 
     trainable_blocks: int = Field(1, ge=1)
     """Decoder blocks, counted from the last one, that stay trainable; all else is frozen."""

@@ -9,7 +9,7 @@ from accel_bench.modeling.blocks import decoder_blocks
 
 
 class Freezing:
-    """What was frozen in one model, from then until it is undone."""
+    """Parameters frozen in one model, until that is undone."""
 
     def __init__(self, model: nn.Module, trainable_blocks: int) -> None:
         """Freeze in place. What was frozen before stays so, such as the base weights under LoRA.
@@ -29,7 +29,7 @@ class Freezing:
             parameter.requires_grad_(False)
 
     def counts(self) -> dict[str, int]:
-        """Numbers of weights, not of tensors: those frozen here, and those that are trained."""
+        """Return numbers of weights, not of tensors: those frozen here, and those trained."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "frozen_parameters": sum(p.numel() for p in self.frozen),
@@ -37,6 +37,6 @@ class Freezing:
         }
 
     def undo(self) -> None:
-        """Make trainable again what was frozen here, and nothing else."""
+        """Unfreeze what was frozen here, and nothing else."""
         for parameter in self.frozen:
             parameter.requires_grad_(True)

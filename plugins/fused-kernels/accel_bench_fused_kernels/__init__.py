@@ -1,4 +1,4 @@
-"""The plugins `fused-kernels`, each kernel a part that can be switched alone, and `liger`."""
+"""The plugins `fused-kernels`, each of whose kernels is a part with an option, and `liger`."""
 
 from __future__ import annotations
 

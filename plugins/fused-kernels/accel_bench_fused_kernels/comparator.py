@@ -13,7 +13,7 @@ from accel_bench_fused_kernels.plugin import INTERPRETER
 
 
 class LigerOptions(Options):
-    """Liger's own switches; null leaves one as Liger has it for the architecture."""
+    """Options of Liger's patching; null keeps Liger's default for the architecture."""
 
     rope: bool | None = None
     """Rotary embedding."""
@@ -33,7 +33,7 @@ class LigerOptions(Options):
 
     @model_validator(mode="after")
     def _one_loss(self) -> LigerOptions:
-        """Refuse what Liger only asserts."""
+        """Reject two losses, which Liger only asserts."""
         if self.cross_entropy and self.fused_linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and fused_linear_cross_entropy both compute the loss; switch on one"
@@ -69,7 +69,7 @@ class Liger(Plugin[LigerOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say that Triton's kernels need a GPU."""
+        """Yield a reason without a GPU, which Triton's kernels need."""
         scenario = experiment.scenario
         device = scenario.resources.device
         environment = {**os.environ, **scenario.environment}
@@ -92,7 +92,7 @@ class Liger(Plugin[LigerOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Have Liger patch the model in place, and note what that changed."""
+        """Patch the model in place by Liger, and record what that changed."""
         from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
         wanted = self.options.model_dump(exclude_none=True)

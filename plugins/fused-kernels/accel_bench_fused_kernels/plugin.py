@@ -1,4 +1,4 @@
-"""The plugin `fused-kernels`: options, reasons why not, and when what is done."""
+"""The plugin `fused-kernels`: its options, its checks and its hooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Library = Literal["liger", "torch"]
 
 
 class FusedKernelsOptions(Options):
-    """Which parts are on.
+    """Selection of parts.
 
     Null means: on, unless another part was switched on by name. So no option at all is everything,
     `rms_norm: true` is that part alone, and `rope: false` is everything else.
@@ -67,7 +67,7 @@ class FusedKernelsOptions(Options):
 
     @model_validator(mode="after")
     def _one_loss(self) -> FusedKernelsOptions:
-        """Refuse two parts that compute the loss, and options that leave nothing."""
+        """Reject two parts that compute the loss, and options that leave nothing."""
         if self.cross_entropy and self.linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and linear_cross_entropy both compute the loss; switch on one"
@@ -79,11 +79,11 @@ class FusedKernelsOptions(Options):
         return self
 
     def named(self) -> frozenset[str]:
-        """Parts that are switched on by name."""
+        """Return the parts that are switched on by name."""
         return frozenset(part for part in PARTS if getattr(self, part))
 
     def on(self) -> tuple[str, ...]:
-        """Parts that are on, in the order of `PARTS`."""
+        """Return the parts that are on, in the order of `PARTS`."""
         if named := self.named():
             return tuple(part for part in PARTS if part in named)
         left = [part for part in PARTS if getattr(self, part) is not False]
@@ -94,7 +94,7 @@ class FusedKernelsOptions(Options):
 def library_of(
     part: str, wanted: str, device: str, environment: Mapping[str, str]
 ) -> tuple[Library | None, str]:
-    """Whose kernel computes a part on a type of device; None with the reason where there is none.
+    """Return the library of a part's kernel on a type of device; None and the reason without one.
 
     `environment` are the variables of the process that computes.
     """
@@ -131,7 +131,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def libraries(
         self, device: str, environment: Mapping[str, str]
     ) -> dict[str, tuple[Library | None, str]]:
-        """For every part that is on, but for `lora`: whose kernel, or why none."""
+        """Return the library of every part that is on but `lora`, or the reason for none."""
         wanted = self.options.kernels
         return {
             part: library_of(part, wanted, device, environment)
@@ -141,7 +141,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say which parts that are asked for by name cannot be had, and whether any can."""
+        """Yield the reasons for parts that are named and not available, or for no part at all."""
         scenario = experiment.scenario
         device = scenario.resources.device
         named = self.options.named()

@@ -1,4 +1,4 @@
-"""What each architecture calls its parts: the one table to extend for another architecture.
+"""Name the parts of each architecture: the one table to extend for another architecture.
 
 Light: names and numbers only. A rule says which classes of the modeling module compute what, and
 how the model makes logits from what the decoder returns. Everything that a rule does not mention
@@ -18,7 +18,7 @@ class Norms:
     """Names of the classes, which hold `weight` and `variance_epsilon` or `eps`."""
 
     offset: float = 0.0
-    """What is added to the weights before they multiply: 1 where they are stored as differences."""
+    """Offset that is added to the weights: 1 where they are stored as differences from one."""
 
     in_float32: bool = False
     """Whether weights multiply in float32, before rounding; else after it, in the stream's dtype.
@@ -31,7 +31,7 @@ class Norms:
 
 @dataclass(frozen=True)
 class Loss:
-    """How an architecture makes its loss, where that is not plain cross-entropy of logits."""
+    """Loss of an architecture, where that is not plain cross-entropy of logits."""
 
     divisor: str | None = None
     """Key of the configuration by which logits are divided."""
@@ -49,7 +49,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Rules:
-    """One architecture. A field that is None or empty: nothing of this kind is in it."""
+    """Parts of one architecture. A field that is None or empty: it has no such part."""
 
     norms: Norms | None = None
     """Its RMS norms."""
@@ -73,7 +73,7 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def _plain(family: str, loss: Loss | None = None) -> Rules:
-    """Llama and its kin."""
+    """Return the rules of Llama and architectures like it."""
     return Rules(
         norms=Norms(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
@@ -83,7 +83,7 @@ def _plain(family: str, loss: Loss | None = None) -> Rules:
 
 
 def _gemma(family: str, loss: Loss | None = None, shared: tuple[str, ...] = ()) -> Rules:
-    """Gemma: weights of norms are differences from one, and all of a norm is float32."""
+    """Return Gemma's rules: norms' weights are differences from one, norms are float32."""
     norms = Norms(
         frozenset({f"{family}RMSNorm"}),
         offset=1.0,
@@ -122,7 +122,7 @@ RULES: dict[str, Rules] = {
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Whether an architecture has nothing that a part could replace."""
+    """Return whether an architecture has nothing that a part could replace."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

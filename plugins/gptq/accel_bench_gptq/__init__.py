@@ -50,13 +50,13 @@ FUSED_EXPERTS = frozenset({"MixtralForCausalLM"})
 """Architectures whose experts are tensors of three dimensions, which only `pack` knows."""
 
 WORKERS = "GPTQMODEL_CPU_WORKERS"
-"""How many threads GPTQModel starts; by default fewer than it asks for itself on up to 2 cores."""
+"""Variable of GPTQModel's number of threads; fewer than its own default on up to 2 cores."""
 
 FEWEST_WORKERS = 2
 
 
 class AutoGPTQOptions(Options):
-    """How the base weights are quantized, and what multiplies with them."""
+    """Quantization of the base weights, and the kernel that multiplies with them."""
 
     bits: Literal[2, 4, 8] = 4
     """Bits of a weight; both kernels that train take these."""
@@ -95,7 +95,7 @@ class AutoGPTQOptions(Options):
     @field_validator("backend", mode="before")
     @classmethod
     def _a_backend_that_trains(cls, value: Any) -> Any:
-        """Refuse by name what cannot train, and say why."""
+        """Reject kernels that cannot train, each with the reason."""
         if value == "auto_gptq":
             raise ValueError(ARCHIVED)
         if isinstance(value, str) and (why := OTHER_BACKENDS.get(value.removeprefix("gptq_"))):
@@ -104,7 +104,7 @@ class AutoGPTQOptions(Options):
 
     @model_validator(mode="after")
     def _quantized_once(self) -> AutoGPTQOptions:
-        """A checkpoint is quantized already."""
+        """Reject options of quantization for a checkpoint, which is quantized already."""
         if self.from_quantized and self.quantize is not None:
             raise ValueError(
                 f"quantize: {self.quantize} is for weights that are not quantized yet; leave it "
@@ -146,18 +146,18 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         self._loaded: Loaded | None = None
 
     def claims(self) -> frozenset[str]:
-        """Of the one-answer hooks, loading the model."""
+        """Return the one-answer hook that the plugin implements: loading the model."""
         return frozenset({"load_model"})
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
-        """How the quantized weights come to be, for `model.weights`."""
+        """Return how the quantized weights are made, for `model.weights`."""
         if self.options.from_quantized:
             return "checkpoint"
         return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what cannot be done here.
+        """Yield the reasons why the weights cannot be quantized here.
 
         Raises ScenarioError where the model and the options contradict each other: that is for the
         user to mend.
@@ -187,13 +187,13 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Have the model loaded once before the first round where that calibrates it."""
+        """Request that the model is loaded once before the first round where that calibrates it."""
         if self.way(run.scenario.model.weights) == "calibrate":
             run.rehearsal = True
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import GPTQModel, without what that does to the environment."""
+        """Import GPTQModel, and undo its changes of the environment."""
         if WORKERS not in os.environ and (os.cpu_count() or 1) <= FEWEST_WORKERS:
             os.environ[WORKERS] = str(FEWEST_WORKERS)
             run.on_close(lambda: os.environ.pop(WORKERS, None))
@@ -213,7 +213,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """The seconds of quantizing, which are in no step: by this rank, or once for all runs."""
+        """Yield the seconds of quantizing, in no step: by this rank, or once for all runs."""
         if self._loaded is None or self._loaded.seconds is None:
             return
         way = self._loaded.way

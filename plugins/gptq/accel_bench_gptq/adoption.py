@@ -1,4 +1,4 @@
-"""Load a GPTQ checkpoint, and put layers that train in the place of the loader's."""
+"""Load a GPTQ checkpoint, and replace the loader's layers by layers that train."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def load_checkpoint(
 
 
 def _source(run: Run, folder: Path | None) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that say where a checkpoint comes from."""
+    """Return the arguments of `from_pretrained` that name the source of a checkpoint."""
     use = run.scenario.model
     found = folder or model_directory(use)
     if found is not None:
@@ -76,7 +76,7 @@ def _source(run: Run, folder: Path | None) -> dict[str, Any]:
 
 
 def _adopt(model: Any, packing: Packing) -> None:
-    """Put layers that train in the place of the loader's, around the same tensors."""
+    """Replace the loader's layers by layers that train, around the same tensors."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
     output = model.get_output_embeddings()
@@ -89,7 +89,7 @@ def _adopt(model: Any, packing: Packing) -> None:
 
 
 def _adopted(name: str, layer: Any, packing: Packing) -> Any:
-    """A layer that trains, with the tensors of the loader's. Raises ScenarioError."""
+    """Return a layer that trains, with the tensors of the loader's. Raises ScenarioError."""
     from accel_bench_gptq import impl
 
     # A checkpoint may say otherwise for single layers.

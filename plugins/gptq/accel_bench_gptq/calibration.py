@@ -1,4 +1,4 @@
-"""GPTQ on samples of the scenario's data, once: cached by all that the checkpoint depends on."""
+"""Quantize by GPTQ on samples of the scenario's data, once, cached by content."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 RECORD = "calibration.json"
-"""The file beside a checkpoint that says how long it took and which weights it was made of."""
+"""File beside a checkpoint with the seconds that it took and the weights it was made of."""
 
 USUAL_SHORTEST = 10
-"""Tokens below which GPTQModel leaves a sample out, unless told otherwise."""
+"""Tokens below which GPTQModel leaves a sample out by default."""
 
 
 class Calibrated(NamedTuple):
     """A calibrated checkpoint in the cache."""
 
     folder: Path
-    """Where it lies."""
+    """Folder of the checkpoint."""
 
     seconds: float
     """Seconds that quantizing took when it was made, loading and saving included."""
@@ -61,7 +61,7 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
 
 
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
-    """The first samples of the run's data, as GPTQModel takes them."""
+    """Return the first samples of the run's data, as GPTQModel takes them."""
     dataset = run.dataset
     if not hasattr(dataset, "sample") or len(dataset) < count:
         there = len(dataset) if hasattr(dataset, "sample") else "none that can be looked up"
@@ -74,7 +74,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
 
 
 def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
-    """Everything that the checkpoint depends on."""
+    """Return the cache's key: everything that the checkpoint depends on."""
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
     return {
@@ -119,7 +119,7 @@ def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) ->
 
 @contextlib.contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """Work in a folder for a while."""
+    """Change the working directory to a folder within the block."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -129,7 +129,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def _save_stand_in_tokenizer(folder: Path) -> None:
-    """Write a tokenizer that nobody uses: samples are token ids, but GPTQModel insists on one."""
+    """Write an unused tokenizer: samples are token ids, but GPTQModel insists on one."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast

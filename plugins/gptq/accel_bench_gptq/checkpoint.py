@@ -1,4 +1,4 @@
-"""What a model's `config.json` says about its quantization, read without torch."""
+"""Read a checkpoint's quantization from its `config.json`, without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 QUANTIZATION = "quantization_config"
-"""The key of `config.json` that says how a checkpoint is quantized."""
+"""Key of `config.json` with a checkpoint's quantization."""
 
 
 TRAINABLE_BITS = frozenset({2, 4, 8})
@@ -21,7 +21,7 @@ TRAINABLE_BITS = frozenset({2, 4, 8})
 
 
 class Settings(BaseModel):
-    """How weights are, or are to be, quantized; the names are those of GPTQ's checkpoints."""
+    """Settings of quantization; the names are those of GPTQ's checkpoints."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -39,18 +39,18 @@ class Settings(BaseModel):
 
     @classmethod
     def of_options(cls, options: AutoGPTQOptions) -> Settings:
-        """What the options say."""
+        """Return the settings of the options."""
         return cls(**{name: getattr(options, name) for name in cls.model_fields})
 
     @classmethod
     def of_checkpoint(cls, quantization: Mapping[str, Any]) -> Settings:
-        """What a checkpoint says, with the defaults of its format."""
+        """Return the settings of a checkpoint, with the defaults of its format."""
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
 
 
 def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
-    """How a local directory is quantized, empty for not at all; None where nothing is local.
+    """Return the quantization of a local model, empty for none; None for one that is not local.
 
     Raises ScenarioError for a `config.json` that cannot be read.
     """
@@ -64,7 +64,7 @@ def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
 def checkpoint_problem(
     model_id: str, quantization: Mapping[str, Any], options: AutoGPTQOptions
 ) -> str | None:
-    """Why a checkpoint cannot be loaded as the options say; None where it can."""
+    """Return why a checkpoint cannot be loaded with the options; None where it can."""
     method = quantization.get("quant_method")
     if method is None:
         return (
@@ -91,7 +91,7 @@ def checkpoint_problem(
 
 
 def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
-    """Why this model does not go with the options, as far as files tell; None where it does."""
+    """Return why the model contradicts the options, as far as files show; None if it does not."""
     model, quantization = scenario.model, local_quantization(scenario)
     if not options.from_quantized:
         if not quantization:
@@ -108,7 +108,7 @@ def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
 
 
 def is_moving(scenario: Scenario) -> bool:
-    """Whether the weights are those of a hub id that says no revision."""
+    """Return whether the weights are those of a hub id without a revision."""
     model = scenario.model
     of_hub = "/" in model.id and model_directory(model) is None
     return of_hub and model.weights == "pretrained" and model.revision is None

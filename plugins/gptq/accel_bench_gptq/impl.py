@@ -1,4 +1,4 @@
-"""Packed layers that train: GPTQModel's own, with a gradient in every mode and memory to choose."""
+"""Provide GPTQModel's packed layers with a gradient in every mode and a choice of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFERS = Packed._fields
 
 
 class DequantizedMatmul(torch.autograd.Function):
-    """Inputs times a packed matrix, which the backward unpacks again instead of keeping it."""
+    """Product of inputs and a packed matrix, which the backward unpacks again."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, bits: int, triton: bool, *packed: Any) -> Any:
@@ -30,7 +30,7 @@ class DequantizedMatmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """The gradient of the inputs; a packed matrix has none."""
+        """Return the gradient of the inputs; a packed matrix has none."""
         (gradient,) = gradients
         matrix = dequantize(ctx.saved_tensors, ctx.bits, ctx.triton, gradient.dtype)
         return gradient @ matrix.T, *[None] * (2 + len(BUFFERS))
@@ -39,7 +39,7 @@ class DequantizedMatmul(torch.autograd.Function):
 def dequantize(
     packed: Sequence[torch.Tensor], bits: int, triton: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The matrix of shape (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
+    """Return the matrix of shape (inputs, outputs), by GPTQModel's Triton kernel or by torch."""
     found = Packed(*packed)
     if not triton:
         return unpack(found, bits, dtype)
@@ -52,7 +52,7 @@ def dequantize(
 
 
 class Trains:
-    """What GPTQModel's layers need to train in the same way whatever mode they have been in.
+    """Forward of GPTQModel's layers that trains alike whatever mode they have been in.
 
     Its kernels compile their unpacking lazily in every layer, which a training step has no use for,
     and its automatic ones change for good when an evaluation comes first.
@@ -81,21 +81,21 @@ class Trains:
 
 
 class _LibraryLayer(Trains):
-    """What keeps GPTQModel from compiling, and lets its classes have subclasses."""
+    """Base of layers that GPTQModel neither compiles nor verifies as subclasses."""
 
     optimized: bool
 
     @classmethod
     def verify_supports_params(cls) -> None:
-        """The declarations are those of the library's class, which has been verified."""
+        """Skip the check: the library has verified the declarations of its own class."""
 
     def optimize(self, *_: Any, **__: Any) -> None:
-        """Compile nothing."""
+        """Mark the layer as optimized, and compile nothing."""
         self.optimized = True
 
     @property
     def weight(self) -> Any:
-        """There is none: the library's stand-in would be taken for a tensor."""
+        """No weight: the library's stand-in would be taken for a tensor."""
         raise AttributeError("a packed layer has no weight")
 
 
@@ -140,7 +140,7 @@ class PackedExperts(nn.ModuleList):
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """Sum what each token's experts make of it.
+        """Return the weighted sum of the outputs of each token's experts.
 
         `hidden_states` has shape (tokens, hidden size), the others (tokens, experts per token).
         """
@@ -153,7 +153,7 @@ class PackedExperts(nn.ModuleList):
 
 
 def make_layer(packed: Packed, bias: torch.Tensor | None, triton: bool, settings: Settings) -> Any:
-    """A layer of GPTQModel's around packed tensors.
+    """Return a layer of GPTQModel's around packed tensors.
 
     Raises NotImplementedError when its kernel does not take the sizes or the settings.
     """

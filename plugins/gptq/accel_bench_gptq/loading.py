@@ -1,4 +1,4 @@
-"""The three ways to a model with packed weights: pack it, calibrate it, load a checkpoint."""
+"""Load a model with packed weights: pack it, calibrate it, or load a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Way = Literal["pack", "calibrate", "checkpoint"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with packed weights, and how it came to be."""
+    """Model with packed weights, and how they were made."""
 
     model: Any
     """The model, in train mode."""
 
     way: Way
-    """How its weights were quantized."""
+    """Way in which the weights were quantized."""
 
     seconds: float | None
     """Seconds that quantizing took; None for a checkpoint."""
 
     evidence: dict[str, Any]
-    """What was quantized."""
+    """JSON of what was quantized."""
 
 
 def import_library() -> None:
-    """Import GPTQModel, and take back what it sets in the environment while it is imported.
+    """Import GPTQModel, and undo its changes of the environment.
 
     Transformers comes first, so that its folders are where the user has them.
     """
@@ -83,11 +83,11 @@ def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
 
 
 class Packing:
-    """Puts packed layers into a model, and remembers which."""
+    """Packer of a model's layers, and a record of the packed ones."""
 
     def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
         self.settings = Settings.of_options(options)
-        """How weights are quantized; a checkpoint's own where there is one."""
+        """Settings of quantization; a checkpoint's own where there is one."""
 
         self.triton = options.backend == "triton" or (
             options.backend == "auto" and run.device.type == "cuda"
@@ -105,7 +105,7 @@ class Packing:
         self._kept: dict[str, int] = {}
 
     def replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """What stands in the place of a module with full weights; None keeps it."""
+        """Return the packed module for one with full weights; None keeps it."""
         started = time.perf_counter()
         made = self._pack(name, module)
         self._synchronize()
@@ -113,18 +113,18 @@ class Packing:
         return made
 
     def add(self, name: str, layer: Any) -> Any:
-        """Take a packed layer into account, and tell it what its backward is to do."""
+        """Record a packed layer, and set how its backward unpacks; return the layer."""
         layer.unpacks_again = self._again
         self._packed[name] = layer
         return layer
 
     def keep(self, name: str, module: nn.Module) -> None:
-        """Take into account the matrices, if any, that a module of the decoder keeps."""
+        """Record the matrices, if any, that a module of the decoder keeps."""
         if sizes := [p.numel() for p in module.parameters(recurse=False) if p.dim() > 1]:
             self._kept[name] = sum(sizes)
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
-        """What was quantized of the decoder, and what multiplies with it."""
+        """Return JSON of what was quantized of the decoder, and what multiplies with it."""
         found = describe_quantized(
             model, self._packed, self.settings.bits, "triton" if self.triton else "torch"
         )
@@ -139,7 +139,7 @@ class Packing:
         }
 
     def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Pack a linear layer or experts; all other matrices are kept, and remembered."""
+        """Pack a linear layer or experts; record all other matrices, which are kept."""
         from torch import nn
 
         from accel_bench_gptq import impl
@@ -170,7 +170,7 @@ class Packing:
         )
 
     def _synchronize(self) -> None:
-        """Wait for the device, so that seconds are those of the work."""
+        """Synchronize with the device, so that seconds are those of the work."""
         if self._device.type == "cuda":
             import torch
 
@@ -182,7 +182,7 @@ def _fits(weight: Any) -> bool:
 
 
 def _has_fused_experts(module: Any) -> bool:
-    """Whether a module is experts of Mixtral's form: gated, without biases, outputs first."""
+    """Return whether a module is experts of Mixtral's form: gated, no biases, outputs first."""
     own: Mapping[str, Any] = dict(module.named_parameters(recurse=False))
     return (
         set(own) == {"gate_up_proj", "down_proj"}

@@ -1,4 +1,4 @@
-"""Round a matrix to nearest and pack it in GPTQ's layout, where it lies, without a loop over rows.
+"""Round a matrix to nearest and pack it in GPTQ's layout, on its device, without a loop over rows.
 
 The layout is version 2 of GPTQ's, which stores zero points as they are: words of 32 bits hold the
 codes of consecutive inputs, and the zero points of consecutive outputs, the first in the lowest
@@ -67,7 +67,7 @@ def pack(weight: torch.Tensor, settings: Settings) -> Packed:
 
 
 def unpack(packed: Packed, bits: int, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix again, transposed: shape (inputs, outputs), in `dtype`."""
+    """Return the dequantized matrix, transposed: shape (inputs, outputs), in `dtype`."""
     import torch
 
     most = 2**bits - 1
@@ -80,7 +80,7 @@ def unpack(packed: Packed, bits: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor:
-    """The group of each input, shape (inputs,); the last group may be smaller."""
+    """Return the group of each input, shape (inputs,); the last group may be smaller."""
     import torch
 
     inputs = full.shape[1]
@@ -93,7 +93,7 @@ def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor
 
 
 def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Smallest and largest weight of each group and output, zero included: (groups, outputs)."""
+    """Return the least and largest weight of each group, zero included: (groups, outputs)."""
     import torch
 
     groups = int(groups_of.max()) + 1

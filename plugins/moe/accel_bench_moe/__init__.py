@@ -1,4 +1,4 @@
-"""The plugin `moe`: by which implementation a mixture of experts multiplies its tokens."""
+"""The plugin `moe`: the implementation by which a mixture of experts multiplies its tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPED_CAPABILITY = (8, 0)
 
 
 class MixtureOfExpertsOptions(Options):
-    """How experts multiply; the names are those of transformers."""
+    """Implementation of experts; the names are those of transformers."""
 
     experts: Literal["eager", "batched_mm", "grouped_mm"] = "grouped_mm"
     """`eager`: a loop over the experts; `batched_mm`: a copy of its expert's weights for every
@@ -47,7 +47,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say where torch's grouped product would be something else than what was asked for."""
+        """Yield the reasons why the implementation would not be torch's grouped product."""
         if self.options.experts != "grouped_mm":
             return
         scenario = experiment.scenario
@@ -71,7 +71,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
 
 def _too_old(machine: Machine, count: int) -> Iterator[str]:
-    """Reasons why transformers would put a loop of its own in the place of the grouped product."""
+    """Yield the reasons why transformers would replace the grouped product by a loop of its own."""
     for gpu in machine.gpus[:count]:
         if gpu.compute_capability < GROUPED_CAPABILITY:
             found, needed = (

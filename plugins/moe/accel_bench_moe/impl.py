@@ -1,4 +1,4 @@
-"""Switch the implementation of a model's experts, and read back which one multiplies."""
+"""Switch the implementation of a model's experts, and report which one is active."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROW_BYTES = 16
 
 
 class Switch:
-    """One model's experts, from the choice of an implementation until it is undone."""
+    """Choice of an implementation for one model's experts, until it is undone."""
 
     def __init__(self, model: nn.Module, implementation: str) -> None:
-        """Have all experts of `model` multiply by `implementation`, in place.
+        """Switch all experts of `model` to `implementation`, in place.
 
         Raises PluginError for a model without experts that can be switched, and for sizes that
         torch's grouped product refuses.
@@ -57,12 +57,12 @@ class Switch:
         }
 
     def undo(self) -> None:
-        """Give the model the implementation back that it was loaded with."""
+        """Restore the implementation that the model was loaded with."""
         self._model.set_experts_implementation(self._before)
 
 
 def switchable_experts(model: nn.Module) -> list[Any]:
-    """Modules that hold a layer's experts and ask transformers how to multiply.
+    """Return the modules of experts whose implementation transformers chooses.
 
     Transformers marks them with how their weights lie; experts that something has packed one by
     one have no such mark.
@@ -72,17 +72,17 @@ def switchable_experts(model: nn.Module) -> list[Any]:
 
 
 def implementations(modules: Sequence[Any]) -> list[str]:
-    """What transformers multiplies with in these modules, each name once."""
+    """Return the names of the modules' active implementations, each once."""
     return sorted({str(module.config._experts_implementation) for module in modules})
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether something has put its own forward in the place of the one that asks transformers."""
+    """Return whether another forward replaces the one that transformers dispatches."""
     return "forward" in vars(module) or not hasattr(type(module).forward, "__wrapped__")
 
 
 def pretrained_model(model: nn.Module) -> Any:
-    """The outermost model of transformers, inside of PEFT's where there is an adapter."""
+    """Return the outermost model of transformers, inside of PEFT's where there is an adapter."""
     return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
-"""Architectures of which transformers makes the mask without looking at positions: in it, sequences
+"""Architectures of which transformers makes the mask without regard to positions: in it, sequences
 of a row see one another. Attention by sequences keeps them apart."""
 
 
 class PaddingFreeOptions(Options):
-    """How samples are shared out, and what keeps them apart."""
+    """Distribution of samples over micro-batches, and the attention that separates them."""
 
     sampler: Literal["same", "multipack"] = "same"
     """`same`: each micro-batch holds the baseline's samples; `multipack`: each optimizer step does,
@@ -90,12 +90,12 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
         self._attention: Attention | None = None
 
     def claims(self) -> frozenset[str]:
-        """Of the one-answer hooks, making batches."""
+        """Return the one-answer hook that the plugin implements: making batches."""
         return frozenset({"build_batches"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say which attention of the model does not go with the one asked for."""
+        """Yield the reasons why the options do not go with the model's attention."""
         asked, wanted = experiment.scenario.model.attention, self.options.attention
         if wanted == "varlen" and asked in ("eager", "flex_attention"):
             yield f"attention: varlen needs model.attention sdpa or flash_attention_2, not {asked}"
@@ -111,7 +111,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace the attention function, and hold a row of two sequences against one alone."""
+        """Replace the attention function, and compare a row of two sequences with one alone."""
         from accel_bench_padding_free.impl import attention, isolation
 
         self._attention, because = attention.choose_attention(run, self.options.attention)
@@ -133,7 +133,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """The samples of the baseline's steps, flattened."""
+        """Return the samples of the baseline's steps, flattened."""
         from accel_bench_padding_free.batches import FlatBatches
 
         assert self._attention is not None

@@ -1,4 +1,4 @@
-"""Flattened batches: the samples of a micro-batch one after the other in one row, no padding."""
+"""Flatten batches: the samples of a micro-batch one after the other in one row, no padding."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 IGNORED_LABEL = -100
-"""What torch's cross-entropy leaves out of the loss."""
+"""Label that torch's cross-entropy leaves out of the loss."""
 
 NEEDED = ("lengths", "sample", "steps_of")
-"""What a dataset must have to be flattened."""
+"""Attributes that a dataset needs to be flattened."""
 
 Attention: TypeAlias = Literal["flash", "varlen", "mask", "block-mask"]
-"""What keeps the sequences of a row apart: flash-attn's kernel for sequences of any length, our
+"""Attention that separates the sequences of a row: flash-attn's kernel for any lengths, our own
 attention sequence by sequence, a mask over the whole row, or flex attention's mask of blocks."""
 
 
 @dataclass
 class Counts:
-    """What has been flattened so far, on this rank unless it says otherwise."""
+    """Counts of what has been flattened so far, on this rank unless noted otherwise."""
 
     micro_batches: int = 0
     """Rows."""
@@ -58,7 +58,7 @@ class Counts:
 
 
 class FlatBatches:
-    """This rank's endless flattened micro-batches of `run.dataset`.
+    """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
 
     A step holds the samples of the baseline's step, whatever shares them out, so its loss is the
     baseline's. Raises ScenarioError for a dataset that cannot be flattened.
@@ -150,14 +150,14 @@ class FlatBatches:
 
 
 def flat_inputs(rows: Sequence[np.ndarray[Any, Any]], attention: Attention) -> dict[str, Any]:
-    """Put token ids of several sequences into one row of arguments of the model, on the host.
+    """Return the model's arguments for one row of several sequences' token ids, on the host.
 
     `input_ids`, `labels` and `position_ids` have shape (1, tokens); positions start again with each
     sequence, and its first token is nobody's label. Where attention goes by sequences,
     `cu_seq_lens_q` holds where each begins and the last one ends, int32 of shape (sequences + 1,),
     and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers hands a mask of four
     dimensions on as it is, instead of making one of tokens x tokens and waiting for the device to
-    find out whether it must. Our attention does not look at it. Any other one would, and then no
+    find out whether it must. Our attention does not read it. Any other one would, and then no
     loss is finite, rather than sequences seeing one another.
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""Which samples of an optimizer step go into which micro-batch of which rank: plain lists."""
+"""Distribute the samples of an optimizer step over micro-batches and ranks, as plain lists."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Sh
 
 
 def tokens_of(places: Sequence[int], lengths: Sequence[int]) -> int:
-    """Tokens of some samples of a step."""
+    """Return the number of tokens of some samples of a step."""
     return sum(lengths[place] for place in places)
 
 
 def _spread(lengths: Sequence[int], bins: int) -> list[list[int]]:
-    """Places of samples in `bins` lists of nearly equal tokens, the heaviest list first."""
+    """Return places of samples in `bins` lists of nearly equal tokens, the heaviest first."""
     found: list[list[int]] = [[] for _ in range(bins)]
     held = [0] * bins
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):

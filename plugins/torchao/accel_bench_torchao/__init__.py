@@ -34,7 +34,7 @@ SMALLEST_INTX_GROUP = 32
 
 
 class TorchAOOptions(Options):
-    """How base weights are stored, or how products are computed; one of the two."""
+    """Storage of base weights, or the dtype of products; one of the two."""
 
     weights: Literal["int8", "intx", "float8", "nf4", "none"] | None = None
     """How the weights of the decoder's linear layers are stored: `int8` and `float8` with a scale
@@ -59,14 +59,14 @@ class TorchAOOptions(Options):
     @field_validator("weights", mode="before")
     @classmethod
     def _refuse_by_name(cls, value: Any) -> Any:
-        """Say of torchao's other configurations why they are not here, and what is."""
+        """Reject torchao's other configurations, with the reason and what is supported."""
         if isinstance(value, str) and (problem := _unusable(value)):
             raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def _fit_together(self) -> TorchAOOptions:
-        """Refuse options that say nothing together, or contradict one another."""
+        """Reject options that have no effect together, or contradict one another."""
         trains = self.float8_training != "none"
         if trains and self.weights not in (None, "none"):
             raise ValueError(
@@ -129,12 +129,12 @@ class TorchAO(Plugin[TorchAOOptions]):
             vars(self)["needs_adapter"] = False
 
     def claims(self) -> frozenset[str]:
-        """Loading, where the base weights are quantized."""
+        """Return the hook for loading where the base weights are quantized."""
         return frozenset({"load_model"} if self.options.base else ())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Say what float8 training misses here, and what has been quantized already."""
+        """Yield what float8 training lacks here, and what is quantized already."""
         scenario = experiment.scenario
         yield from already_quantized(scenario.model, self.name)
         if self.options.base is None:
@@ -156,7 +156,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the scenario's model, each linear layer quantized as soon as it is there."""
+        """Return the scenario's model, each linear layer quantized as soon as it is loaded."""
         from accel_bench_torchao.impl import QuantizedBase
 
         self._base = base = QuantizedBase(self.options)
@@ -165,7 +165,7 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Have the model's own linear layers multiply in float8, in place."""
+        """Convert the model's own linear layers to float8 training, in place."""
         if self.options.base is None:
             from accel_bench_torchao.impl import Float8Training
 
@@ -178,14 +178,14 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Seconds that quantizing took while the model was loaded, outside of every step."""
+        """Return the seconds of quantizing while the model was loaded, outside of every step."""
         if self._base is None:
             return []
         return [quantize_seconds(self._base.seconds)]
 
 
 def _unusable(name: str) -> str | None:
-    """Why a configuration of torchao's cannot be used to train adapters; None if it can."""
+    """Return why a configuration of torchao's cannot train adapters; None if it can."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "activation" in plain or "dyn" in plain or "static" in plain:
         return (
@@ -207,7 +207,7 @@ def _unusable(name: str) -> str | None:
 
 
 def _lacks_float8(device: str, machine: Machine, count: int) -> Iterator[str]:
-    """Reasons why products in float8 cannot be computed on the device."""
+    """Yield the reasons why products in float8 cannot be computed on the device."""
     needed = ".".join(map(str, FLOAT8_CAPABILITY))
     way_out = "set `emulate: true` to see its losses without its speed"
     if device == "cpu":
@@ -219,7 +219,7 @@ def _lacks_float8(device: str, machine: Machine, count: int) -> Iterator[str]:
 
 
 def _lacks_bfloat16(dtype: str, precision: str) -> Iterator[str]:
-    """Rowwise scaled products come out in bfloat16 and in nothing else."""
+    """Yield a reason unless products are in bfloat16, the only output of rowwise scaling."""
     if "bfloat16" not in (dtype, "bfloat16" if precision == "bf16-autocast" else ""):
         yield (
             f"float8_training rowwise computes in bfloat16, and model.dtype is {dtype}; set "

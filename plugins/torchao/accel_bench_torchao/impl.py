@@ -28,11 +28,11 @@ FLOAT8_MULTIPLE = 16
 """Both sizes of a matrix must be a multiple of this for a product in float8."""
 
 PATCHED = ("minimum", "maximum")
-"""What torchao changes in inductor's code generation when a model is converted."""
+"""Functions of inductor's code generation that torchao replaces when it converts a model."""
 
 
 class QuantizedBase:
-    """One model whose decoder's linear layers are quantized while it is loaded."""
+    """Model whose decoder's linear layers are quantized while it is loaded."""
 
     def __init__(self, options: TorchAOOptions) -> None:
         self.options = options
@@ -40,15 +40,16 @@ class QuantizedBase:
         """Wall-clock seconds that quantizing took, the device's work included."""
 
         self.evidence: dict[str, Any] = {}
-        """What the loaded model consists of."""
+        """JSON of what the loaded model consists of."""
 
         self._config = configuration(options)
         self._quantized: dict[str, nn.Module] = {}
         self._left: Counter[str] = Counter()
 
     def load(self, run: Run) -> Any:
-        """Return the model, on its device. Raises PluginError where nothing, or not all of a layer,
-        can be quantized."""
+        """Return the model, on its device.
+
+        Raises PluginError where nothing, or not all of a layer, can be quantized."""
         model = load_base_model(run, self._replace)
         if not self._quantized:
             raise PluginError(
@@ -66,7 +67,7 @@ class QuantizedBase:
         return model
 
     def spare_replicas(self, model: nn.Module) -> None:
-        """Tell DDP to leave quantized weights alone: they cannot be sent, and are equal anyway."""
+        """Exclude quantized weights from DDP: they cannot be sent, and are equal anyway."""
         names = [
             name
             for name, parameter in model.named_parameters()
@@ -107,7 +108,7 @@ class QuantizedBase:
             )
 
     def _kernel(self) -> str:
-        """What multiplies: torchao has no kernel of its own for these weights."""
+        """Return the name of the kernel: torchao has none of its own for these weights."""
         if self._config is None:
             return "dequantize, mm; once more in backward"
         whole = self.options.base == "int8" and self.options.group_of_base is None
@@ -115,12 +116,12 @@ class QuantizedBase:
 
 
 class Float8Training:
-    """The linear layers of one model, swapped for torchao's float8 ones until that is undone."""
+    """Linear layers of one model, swapped for torchao's float8 ones until that is undone."""
 
     def __init__(self, options: TorchAOOptions) -> None:
         self.options = options
         self.evidence: dict[str, Any] = {}
-        """What was converted."""
+        """JSON of what was converted."""
 
         self._swapped: list[tuple[nn.Module, str, nn.Module]] = []
         self._codegen: dict[str, Any] = {}
@@ -160,7 +161,7 @@ class Float8Training:
         }
 
     def undo(self) -> None:
-        """Put the layers back, and give inductor its own code generation."""
+        """Restore the layers, and inductor's own code generation."""
         for parent, name, module in self._swapped:
             setattr(parent, name, module)
         self._swapped.clear()
@@ -173,7 +174,7 @@ class Float8Training:
             self._codegen = {}
 
     def _remember(self, model: nn.Module, modules: dict[str, nn.Linear]) -> None:
-        """What conversion is about to change, in the model and in the process."""
+        """Record what conversion changes in the model and in the process."""
         for name, module in modules.items():
             parent, _, own = name.rpartition(".")
             self._swapped.append((model.get_submodule(parent), own, module))
@@ -184,7 +185,7 @@ class Float8Training:
 
 
 def configuration(options: TorchAOOptions) -> Any:
-    """torchao's configuration for the options; None for nf4, which has none.
+    """Return torchao's configuration for the options; None for nf4, which has none.
 
     Its recommended settings of inductor are not made: they hold for the whole process, and a
     comparison changes one thing.
@@ -207,7 +208,7 @@ def configuration(options: TorchAOOptions) -> Any:
 
 
 def straightened(module: Any) -> nn.Linear:
-    """The linear layer that computes what a `Conv1D` of transformers does, its weight (in, out)."""
+    """Return the linear layer equal to a `Conv1D` of transformers, whose weight is (in, out)."""
     inputs, outputs = module.weight.shape
     linear = nn.Linear(inputs, outputs, bias=module.bias is not None, device="meta")
     linear.weight = nn.Parameter(module.weight.detach().T.contiguous(), requires_grad=False)
@@ -233,7 +234,7 @@ def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
 
 
 def recipe(name: str, emulate: bool) -> Float8LinearConfig:
-    """torchao's recipe of that name."""
+    """Return torchao's recipe of that name."""
     found = Float8LinearConfig.from_recipe_name(name)
     # Frozen, and checked when made; emulation is the only field that no recipe sets.
     object.__setattr__(found, "emulate", emulate)
@@ -241,7 +242,7 @@ def recipe(name: str, emulate: bool) -> Float8LinearConfig:
 
 
 def own_linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers by name, without adapters' matrices and without the output layer."""
+    """Return linear layers by name, without adapters' matrices and without the output layer."""
     output = getattr(model, "get_output_embeddings", lambda: None)()
     left_out = {id(output), *adapter_modules(model)}
     return {

@@ -1,4 +1,4 @@
-"""One model with fused kernels in it, from their installation until they are undone."""
+"""Install fused kernels in a model, and remove them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ACTIVATIONS = {
 
 
 class LeftOut(Exception):
-    """A part that has nothing to replace in this model; its text says why."""
+    """Part with nothing to replace in this model; the message is the reason."""
 
 
 class FusedModel:
-    """A model, what is replaced in it, and what is not."""
+    """Model with fused kernels, and a record of the parts installed and left out."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class FusedModel:
             raise PluginError(f"fused-kernels: nothing was replaced by {reasons}")
 
     def undo(self) -> None:
-        """Put the model's code back as it was, the last part first."""
+        """Restore the model's code, the last part first."""
         self._replacements.undo()
         if self._fusion is not None:
             self._fusion.undo()
             self._fusion = None
 
     def evidence(self) -> dict[str, Any]:
-        """JSON of what was replaced, how often and by which kernel, and of what was left out."""
+        """Return JSON of what was replaced, how often, by which kernel, and what was left out."""
         if self._fusion is not None and "lora" in self._parts:
             self._parts["lora"] = self._fusion.evidence()
         liger = any(found.get("library") == "liger" for found in self._parts.values())
@@ -190,7 +190,7 @@ class FusedModel:
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:
-        """The library of a part and our module around its kernels; raises LeftOut."""
+        """Return the library of a part and the module around its kernels; raises LeftOut."""
         library, why = self._libraries[part]
         if library is None:
             raise LeftOut(why)
@@ -211,14 +211,14 @@ class FusedModel:
         self._replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:
-        """The function with which the model computes its loss; raises LeftOut for another one."""
+        """Return the model's loss function; raises LeftOut for one that is not its own."""
         original = self._causal.loss_function
         if original.__name__ != "ForCausalLMLoss":
             raise LeftOut(f"the model computes its loss with {original.__name__}")
         return original
 
     def _head(self) -> nn.Linear:
-        """The output projection, where it is plain; raises LeftOut."""
+        """Return the output projection, where it is plain; raises LeftOut."""
         head = self._causal.get_output_embeddings()
         saved = getattr(head, "modules_to_save", None)
         if isinstance(saved, nn.ModuleDict) and len(saved) == 1:
@@ -229,7 +229,7 @@ class FusedModel:
 
 
 def causal_model(model: nn.Module) -> nn.Module:
-    """The causal language model in a model or around its adapters. Raises PluginError."""
+    """Return the causal language model of a model, adapted or not. Raises PluginError."""
     for module in model.modules():
         if type(module).__name__ in RULES:
             return module
@@ -239,7 +239,7 @@ def causal_model(model: nn.Module) -> nn.Module:
 
 
 def _activation(module: Any) -> str:
-    """The kernel's name of a gated module's activation; raises LeftOut."""
+    """Return the kernel's name of a gated module's activation; raises LeftOut."""
     name = type(module.act_fn).__name__
     if name not in ACTIVATIONS:
         raise LeftOut(f"the activation {name} has no kernel")
@@ -247,12 +247,12 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Modules that still compute with their class's own forward; others are somebody else's."""
+    """Return the modules that compute with their class's own forward, by name."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 
 def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
-    """What evidence says of modules that were replaced."""
+    """Return JSON of the modules that were replaced."""
     classes = Counter(type(module).__name__ for module in found)
     return {
         "library": library,

@@ -1,4 +1,4 @@
-"""The loss of causal language models, as transformers computes it, from fused kernels."""
+"""Compute the loss of causal language models by fused kernels, as transformers defines it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from transformers.utils import can_return_tuple
 from accel_bench_fused_kernels.rules import Loss
 
 IGNORED = -100
-"""The label of tokens that have no loss, unless a call says otherwise."""
+"""Default label of tokens that have no loss."""
 
 
 class Head(NamedTuple):
-    """The output projection in the dtype of the products."""
+    """Output projection in the dtype of the products."""
 
     weight: torch.Tensor
     """Shape (vocabulary, hidden size)."""
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """The loss of hidden states, by a kernel that knows the output projection."""
+    """Loss of hidden states, by a kernel that takes the output projection."""
 
     head: nn.Linear
     """The output projection."""
@@ -41,7 +41,7 @@ class LinearLoss:
     """The model's configuration."""
 
     rule: Loss
-    """What this architecture does between the projection and the loss."""
+    """Rule of this architecture between the projection and the loss."""
 
     kernel: Callable[..., torch.Tensor]
     """Loss of rows of hidden states."""
@@ -49,7 +49,7 @@ class LinearLoss:
     def compute(
         self, hidden: torch.Tensor, target: torch.Tensor, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
-        """The loss of hidden states of shape (samples, length, hidden size), in float32.
+        """Return the loss of hidden states of shape (samples, length, hidden size), in float32.
 
         `target` has shape (samples x length,); `kwargs` are those of the model's forward. Logits
         are linear in hidden states, so these are divided instead of them.
@@ -78,9 +78,9 @@ class LinearLoss:
 
 
 def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
-    """A `forward` for a causal language model that makes the loss without logits.
+    """Return a `forward` for a causal language model that computes the loss without logits.
 
-    It is the model's own wherever logits are wanted: without labels, in evaluation, or for some of
+    It is the model's own wherever logits are needed: without labels, in evaluation, or for some of
     the tokens. Else `logits` of what it returns is None.
     """
     original: Callable[..., Any] = model.forward
@@ -112,7 +112,7 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
 def loss_function(
     original: Callable[..., torch.Tensor], kernel: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """A `loss_function` for a causal language model; `original` where no gradient is wanted."""
+    """Return a `loss_function` for a causal language model; `original` without gradients."""
 
     @wraps(original)
     def fused(logits: torch.Tensor, labels: Any, vocab_size: int, **kwargs: Any) -> torch.Tensor:
@@ -133,7 +133,7 @@ def loss_function(
 
 
 def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """The label of the next token for each token, flat; the last of each row is ignored."""
+    """Return the label of the next token for each token, flat; a row's last is ignored."""
     shifted = kwargs.get("shift_labels")
     if shifted is None:
         ignored = kwargs.get("ignore_index", IGNORED)
@@ -142,7 +142,7 @@ def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _divided(total: torch.Tensor, items: Any) -> torch.Tensor:
-    """A sum of losses over the number of items, which may be a number or a tensor anywhere."""
+    """Divide a sum of losses by the number of items: a number, or a tensor on any device."""
     return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)
 
 

@@ -1,4 +1,4 @@
-"""Liger's Triton kernels behind the functions and forwards that they stand in for."""
+"""Wrap Liger's Triton kernels in the functions and forwards that they replace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {
     "cross_entropy": "LigerCrossEntropyFunction",
     "linear_cross_entropy": "LigerFusedLinearCrossEntropyFunction",
 }
-"""What evidence calls them: Liger's own names."""
+"""Names of the kernels in evidence: Liger's own."""
 
 NO_MORE_OUTPUTS = (False, False, False, None, None)
 """Liger's defaults for what comes before `chunk_mem_const`: no scaling by token, neither accuracy
@@ -36,9 +36,9 @@ nor predictions beside the loss, and its own choice of implementation."""
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """The `forward` of a norm; one function for all norms that are alike, to be compiled once.
+    """Return the `forward` of a norm; one function for all equal norms, to be compiled once.
 
-    Where the gradient that reaches a norm is nobody else's, the backward writes into it.
+    Where the gradient that reaches a norm is not shared, the backward writes into it.
     """
     casting = "gemma" if in_float32 else "llama"
 
@@ -56,7 +56,7 @@ def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Call
 
 
 def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The rotation of queries and keys; `original` does what the kernel is not made for."""
+    """Return the rotation of queries and keys; `original` does what the kernel cannot."""
 
     @wraps(original)
     def apply_rotary_pos_emb(
@@ -78,12 +78,12 @@ def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def silu_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """`forward` of a SwiGLU MLP; its projections are called as they are, adapted or quantized."""
+    """Compute a SwiGLU MLP as its `forward`; projections may be adapted or quantized."""
     return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
 def gelu_tanh_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """`forward` of a GeGLU MLP with the tanh approximation."""
+    """Compute a GeGLU MLP with the tanh approximation, as its `forward`."""
     return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
@@ -92,14 +92,14 @@ MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
 
 
 def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
-    """`_apply_gate` of experts: gate and up lie in one tensor of shape (tokens, 2 x inner)."""
+    """Gate experts as their `_apply_gate`: gate and up in one tensor (tokens, 2 x inner)."""
     return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
 
 
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int, reduction: str
 ) -> torch.Tensor:
-    """Cross-entropy in float32; the gradient is written over the float32 logits.
+    """Return cross-entropy in float32; the gradient is written over the float32 logits.
 
     Shapes: logits (tokens, vocabulary), target (tokens,).
     """
@@ -118,7 +118,7 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
     softcap: float | None,
     chunk_mem_const: int = 1,
 ) -> torch.Tensor:
-    """Cross-entropy of `head(hidden)`, chunk by chunk, in float32.
+    """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
     Shapes: hidden (tokens, hidden size), target (tokens,). Where the projection trains, its
     gradient is added up over chunks in float32, as one product would do it. The logits of a chunk

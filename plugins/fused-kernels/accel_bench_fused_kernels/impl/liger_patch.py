@@ -1,4 +1,4 @@
-"""Liger's own patching of a model, watched, so that it can be undone."""
+"""Patch a model by Liger's own function, and record the changes so that they can be undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 
 class LigerPatch:
-    """What Liger changes for a model: in its modules, its modeling module, and torch itself."""
+    """Changes of Liger for a model: in its modules, its modeling module, and torch itself."""
 
     def __init__(self, model: nn.Module) -> None:
         """Take the root of a model, adapted or not. Raises PluginError for one Liger lacks."""
@@ -67,7 +67,7 @@ class LigerPatch:
                 )
 
     def evidence(self) -> dict[str, Any]:
-        """JSON of what was replaced: modules by class, and attributes of modules of Python."""
+        """Return JSON of what was replaced: modules by class, and attributes of Python modules."""
         modules = [
             owner
             for owner, name, _ in self._changed
@@ -86,12 +86,12 @@ class LigerPatch:
         }
 
     def undo(self) -> None:
-        """Put back what was changed."""
+        """Restore what was changed."""
         self._replacements.undo()
         self._changed.clear()
 
     def _owners(self) -> Iterator[Any]:
-        """Everything that Liger may write to: modules, their code, and torch's functions."""
+        """Yield everything that Liger may write to: modules, their code, and torch's functions."""
         modeling = sys.modules[type(self._causal).__module__]
         yield from self._causal.modules()
         yield modeling
@@ -100,5 +100,4 @@ class LigerPatch:
 
 
 def _model_type(module: nn.Module) -> str | None:
-    """transformers' name of an architecture, where a module has a configuration."""
     return getattr(getattr(module, "config", None), "model_type", None)

@@ -1,4 +1,4 @@
-"""Fused LoRA: forwards bound on the instances that PEFT adapted, until they are taken off again.
+"""Fuse LoRA by forwards bound on the instances that PEFT adapted, until they are removed.
 
 Parameters stay where they are and keep their names. A projection that is called by itself is one
 autograd function; the projections of one input share one, and so does a gated MLP.
@@ -41,7 +41,7 @@ GELUS = {
 
 
 class Fusion:
-    """What `fuse_lora` has changed in a model."""
+    """Changes of a model by `fuse_lora`."""
 
     def __init__(self) -> None:
         self._bound: list[nn.Module] = []
@@ -57,7 +57,7 @@ class Fusion:
         return frozenset(self._mlps)
 
     def undo(self) -> None:
-        """Take every bound forward off, so that the model is PEFT's again."""
+        """Remove every bound forward, so that the model is PEFT's again."""
         for module in self._bound:
             del module.forward
             vars(module).pop(RECOMPUTES_LAST_MATMUL, None)
@@ -66,7 +66,7 @@ class Fusion:
         self._bound.clear()
 
     def evidence(self) -> dict[str, JsonValue]:
-        """What was fused and what was not, counted."""
+        """Return JSON of counts of what was fused and what was not."""
         members = self._members.values()
         adapted = [member for member in members if member.adapter is not None]
         ends = Counter(member.name.rpartition(".")[2] for member in adapted)
@@ -81,7 +81,7 @@ class Fusion:
         }
 
     def _fuse(self, model: nn.Module) -> None:
-        """Find the layers, and bind what computes them."""
+        """Find the layers, and bind their fused forwards."""
         adapted = self._read(model)
         for name, module in model.named_modules():
             children = {f"{name}.{own}" if name else own for own, _ in module.named_children()}
@@ -91,7 +91,7 @@ class Fusion:
             self._bind(member, Single(member).forward)
 
     def _read(self, model: nn.Module) -> dict[str, Member]:
-        """The adapted layers by name; those that are left alone are counted."""
+        """Return the adapted layers by name, and count those that cannot be fused."""
         found: dict[str, Member] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):
@@ -103,7 +103,7 @@ class Fusion:
         return found
 
     def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> None:
-        """Fuse a module's layers that belong together; those that are bound leave `adapted`."""
+        """Fuse a module's layers that share an input; remove those bound from `adapted`."""
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
             members = _members(name, parent, names, adapted)
@@ -117,7 +117,7 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> bool:
-        """Fuse a gated MLP as a whole, where it is one. Its layers stay to be bound."""
+        """Fuse a gated MLP as a whole; return whether it is one. Its layers stay to be bound."""
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
             return False
@@ -150,7 +150,7 @@ def fuse_lora(model: nn.Module) -> Fusion:
 
 
 def find_activation(module: Any) -> Activation | None:
-    """What an activation's module computes, where it is known."""
+    """Return the function and derivative of an activation's module; None for an unknown one."""
     if type(module).__name__ in ("SiLU", "SiLUActivation"):
         return SILU
     if isinstance(module, nn.GELU):
@@ -162,9 +162,9 @@ def find_activation(module: Any) -> Activation | None:
 
 
 def is_gated(kind: type[nn.Module]) -> bool:
-    """Whether the forward of a class of modules is `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
+    """Return whether a class's forward is `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
 
-    It is called with terms in place of tensors, so that what counts is what it computes.
+    It is called with terms in place of tensors, so that the check is of what it computes.
     """
     given = _Term("x")
     gate, up = _Term("act_fn", _Term("gate_proj", given)), _Term("up_proj", given)
@@ -176,7 +176,7 @@ def is_gated(kind: type[nn.Module]) -> bool:
 
 
 class _Term(tuple[Any, ...]):
-    """What was computed so far, as a nested tuple of names."""
+    """Symbolic result of a computation, as a nested tuple of names."""
 
     def __new__(cls, *parts: Any) -> _Term:
         return super().__new__(cls, parts)
@@ -186,7 +186,7 @@ class _Term(tuple[Any, ...]):
 
 
 class _Traced:
-    """Stands for a gated MLP while its forward is looked at; it has what such an MLP needs."""
+    """Stand-in for a gated MLP whose forward is traced, with the attributes of such an MLP."""
 
     def gate_proj(self, value: Any) -> _Term:
         return _Term("gate_proj", value)
@@ -204,7 +204,7 @@ class _Traced:
 def _members(
     name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, Member]
 ) -> list[Member]:
-    """Those of a module's children, by name and in order, that can be fused, adapted or frozen."""
+    """Return a module's named children, in order, that can be fused, adapted or frozen."""
     found = []
     for own in names:
         child, path = parent._modules.get(own), f"{name}.{own}" if name else own

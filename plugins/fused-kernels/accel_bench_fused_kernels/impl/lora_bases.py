@@ -1,7 +1,7 @@
-"""Frozen base layers of every kind: how each multiplies, and how it becomes a dense matrix again.
+"""Multiply with frozen base layers of every kind, and dequantize them to dense matrices.
 
-Kinds are told by the libraries' classes where those libraries are imported already, so that nothing
-is imported for them.
+Kinds are recognized by the libraries' classes where those libraries are imported already, so that
+nothing is imported for them.
 """
 
 from __future__ import annotations
@@ -20,68 +20,68 @@ WORD_BITS = 32
 
 @dataclass(frozen=True)
 class Base:
-    """A linear layer of torch, or what is common to all: all of it is read when it is called."""
+    """Linear layer of torch, and base class of all kinds: its attributes are read at each call."""
 
     layer: Any
     """The module that holds the weights."""
 
     kind = "dense"
-    """What evidence calls it."""
+    """Name of the kind in evidence."""
 
     casts_under_autocast = True
     """Whether PEFT casts the adapter's input to the adapter's dtype under autocast, too."""
 
     @property
     def features(self) -> int:
-        """Features that come out."""
+        """Number of output features."""
         return int(self.layer.out_features)
 
     @property
     def readable(self) -> bool:
-        """Whether the matrix can be had again at the moment."""
+        """Whether the matrix can be dequantized at the moment."""
         return True
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs of shape (tokens, in) times the matrix, plus the bias, as the layer does it."""
+        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, as the layer."""
         return functional.linear(inputs, self.layer.weight, self.layer.bias)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         weight: torch.Tensor = self.layer.weight
         return weight.to(dtype)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
-        """Dtype in which the layer's own backward multiplies; None for that of its outputs."""
+        """Return the dtype of products in the layer's backward; None for that of its outputs."""
         return None
 
 
 class TransposedBase(Base):
-    """A `Conv1D` of transformers, whose weight has shape (in, out)."""
+    """`Conv1D` of transformers, whose weight has shape (in, out)."""
 
     kind = "transposed"
 
     @property
     def features(self) -> int:
-        """Features that come out."""
+        """Number of output features."""
         return int(self.layer.nf)
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs of shape (tokens, in) times the matrix, plus the bias."""
+        """Multiply inputs of shape (tokens, in) with the matrix, and add the bias."""
         return torch.addmm(self.layer.bias, inputs, self.layer.weight)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         weight: torch.Tensor = self.layer.weight
         return weight.T.to(dtype)
 
 
 class TensorBase(Base):
-    """A linear layer whose weight is a tensor of a class of its own, as torchao's are."""
+    """Linear layer whose weight is a tensor subclass, as torchao's are."""
 
     kind = "tensor"
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         weight: Any = self.layer.weight
         # torchao's nf4 has a `dequantize` too, which does something else.
         whole = getattr(weight, "get_original_weight", None) or weight.dequantize
@@ -90,13 +90,13 @@ class TensorBase(Base):
 
 
 class FourBitBase(Base):
-    """A `Linear4bit` of bitsandbytes."""
+    """`Linear4bit` of bitsandbytes."""
 
     kind = "bnb-4bit"
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs of shape (tokens, in) times the matrix, plus the bias, in the dtype of inputs."""
+        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, in their dtype."""
         dtype = self.backward_dtype(inputs.dtype)
         bias = None if self.layer.bias is None else self.layer.bias.to(dtype)
         # The layer's own kernel is not under autocast.
@@ -105,7 +105,7 @@ class FourBitBase(Base):
         return answer.to(inputs.dtype)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         from bitsandbytes.functional import dequantize_4bit
 
         weight = self.layer.weight
@@ -114,28 +114,28 @@ class FourBitBase(Base):
 
     @property
     def readable(self) -> bool:
-        """Evaluation on some CPUs packs the weights anew, in an order that is not known here."""
+        """Whether the packing is known: evaluation on some CPUs changes the weights' order."""
         return not getattr(self.layer.weight.quant_state, "packing_format_for_cpu", False)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
-        """The layer's own compute dtype, which follows the first inputs where it is not set."""
+        """Return the layer's compute dtype, that of the first inputs where it is not set."""
         found: torch.dtype | None = self.layer.compute_dtype
         return inputs if found is None else found
 
 
 class EightBitBase(Base):
-    """A `Linear8bitLt` of bitsandbytes, which rounds its inputs too."""
+    """`Linear8bitLt` of bitsandbytes, which rounds its inputs too."""
 
     kind = "bnb-int8"
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs of shape (tokens, in) times the matrix, plus the bias, by the layer's kernel."""
+        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, by its kernel."""
         answer: torch.Tensor = self.layer(inputs)
         return answer
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         state, weight = self.layer.state, self.layer.weight
         # They move from the weight to the state in the first forward.
         codes = weight.CB if state.CB is None else state.CB
@@ -144,31 +144,31 @@ class EightBitBase(Base):
         return matrix
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
-        """That of the inputs."""
+        """Return the dtype of the inputs."""
         return inputs
 
 
 class PackedBase(Base):
-    """A layer of GPTQModel's: GPTQ's layout in version 2, by torch or by its Triton kernel."""
+    """Layer of GPTQModel's: GPTQ's layout in version 2, by torch or by its Triton kernel."""
 
     kind = "gptq"
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Inputs of shape (tokens, in) times the matrix, plus the bias."""
+        """Multiply inputs of shape (tokens, in) with the matrix, and add the bias."""
         dtype, bias = compute_dtype(inputs), self.layer.bias
         bias = None if bias is None else bias.to(dtype)
         return functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         return _unpack(self.layer).to(dtype).T
 
 
 class TritonPackedBase(PackedBase):
-    """A packed layer that GPTQModel's Triton kernel unpacks."""
+    """Packed layer that GPTQModel's Triton kernel unpacks."""
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
-        """The dense matrix of shape (out, in), in a dtype."""
+        """Return the dense matrix of shape (out, in), in a dtype."""
         # The kernel's module needs a GPU to be imported.
         from gptqmodel.nn_modules.triton_utils.dequant import dequant
 
@@ -179,7 +179,7 @@ class TritonPackedBase(PackedBase):
 
 
 def find_base(layer: nn.Module) -> Base | str:
-    """The base that a layer is; or why it is none, in a few words."""
+    """Return the base of a layer, or the reason in a few words why it has none."""
     bitsandbytes: Any = sys.modules.get("bitsandbytes")
     if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
         return FourBitBase(layer)
@@ -197,7 +197,7 @@ def find_base(layer: nn.Module) -> Base | str:
 
 
 def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """The dtype in which a product of these inputs is computed: autocast's, if there is one."""
+    """Return the dtype of products of these inputs: autocast's, if it is enabled."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -205,7 +205,7 @@ def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
 
 
 def _linear(layer: nn.Module, weight: Any) -> Base | str:
-    """A linear layer of torch, by what its weight is."""
+    """Return the base of a linear layer of torch by the class of its weight, or a reason."""
     if type(weight) in (torch.Tensor, nn.Parameter):
         return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
     if callable(getattr(weight, "dequantize", None)):
@@ -214,7 +214,7 @@ def _linear(layer: nn.Module, weight: Any) -> Base | str:
 
 
 def _packed(layer: Any) -> Base | str:
-    """A layer of GPTQModel's, by how it is packed and what unpacks it."""
+    """Return the base of a layer of GPTQModel's by its packing and kernel, or a reason."""
     if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
         return "the base's packing is not known"
     if isinstance(layer, _class("tritonv2", "TritonV2Linear")):
@@ -223,13 +223,13 @@ def _packed(layer: Any) -> Base | str:
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of GPTQModel's layers; that of nothing where it is not imported."""
+    """Return a class of GPTQModel's layers; an empty tuple where it is not imported."""
     found = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
     return getattr(found, name, ())
 
 
 def _unpack(layer: Any) -> torch.Tensor:
-    """The matrix of a packed layer, of shape (in, out), in the dtype of its scales."""
+    """Return the matrix of a packed layer, of shape (in, out), in the dtype of its scales."""
     words, most = layer.qweight, 2**layer.bits - 1
     shifts = torch.arange(0, WORD_BITS, layer.bits, dtype=torch.int32, device=words.device)
     codes = (words[:, None] >> shifts[:, None]).bitwise_and_(most).flatten(0, 1)

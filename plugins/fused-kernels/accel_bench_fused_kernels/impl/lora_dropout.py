@@ -1,4 +1,4 @@
-"""Dropout that keeps no mask: what was drawn is drawn again, from the generator's state.
+"""Apply dropout without keeping a mask: the backward draws again from the generator's state.
 
 Torch's own keeps a mask as large as the input for the backward, beside the dropped copy that the
 next product keeps. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
@@ -13,17 +13,17 @@ import torch
 
 @dataclass(frozen=True)
 class Draw:
-    """What is needed to have the same mask again; one of the two is None."""
+    """Mask, or state of the generator to draw it again; one of the two is None."""
 
     state: torch.Tensor | None
     """State of the device's generator before the draw."""
 
     mask: torch.Tensor | None
-    """What is kept, true, of the input's shape: where states cannot be read."""
+    """Kept elements, true, of the input's shape: where states cannot be read."""
 
 
 def prepare(like: torch.Tensor, probability: float) -> Draw:
-    """Make ready to drop elements of a tensor with the shape, dtype and device of `like`.
+    """Prepare to drop elements of a tensor with the shape, dtype and device of `like`.
 
     The draw itself is `drop`; nothing else may draw in between.
     """
@@ -61,19 +61,19 @@ def drop_again(
 
 
 def scale(probability: float) -> float:
-    """What elements that are kept are multiplied by."""
+    """Return the factor of the elements that are kept."""
     return 0.0 if probability >= 1 else 1 / (1 - probability)
 
 
 def _keeps_masks(like: torch.Tensor) -> bool:
-    """Whether a generator's state is out of reach: in compiled code, and in a CUDA graph."""
+    """Return whether a generator's state is inaccessible: in compiled code and CUDA graphs."""
     if torch.compiler.is_compiling():
         return True
     return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _generator(device: torch.device) -> torch.Generator:
-    """The generator that torch draws from on a device."""
+    """Return torch's default generator of a device."""
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         found: torch.Generator = torch.cuda.default_generators[index]

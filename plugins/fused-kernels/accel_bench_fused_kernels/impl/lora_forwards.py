@@ -1,4 +1,4 @@
-"""Forwards that stand for those of layers and gated MLPs while these are fused."""
+"""Replace the forwards of layers and gated MLPs while they are fused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench_fused_kernels.impl.lora_layers import Member, is_hooked
 
 
 class Single:
-    """One projection that shares its input with no other, as far as is known."""
+    """Projection that shares its input with no other, as far as is known."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Stands for the layer's forward."""
+        """Compute the layer, in place of its forward."""
         alone = self.member.adapter is None or others or keywords
         if alone or not self.member.ready():
             answer: torch.Tensor = self.member.original(inputs, *others, **keywords)
@@ -32,7 +32,7 @@ class Group:
 
     The first call computes all of them and hands the others theirs when they are called, before the
     input or a weight changes. Whenever that turns out otherwise, each is computed by itself from
-    then on: a group that computes what nobody fetches would be slower than none.
+    then on: a group whose outputs are not fetched would be slower than none.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -47,11 +47,11 @@ class Group:
         fetched yet."""
 
     def forget(self) -> None:
-        """Let go of what nobody has fetched."""
+        """Drop outputs that were not fetched."""
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Stands for the forward of the first layer."""
+        """Compute all layers, in place of the forward of the first."""
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
@@ -64,7 +64,7 @@ class Group:
     def forward_other(
         self, place: int, inputs: torch.Tensor, *others: Any, **keywords: Any
     ) -> torch.Tensor:
-        """Stands for the forward of another layer."""
+        """Return what the first call computed for another layer, in place of its forward."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             seen, versions, answers = waiting
@@ -80,7 +80,7 @@ class Group:
         return Single(self.members[place]).forward(inputs, *others, **keywords)
 
     def _versions(self, inputs: torch.Tensor) -> list[int]:
-        """How often the input and the weights were changed in place.
+        """Return how often the input and the weights were changed in place.
 
         Compiled code cannot branch on that; there nothing is changed between the calls.
         """
@@ -91,7 +91,7 @@ class Group:
 
 
 class Other:
-    """One layer of a group, but the first.
+    """Layer of a group, but the first.
 
     A method, and not a partial function: torch compiles a block anew for each partial one.
     """
@@ -101,12 +101,12 @@ class Other:
         self.place = place
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Stands for the layer's forward."""
+        """Compute the layer, in place of its forward."""
         return self.group.forward_other(self.place, inputs, *others, **keywords)
 
 
 class Mlp:
-    """A gated MLP that is computed whole, by one function that keeps its input and its halves."""
+    """Gated MLP computed by one function, which keeps its input and its halves."""
 
     def __init__(
         self, module: nn.Module, members: Sequence[Member], activation: Activation
@@ -117,7 +117,7 @@ class Mlp:
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Stands for the MLP's forward."""
+        """Compute the MLP, in place of its forward."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
         if not unseen or not all([member.ready() for member in self.members]):
             answer: torch.Tensor = type(self.module).forward(self.module, inputs)
@@ -128,7 +128,7 @@ class Mlp:
 
 
 def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Compute some projections of one input as they are at this moment."""
+    """Compute projections of one input with their current weights."""
     projections = [member.projection(inputs) for member in members]
     return project(projections, inputs, _matrices(members))
 

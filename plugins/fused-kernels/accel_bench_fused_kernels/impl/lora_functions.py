@@ -1,7 +1,7 @@
-"""Frozen projections with LoRA as autograd functions, which keep their input once and little else.
+"""Compute frozen projections with LoRA as autograd functions that keep their input once.
 
-What is kept is the input, the adapters' matrices and the products of rank's width. The dense matrix
-of a quantized base is asked for again in the backward, and so is what dropout drew.
+Kept are the input, the adapters' matrices and the products of rank's width. The backward
+dequantizes the matrix of a quantized base again, and draws dropout again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from accel_bench_fused_kernels.impl.lora_products import (
 
 @dataclass(frozen=True)
 class Activation:
-    """What a gated MLP does to its gate."""
+    """Activation of a gated MLP."""
 
     forward: Callable[[torch.Tensor], torch.Tensor]
     """Returns a new tensor."""
@@ -39,7 +39,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """The three projections of `down(activation(gate(x)) * up(x))` for one call."""
+    """Three projections of `down(activation(gate(x)) * up(x))` for one call."""
 
     gate: Projection
     up: Projection
@@ -48,7 +48,7 @@ class GatedMlp:
 
     @property
     def all(self) -> tuple[Projection, ...]:
-        """The three in the order in which they are multiplied."""
+        """Projections in the order in which they are multiplied."""
         return self.gate, self.up, self.down
 
 
@@ -84,7 +84,7 @@ def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> t
 
 
 class _Projections(torch.autograd.Function):
-    """Several projections of one input, which is kept once and gets one gradient."""
+    """Projections of one input, which is kept once and gets one gradient."""
 
     @staticmethod
     def forward(ctx: Any, projections: Sequence[Projection], inputs: Any, *matrices: Any) -> Any:
@@ -98,7 +98,7 @@ class _Projections(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        """Gradients of the inputs and of each adapter's matrices."""
+        """Return gradients of the inputs and of each adapter's matrices."""
         _, needed, *needs = ctx.needs_input_grad
         (inputs,), parts = _saved(ctx, 1, _parts(ctx.projections, needs))
         with torch.autocast(inputs.device.type, enabled=False):
@@ -108,11 +108,11 @@ class _Projections(torch.autograd.Function):
 
 
 class _MlpBackward(torch.autograd.Function):
-    """The backward of a gated MLP; its forward keeps what that needs, and computes nothing."""
+    """Backward of a gated MLP; its forward keeps what that needs, and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
-        """Return a tensor of one element that stands in for the MLP's answer."""
+        """Return a tensor of one element in place of the MLP's output."""
         inputs, gate, up, *matrices = tensors
         ctx.mlp, ctx.dtype = mlp, inputs.dtype
         parts = [
@@ -126,7 +126,7 @@ class _MlpBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Gradients of the inputs and of each adapter's matrices, from that of the answer."""
+        """Return gradients of the inputs and of each adapter's matrices from that of the output."""
         _, _, needed, _, _, *needs = ctx.needs_input_grad
         (inputs, gate, up), (*first, last) = _saved(ctx, 3, _parts(ctx.mlp.all, needs))
         activation: Activation = ctx.mlp.activation
@@ -142,11 +142,11 @@ class _MlpBackward(torch.autograd.Function):
 
 
 class _MlpForward(torch.autograd.Function):
-    """The second half of a gated MLP, whose backward is elsewhere."""
+    """Forward of a gated MLP; the gradient passes to `_MlpBackward`."""
 
     @staticmethod
     def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
-        """Return the MLP's answer, of shape (tokens, out)."""
+        """Return the MLP's output, of shape (tokens, out)."""
         gate, up, *matrices = tensors
         product = mlp.activation.forward(gate).mul_(up)
         (part,) = _parts((mlp.down,), matrices)
@@ -158,7 +158,7 @@ class _MlpForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Hand the gradient on."""
+        """Return the gradient unchanged."""
         return gradient, *[None] * 6
 
 
@@ -169,7 +169,7 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of gate and up from that of `activated * up`; overwrites the former two."""
+    """Return gradients of gate and up from that of `activated * up`; overwrites those two."""
     if gradient is None:
         return None, None
     gradient = gradient.to(gate.dtype)
@@ -178,7 +178,7 @@ def _differentiate_product(
 
 
 def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[Part]:
-    """Projections with their matrices, which come in turn."""
+    """Pair projections with their matrices, which come in turn."""
     return [
         Part(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
@@ -186,7 +186,7 @@ def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[P
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
-    """Keep for the backward: tensors where hooks and checkpointing see them, states beside them."""
+    """Save for the backward: tensors visible to hooks and checkpointing, states beside them."""
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
     narrow = [part.narrow for part in parts]
@@ -195,9 +195,9 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> N
 
 
 def _saved(ctx: Any, count: int, needs: Sequence[Part]) -> tuple[list[torch.Tensor], list[Part]]:
-    """What `_save` kept: that many tensors, and the parts.
+    """Return what `_save` kept: `count` tensors, and the parts.
 
-    `needs` are the parts with what is asked for in place of the matrices.
+    `needs` are the parts with flags of required gradients in place of the matrices.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]

@@ -1,4 +1,4 @@
-"""Layers that PEFT adapted, and frozen ones beside them, as projections that can be fused."""
+"""Read PEFT's adapted layers, and frozen ones beside them, as projections to fuse."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt", "GPTQLoraLinear", "To
 """PEFT's classes of layers that compute LoRA in its plain form."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a module keeps its hooks."""
+"""Attributes in which a module keeps its hooks."""
 
 
 class Member:
-    """One projection of a model: a base, with the one adapter of a layer of PEFT or without."""
+    """Projection of a model: a base, with the one adapter of a layer of PEFT or without."""
 
     def __init__(self, name: str, layer: nn.Module, base: Base, adapter: str | None) -> None:
         self.name = name
         """The layer's name in the model."""
 
         self.layer: Any = layer
-        """What the model calls: PEFT's layer, or the base layer itself."""
+        """Layer that the model calls: PEFT's, or the base layer itself."""
 
         self.base = base
-        """How the frozen part multiplies."""
+        """Base: how the frozen part multiplies."""
 
         self.adapter = adapter
         """Name of the adapter; None for none."""
@@ -42,7 +42,7 @@ class Member:
             self.inner = (self.layer.base_layer, *[part[adapter] for part in parts])
 
     def ready(self) -> bool:
-        """Whether the layer may be computed fused now: in training, as it was found."""
+        """Return whether the layer can be computed fused now: in training, and unchanged."""
         if not torch.is_grad_enabled() or not self.base.readable:
             return False
         layer = self.layer
@@ -54,18 +54,18 @@ class Member:
         return not any(map(is_hooked, self.inner))
 
     def original(self, *inputs: Any, **keywords: Any) -> Any:
-        """What the layer computes by itself."""
+        """Call the layer's own forward."""
         return type(self.layer).forward(self.layer, *inputs, **keywords)
 
     def matrices(self) -> tuple[Any, Any]:
-        """The adapter's A and B; None for no adapter."""
+        """Return the adapter's A and B; None for no adapter."""
         if self.adapter is None:
             return None, None
         layer = self.layer
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
     def projection(self, inputs: torch.Tensor) -> Projection:
-        """The projection for one call, with what holds at this moment."""
+        """Return the projection for one call, in its current state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:
@@ -88,7 +88,7 @@ class Member:
 
 
 def read_layer(name: str, layer: Any) -> Member | str:
-    """A layer of PEFT as a member; or why it is left alone, in a few words."""
+    """Return a layer of PEFT as a member, or the reason in a few words why it cannot be fused."""
     kind = type(layer).__name__
     if kind not in PLAIN or not type(layer).__module__.startswith("peft.tuners.lora"):
         return f"the adapter is a {kind}"
@@ -97,19 +97,19 @@ def read_layer(name: str, layer: Any) -> Member | str:
 
 
 def read_frozen(name: str, layer: nn.Module) -> Member | None:
-    """A layer without an adapter as a member, to compute beside adapted ones; None for none."""
+    """Return a layer without an adapter as a member; None for one that cannot be fused."""
     found = _member(name, layer, layer, None)
     return found if isinstance(found, Member) else None
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody wants to see or change what goes in or comes out of a module."""
+    """Return whether a module has hooks on its inputs, outputs or gradients."""
     own = vars(module)
     return any(own[name] for name in HOOKS)
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> Member | str:
-    """A member, if its base is known, frozen, and nobody has replaced a forward."""
+    """Return a member if its base is known, frozen and has its own forward, else a reason."""
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):
@@ -119,7 +119,7 @@ def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -
 
 
 def _why_not_plain(layer: LoraLayer) -> str | None:
-    """Why a layer of PEFT does not compute LoRA in its plain form; None where it does."""
+    """Return why a layer of PEFT does not compute plain LoRA; None where it does."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged:
         return "its adapter is merged" if layer.merged else "its adapters are disabled"

@@ -1,4 +1,4 @@
-"""The products of frozen projections with LoRA, forward and backward, without autograd.
+"""Compute products of frozen projections with LoRA, forward and backward, without autograd.
 
 A projection is `x W^T + b + s dropout(x) A^T B^T`. Tensors have two dimensions: (tokens, features).
 Low-rank parts are added into what the large products made, and adapters that see the same input are
@@ -19,7 +19,7 @@ from accel_bench_fused_kernels.impl.lora_dropout import Draw
 
 @dataclass(frozen=True)
 class Projection:
-    """One frozen projection for one call, its adapter's matrices left out."""
+    """Frozen projection for one call, without its adapter's matrices."""
 
     dequantize: Callable[[torch.dtype], torch.Tensor]
     """Returns the dense matrix of shape (out, in) in a dtype."""
@@ -34,7 +34,7 @@ class Projection:
     """Dtype in which the backward multiplies with the matrix; None for that of the outputs."""
 
     scaling: float = 1.0
-    """What the adapter's part is multiplied by."""
+    """Factor of the adapter's part."""
 
     dropout: float = 0.0
     """Probability that the adapter does not see an element of the input; 0 for all of them."""
@@ -47,7 +47,7 @@ class Projection:
 
 
 class Part(NamedTuple):
-    """A projection with its adapter, and what its forward found that its backward uses."""
+    """Projection with its adapter, and what its forward keeps for its backward."""
 
     projection: Projection
     """The frozen part, and the adapter's settings."""
@@ -62,14 +62,14 @@ class Part(NamedTuple):
     """The dropped input times A^T, of shape (tokens, rank); None where it is not known."""
 
     draw: Draw | None = None
-    """What dropout drew; None for no dropout."""
+    """Dropout's draw; None for no dropout."""
 
     needs: tuple[bool, bool] = (True, True)
-    """Whether the gradients of A and B are asked for."""
+    """Whether the gradients of A and B are required."""
 
 
 class Gradients(NamedTuple):
-    """Gradients of some projections of one input; None for what nobody asked for."""
+    """Gradients of some projections of one input; None for those not required."""
 
     inputs: torch.Tensor | None
     """Shape (tokens, in)."""
@@ -94,12 +94,12 @@ def multiply_narrow(parts: Sequence[Part], inputs: torch.Tensor) -> list[Part]:
 
 
 def prepare_draw(projection: Projection, like: torch.Tensor) -> Draw:
-    """Make ready to draw a projection's dropout for an input of the shape and device of `like`."""
+    """Prepare a projection's dropout for an input of the shape and device of `like`."""
     return lora_dropout.prepare(like.to(projection.dropout_dtype), projection.dropout)
 
 
 def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
-    """Draw what was prepared, and multiply what is left of the inputs with A."""
+    """Draw the prepared dropout, and multiply the dropped inputs with A."""
     projection, dtype = part.projection, part.projection.adapter_dtype
     assert part.draw is not None
     left = lora_dropout.drop(inputs.to(projection.dropout_dtype), projection.dropout, part.draw)
@@ -107,7 +107,7 @@ def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
-    """The projection of the inputs, the adapter's part included: shape (tokens, out)."""
+    """Return the projection of the inputs, the adapter's part included: shape (tokens, out)."""
     answer, scaling = part.projection.multiply(inputs), part.projection.scaling
     if part.narrow is None:
         return answer
@@ -122,7 +122,7 @@ def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def smallest(inputs: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
-    """The inputs as the backward needs them: in the adapters' dtype where that is smaller."""
+    """Return the inputs for the backward: in the adapters' dtype where that is smaller."""
     adapted = [part.projection.adapter_dtype for part in parts if part.down is not None]
     widest = adapted[0] if adapted else inputs.dtype
     for dtype in adapted[1:]:
@@ -136,9 +136,9 @@ def differentiate(
     gradients: Sequence[torch.Tensor | None],
     needed: bool,
 ) -> Gradients:
-    """Gradients from those of the outputs, which may be None where an output was not used.
+    """Return gradients from those of the outputs, None where an output was not used.
 
-    `needed` says whether that of the inputs is asked for.
+    `needed`: whether that of the inputs is required.
     """
     total: torch.Tensor | None = None
     of_narrow: dict[int, torch.Tensor] = {}
@@ -172,7 +172,7 @@ def differentiate(
 def _differentiate_up(
     part: Part, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The gradient of what B multiplies, and that of B where it is asked for."""
+    """Return the gradient of what B multiplies, and that of B where it is required."""
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
     if not part.needs[1]:
@@ -187,7 +187,7 @@ def _differentiate_undropped(
     gradients: Sequence[torch.Tensor],
     total: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
-    """Gradients of A, and what goes through A, of adapters that saw the whole input."""
+    """Return gradients of A of adapters without dropout; add those of the inputs to `total`."""
     asked = any([part.needs[0] for part in parts])
     if not parts or (total is None and not asked):
         return [None] * len(parts)
@@ -203,7 +203,7 @@ def _differentiate_undropped(
 def _differentiate_dropped(
     part: Part, inputs: torch.Tensor, gradient: torch.Tensor, total: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """The same of an adapter that did not see some elements, which are drawn again."""
+    """Return the gradient of A of an adapter with dropout; add that of the inputs to `total`."""
     left, mask = _drop_again(part, inputs)
     found = gradient.T @ left.to(gradient.dtype) if part.needs[0] else None
     del left
@@ -214,14 +214,14 @@ def _differentiate_dropped(
 
 
 def _multiply_again(part: Part, inputs: torch.Tensor) -> torch.Tensor:
-    """The dropped inputs times A, as the forward had it."""
+    """Return the dropped inputs times A, as in the forward."""
     dtype = part.projection.adapter_dtype
     left = inputs if part.draw is None else _drop_again(part, inputs)[0]
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
 def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What dropout left of the inputs, and which elements."""
+    """Return the dropped inputs and the mask, drawn again."""
     projection = part.projection
     assert part.draw is not None
     before = inputs.to(projection.dropout_dtype)
@@ -229,7 +229,7 @@ def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
-    """Places of the adapters without dropout, by the dtype in which they are multiplied."""
+    """Return places of the adapters without dropout, by the dtype of their products."""
     found: dict[torch.dtype, list[int]] = {}
     for place, part in enumerate(parts):
         if part.down is not None and not part.projection.dropout:
@@ -238,7 +238,7 @@ def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
 
 
 def _stacked(parts: Sequence[Part], dtype: torch.dtype) -> torch.Tensor:
-    """A of several adapters below one another: shape (sum of ranks, in)."""
+    """Concatenate A of several adapters: shape (sum of ranks, in)."""
     several = [_given(part.down).to(dtype) for part in parts]
     return torch.cat(several) if len(several) > 1 else several[0]
 
@@ -250,7 +250,7 @@ def _ranks(parts: Sequence[Part]) -> list[int]:
 def _add_dense(
     total: torch.Tensor | None, gradient: torch.Tensor, projection: Projection
 ) -> torch.Tensor:
-    """Add what goes through the frozen matrix to a gradient of the inputs."""
+    """Add the gradient through the frozen matrix to a gradient of the inputs."""
     dtype = projection.backward_dtype or gradient.dtype
     matrix, gradient = projection.dequantize(dtype), gradient.to(dtype)
     return gradient @ matrix if total is None else _add(total, gradient, matrix)
@@ -259,19 +259,19 @@ def _add_dense(
 def _add(
     total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
 ) -> torch.Tensor:
-    """Add a product to a tensor, in place; one of another dtype is rounded once."""
+    """Add a product to a tensor, in place; round one of another dtype once."""
     if left.dtype == total.dtype:
         return total.addmm_(left, right.to(total.dtype), alpha=factor)
     return total.add_(left @ right, alpha=factor)
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """A tensor that shares nothing with others, in compiled code, where none of such is kept."""
+    """Clone a tensor in compiled code, where no views of other tensors are kept."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 
 def _is_kept_elsewhere() -> bool:
-    """Whether somebody watches torch's operations, as selective checkpointing does.
+    """Return whether a dispatch mode is active, as in selective checkpointing.
 
     It keeps outputs of products, which must not change afterwards.
     """
@@ -283,6 +283,6 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _given(matrix: torch.Tensor | None) -> torch.Tensor:
-    """A matrix of a part that is known to have an adapter."""
+    """Return the matrix of a part that is known to have an adapter."""
     assert matrix is not None
     return matrix

@@ -1,4 +1,4 @@
-"""Count the kernels that really ran: one more forward and backward, after the window."""
+"""Count the kernels that ran, in one more forward and backward after the window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
 
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Count launches of fused and attention kernels in one more micro-batch, or say why not.
+    """Return launches of fused and attention kernels in one micro-batch, or why there are none.
 
     The window has been measured, and what plugins measure has been read. The gradients go again.
     On the model before it was wrapped, so that no other rank is waited for.
@@ -34,12 +34,12 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Whether a kernel of that name is one of those that are counted."""
+    """Return whether launches of a kernel of that name are counted."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 
 def _forward_backward(run: Any) -> None:
-    """One micro-batch as an engine computes it."""
+    """Compute one micro-batch as an engine does."""
     batch = next(run.batches)
     inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
     with run.autocast():

@@ -1,4 +1,4 @@
-"""Kernels that torch itself has: RMS norm, and the loss without stored logits."""
+"""Wrap torch's own kernels: RMS norm, and the loss without stored logits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAMES = {
     "rms_norm": "torch.nn.functional.rms_norm",
     "linear_cross_entropy": "torch.nn.functional.linear_cross_entropy",
 }
-"""What evidence calls them."""
+"""Names of the kernels in evidence."""
 
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """The `forward` of a norm; one function for all norms that are alike, to be compiled once."""
+    """Return the `forward` of a norm; one function for all equal norms, to be compiled once."""
 
     def rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         given = hidden_states.dtype
@@ -47,7 +47,7 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
     reduction: str,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Cross-entropy of `head(hidden)`, chunk by chunk, in float32.
+    """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
     Shapes: hidden (tokens, hidden size), target (tokens,). Torch returns the loss in the dtype of
     its inputs. So what has 16 bits is added up here, token by token: a sum that is rounded to 8

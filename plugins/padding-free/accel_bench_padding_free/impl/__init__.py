@@ -1,1 +1,1 @@
-"""What needs torch and transformers."""
+"""Provide the parts that need torch and transformers."""

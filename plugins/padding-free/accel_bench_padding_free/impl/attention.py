@@ -1,4 +1,4 @@
-"""Attention that keeps the sequences of a row apart."""
+"""Provide attention that separates the sequences of a row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNKNOWN = ("position_bias", "s_aux", "softcap")
 """Arguments of attention functions that change what comes out, and that ours do not have."""
 
 ROUTER_LOSS = "the loss of the model's router reads the mask that padding would need"
-"""Why a model that balances its experts by a loss cannot do without a mask."""
+"""Reason why a model that balances its experts by a loss needs a mask."""
 
 
 class SeparatedAttention:
@@ -50,15 +50,14 @@ class SeparatedAttention:
         ALL_ATTENTION_FUNCTIONS[name] = make(ALL_ATTENTION_FUNCTIONS[name], longest, self._count)
 
     def undo(self) -> None:
-        """Put back what there was."""
+        """Restore the function that was replaced."""
         if self._before is None:
             ALL_ATTENTION_FUNCTIONS._local_mapping.pop(self.name, None)
         else:
             ALL_ATTENTION_FUNCTIONS[self.name] = self._before
 
     def _count(self, kernel: str) -> None:
-        """Count a call, but for those that are compiled: a number that changes would be compiled
-        again in each step."""
+        """Count a call that is not compiled: a changing number would be compiled in each step."""
         if not torch.compiler.is_compiling():
             self.calls[kernel] = self.calls.get(kernel, 0) + 1
 
@@ -107,7 +106,7 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
 
 
 def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return flash-attn's function, told where sequences begin, so that it need not find out."""
+    """Return flash-attn's function, called with the places where sequences begin."""
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
@@ -123,7 +122,7 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
-    """Raise PluginError for an argument that would be left out without a word."""
+    """Raise PluginError for an argument that would be ignored in silence."""
     wrong = [name for name in UNKNOWN if others.get(name) is not None]
     if others.get("is_causal") is False:
         wrong.append("is_causal=False")
@@ -135,7 +134,7 @@ def refuse_unknown(others: dict[str, Any]) -> None:
 
 
 def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
-    """Torch's kernel: heads of shape (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Call torch's kernel: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
     It is not known to autocast, and rotary embeddings in float32 may come before it.
     """
@@ -164,7 +163,7 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
 
 @torch.compiler.disable
 def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
-    """Each sequence on its own: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Attend by sequence: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
     Nothing of tokens x tokens is made. It reads the places of the sequences, for which a CPU waits
     for nothing, but which a compiler could not follow: it would compile each number anew.
@@ -189,16 +188,16 @@ def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
 
 
 def _band(length: int, window: int | None) -> torch.Tensor | None:
-    """The causal mask of a sliding window; None where the window holds the whole sequence."""
+    """Return the causal mask of a sliding window; None where it holds the whole sequence."""
     if window is None or window >= length:
         return None
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
 
 
 def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
-    """Return what keeps sequences apart on this run's model and device, and why, if by default.
+    """Return the attention for this run's model and device, and why, if by default.
 
-    Raises PluginError when what was asked for by name is not possible.
+    Raises PluginError when the attention chosen by name is not possible.
     """
     asked = run.scenario.model.attention
     if asked == "flash_attention_2":
@@ -218,7 +217,7 @@ def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
 
 
 def not_by_sequences(run: Run) -> str | None:
-    """Why attention cannot go by sequences here; None where it can."""
+    """Return why attention cannot go by sequences here; None where it can."""
     config = getattr(run.model, "config", None)
     config = config.get_text_config() if config is not None else None
     if getattr(config, "attn_logit_softcapping", None):
@@ -233,7 +232,7 @@ def _adds_router_loss(run: Run) -> bool:
 
 
 def _not_on_gpu(run: Run, config: Any) -> str | None:
-    """What torch's kernel does not do, or not on this GPU."""
+    """Return why torch's kernel cannot compute this model on this GPU; None where it can."""
     dropout = max(getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     capability = torch.cuda.get_device_capability(run.device.index)
@@ -256,7 +255,7 @@ def _not_on_gpu(run: Run, config: Any) -> str | None:
 
 
 def product_dtype(run: Run) -> torch.dtype:
-    """Dtype that the scenario computes in."""
+    """Return the dtype that the scenario computes in."""
     name = run.scenario.compute_dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype

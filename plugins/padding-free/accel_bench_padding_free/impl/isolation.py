@@ -1,4 +1,4 @@
-"""The proof that a model keeps the sequences of a row apart."""
+"""Check that a model keeps the sequences of a row apart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWED_IN_HALF = 1e-1
 
 
 def prove_isolation(run: Run, attention: Attention) -> float | None:
-    """Ask the model itself whether a sequence in a row is what it is alone.
+    """Compare the model's logits of a sequence in a row with those of the sequence alone.
 
     Returns the relative distance of the logits of a sequence that stands behind another one from
     those of the sequence alone, computed by the model's own attention; None for a model without
@@ -58,10 +58,10 @@ def prove_isolation(run: Run, attention: Attention) -> float | None:
 
 @contextlib.contextmanager
 def _still(model: nn.Module) -> Iterator[None]:
-    """Turn dropout off for a moment.
+    """Turn dropout off within the block.
 
-    Only modules without weights of their own are told: kernels of quantized layers may turn for
-    good into ones without a gradient when they are told that training is over.
+    Only modules without weights of their own change mode: kernels of quantized layers may turn for
+    good into ones without a gradient in evaluation mode.
     """
     told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
     for module in told:
