@@ -1,1 +1,1 @@
-"""accel-bench measuring itself: what it adds to a command, to a listing and to a training step."""
+"""Measure accel-bench itself: its overhead of a command, a listing and a training step."""

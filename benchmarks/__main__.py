@@ -25,17 +25,16 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
     "slowdown-5": lambda counts, _: identical.measure_slowdown(counts, 5),
     "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
 }
-"""What can be measured, by name."""
+"""Benchmarks by name."""
 
 NEEDS_GPU = {"engine-large"}
-"""Left out unless named: a CPU would take hours."""
+"""Benchmarks left out unless named: a CPU would take hours."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what was asked for. Goals do not touch the exit code: the document says them.
+    """Run benchmarks and print one document. Missed goals leave the exit code at 0.
 
-    A benchmark that breaks does not take the others with it: the document names it, and the exit
-    code is 1.
+    A benchmark that fails does not stop the others: the document names it, and the exit code is 1.
     """
     asked = parse(arguments)
     names = asked.names or [name for name in BENCHMARKS if name not in NEEDS_GPU]
@@ -67,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; an unknown name is an error that lists the known ones."""
+    """Parse the command line; an unknown name is an error that lists the known ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to stdout")
@@ -80,7 +79,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def line_of(entry: Entry) -> str:
-    """One line for people."""
+    """Return an entry as one line of text."""
     goal = "" if entry.goal is None else f"  goal {entry.goal_is} {entry.goal}"
     met = {True: "  met", False: "  MISSED", None: ""}[entry.met]
     between = "" if entry.interval is None else " [{:.4g} {:.4g}]".format(*entry.interval)

@@ -1,4 +1,4 @@
-"""The training loop as one writes it without accel-bench: what the engine is held against."""
+"""Train with a plain loop without accel-bench: the reference for the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run built in this process, so that two loops can train the very same model in turns."""
+"""Build a run in this process, so that two loops can train the very same model in turns."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from benchmarks.watched_clock import WatchedClock
 
 @dataclass(frozen=True)
 class BuiltRun:
-    """A model, its optimizer and its data, and two ways to train it."""
+    """Model, optimizer and data of a run, with two ways to train."""
 
     run: Run
-    """What the hooks have built."""
+    """Run that the hooks have built."""
 
     engine: Engine
     """The engine of the scenario."""
 
     heartbeat: Heartbeat
-    """A real page, as a worker has one."""
+    """Heartbeat with a real page, as a worker has one."""
 
     def clock(self) -> HostClock:
-        """The clock that a worker would take."""
+        """Return the clock that a worker would use."""
         return measurement.clock_of(self.run)
 
     def take_measured_steps(self, steps: int, clock: HostClock | None = None) -> WindowStopwatch:
@@ -53,7 +53,7 @@ class BuiltRun:
         return stopwatch
 
     def take_bare_steps(self, steps: int) -> tuple[float, int]:
-        """Train with the bare loop, as many steps; return their seconds and real tokens."""
+        """Train with the bare loop for `steps` steps; return their seconds and real tokens."""
         run = self.run
         return bare_loop.take_steps(
             run.model, run.optimizer, run.batches, str(run.device), steps, self.clock().synchronize

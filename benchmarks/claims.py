@@ -1,4 +1,4 @@
-"""What the project claims of its stacks on a GPU: each figure with its goal, and what was measured.
+"""Publish the project's claims of its stacks on a GPU: goals beside measured figures.
 
     python -m benchmarks.claims RESULTS OUTPUT [--floor floor.json]
 
@@ -35,26 +35,26 @@ from benchmarks.floor import Rates, floor_line
 from benchmarks.goals import GOALS, UNITS, Goal, Metric
 
 ROUNDS = 5
-"""Rounds without which nothing is said to be met."""
+"""Least number of rounds for a goal to count as met."""
 
 STEPS = 20
-"""Steps of a window without which nothing is."""
+"""Least number of steps of a window for a goal to count as met."""
 
 UNPUBLISHED = frozenset({"command", "folder", "log_tail"})
 """Fields of a run that name places on the machine."""
 
 
 class Claim(Frozen):
-    """A goal, and what was measured: a row of `summary.json`."""
+    """Goal and measured figure: a row of `summary.json`."""
 
     work: str
     """Scenario, with the point of its sweep where it has one."""
 
     stack: str
-    """Of which stack."""
+    """Name of the stack."""
 
     metric: Metric
-    """What was measured."""
+    """Metric that was measured."""
 
     value: float | None
     """Median over runs, or the ratio over rounds; null where it was not measured."""
@@ -63,7 +63,7 @@ class Claim(Frozen):
     """Unit of value, goal, low and high."""
 
     goal: float | None
-    """What it is held against; null where it is only reported."""
+    """Figure to reach; null where the value is only reported."""
 
     met: bool | None
     """Whether it is reached, with the comparator's loss; null where that was not measured as the
@@ -95,7 +95,7 @@ class Claim(Frozen):
 
 
 def main() -> None:
-    """Write the folders of all works that have runs, and print their claims."""
+    """Write the folders of all works that have runs, and print their claims as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("output", type=Path)
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def read_rates(path: Path | None) -> Rates | None:
-    """What was measured of the device; None, with a line, where that cannot be read."""
+    """Return the measured rates of the device; None, with a printed line, without them."""
     if path is None:
         return None
     try:
@@ -141,10 +141,10 @@ def publish(
 
 
 def newest(results: Sequence[Result]) -> list[Result]:
-    """Of each stack, at each point of the sweep, the runs of the experiment that ran last.
+    """Return the runs of the last experiment of each stack at each point of the sweep.
 
     Another experiment of the same name, such as one of fewer steps or of another version, is
-    another measurement: the two are never brought together.
+    another measurement: the two are never combined.
     """
     last: dict[tuple[str, str], str] = {}
     for run in sorted(results, key=lambda run: run.started_at):
@@ -157,7 +157,7 @@ def newest(results: Sequence[Result]) -> list[Result]:
 
 
 def samples_of(results: Sequence[Result]) -> str:
-    """Every run with every step, without what names places on the machine."""
+    """Return JSON of all runs with all steps, without the fields that name local paths."""
     rows = [result.model_dump(mode="json", exclude=set(UNPUBLISHED)) for result in results]
     for row in rows:
         row["machine"] = {k: v for k, v in (row["machine"] or {}).items() if k not in PRIVATE}
@@ -165,7 +165,7 @@ def samples_of(results: Sequence[Result]) -> str:
 
 
 def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
-    """Hold what was measured against the goal."""
+    """Compare the measured figure with the goal."""
     runs = [run for run in newest(results) if _concerns(goal, run)]
     rows = {row.stack: row for row in summary_of(goal.work, goal.baseline, runs).experiments}
     row = rows.get(goal.stack)
@@ -197,14 +197,14 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
 
 
 def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
-    """What accel-bench itself says of these runs, held against a stack of them."""
+    """Return accel-bench's own summary of these runs, compared with a baseline stack."""
     skipped = {run.experiment.id: run.reasons for run in runs if run.status is Status.SKIPPED}
     experiments = {run.experiment.id: run.experiment for run in runs}
     planned = [
         PlannedSummary(experiment=experiment, skipped=skipped.get(name, ()))
         for name, experiment in experiments.items()
     ]
-    # What is there is told as it is; whether it is enough for a claim is said beside it.
+    # All runs are reported; whether they suffice for a claim is stated beside the value.
     counts = Counter(run.experiment.id for run in runs)
     return summarize(work, baseline, planned, runs, min(counts.values(), default=1))
 
@@ -212,7 +212,7 @@ def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
 def report_of(
     baseline: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
 ) -> str:
-    """The claims, each stack's floor, how far its runs differ, and the program's comparison."""
+    """Return Markdown: claims, floors, differences between runs, the program's comparison."""
     work = results[0].experiment.scenario.name
     summary = summary_of(work, baseline, results)
     head = "| stack | metric | over | value | low to high | goal | met | loss | |\n" + "| --- " * 9
@@ -226,7 +226,7 @@ def report_of(
 
 
 def repeat_line(runs: Sequence[Result]) -> str:
-    """How far runs of one experiment are from its first: a verdict on loss is read beside it."""
+    """Return a Markdown line of how far an experiment's runs are from its first."""
     name = label(runs[0].experiment.stack.name, runs[0].experiment.sweep)
     found = [run for run in map(run_throughput, runs) if run is not None]
     curves = [finite(run.losses) for run in found]
@@ -237,7 +237,7 @@ def repeat_line(runs: Sequence[Result]) -> str:
 
 
 def _concerns(goal: Goal, run: Result) -> bool:
-    """Whether a run is of the goal's stacks, at its point of the sweep."""
+    """Return whether a run is of the goal's stacks, at its point of the sweep."""
     at_point = all(run.experiment.sweep.get(key) == value for key, value in goal.sweep.items())
     return at_point and run.experiment.stack.name in (goal.stack, goal.baseline)
 
@@ -245,7 +245,7 @@ def _concerns(goal: Goal, run: Result) -> bool:
 def _measured(
     goal: Goal, rows: dict[str, ExperimentSummary], runs: Sequence[Result]
 ) -> tuple[float | None, float | None, float | None, str]:
-    """Value, low and high, or the reason why there are none."""
+    """Return value, low and high, or the reason why there are none."""
     missing = [name for name in (goal.stack, goal.baseline) if name not in rows]
     row = rows.get(goal.stack)
     if missing or row is None:
@@ -262,7 +262,7 @@ def _measured(
 
 
 def _peaks(goal: Goal, runs: Sequence[Result]) -> Iterator[float]:
-    """Peak bytes of the stack's windows, for a ratio over its baseline's of the same round."""
+    """Yield peak bytes of the stack's windows; for a ratio, over the baseline's of the round."""
     peaks = {(run.experiment.stack.name, run.session, run.round): _peak(run) for run in runs}
     for (stack, session, number), peak in peaks.items():
         is_ratio = goal.metric == "peak_allocated_ratio"
@@ -272,14 +272,14 @@ def _peaks(goal: Goal, runs: Sequence[Result]) -> Iterator[float]:
 
 
 def _peak(run: Result) -> float | None:
-    """Peak of what tensors held in the window, on the device that held most."""
+    """Return the peak bytes of tensors in the window, on the device with the highest."""
     source = SOURCES["allocated"]
     found = largest(run, source.window, source.kinds[0]) if run.status.completed else None
     return None if found is None else float(found[0])
 
 
 def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result]) -> str:
-    """Why a measured figure is not held against its goal; empty where it is."""
+    """Return why a measured figure is not compared with its goal; empty where it is."""
     steps = min((run.experiment.scenario.measure.steps for run in runs), default=0)
     rounds = row.rounds if row else 0
     if not all(goal.device in name for name in _devices(runs)):
@@ -292,19 +292,17 @@ def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result])
 
 
 def _reaches(goal: Goal, value: float) -> bool:
-    """Whether the value lies on the right side of the goal."""
     assert goal.goal is not None
     return value <= goal.goal if goal.at_most else value >= goal.goal
 
 
 def _devices(runs: Sequence[Result]) -> list[str]:
-    """Names of the devices that the runs used."""
     names = (rank.device.name for run in runs for rank in run.ranks if rank.device)
     return list(dict.fromkeys(name for name in names if name))
 
 
 def _row(claim: Claim) -> str:
-    """A claim as a row of a Markdown table."""
+    """Format a claim as a row of a Markdown table."""
     met = {True: "yes", False: "no", None: ""}[claim.met]
     span = f"{_number(claim.low)} to {_number(claim.high)}" if claim.low is not None else ""
     over = claim.baseline if claim.metric.endswith("ratio") else ""
@@ -313,7 +311,7 @@ def _row(claim: Claim) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A figure with four digits, or nothing."""
+    """Format a figure with four digits; empty for None."""
     return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 

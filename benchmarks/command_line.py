@@ -1,4 +1,4 @@
-"""How long the command line makes people wait: `--help`, and a list of many plugins."""
+"""Measure the latency of the command line: `--help`, and a list of many plugins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = (sys.executable, "-m", "accel_bench")
 
 
 def measure_help(counts: Counts) -> Entry:
-    """Time of `accel-bench --help` over that of importing torch, which it must not do."""
+    """Measure `accel-bench --help` over importing torch, which it must not do."""
     machine = this_machine()
     samples = interleave(
         {
@@ -40,7 +40,7 @@ def measure_help(counts: Counts) -> Entry:
 
 
 def measure_listing(counts: Counts) -> Entry:
-    """Time of `accel-bench plugins` with many further plugin distributions over that with one."""
+    """Measure `accel-bench plugins` with many plugin distributions over that with one."""
     machine = this_machine()
     with tempfile.TemporaryDirectory() as folder:
         few, many = Path(folder, "few"), Path(folder, "many")
@@ -66,7 +66,7 @@ def measure_listing(counts: Counts) -> Entry:
 
 
 def seconds_of(command: Sequence[str], path: Path | None = None) -> float:
-    """Wall-clock seconds of a command, with a folder in front of Python's path if one is given.
+    """Return wall-clock seconds of a command, with an optional folder in front of Python's path.
 
     Raises CalledProcessError when it fails.
     """

@@ -1,4 +1,4 @@
-"""What the torch engine costs: its tokens per second over those of the bare loop."""
+"""Measure the torch engine's overhead: its tokens per second over those of the bare loop."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.entry import Counts, Entry, interleave, median_ratio, this_machi
 FOLDER = Path(__file__).parent
 
 TINY = FOLDER / "tiny-llama.yaml"
-"""A model that a CPU trains."""
+"""Scenario of a model that a CPU trains."""
 
 LARGE = FOLDER / "llama-2-7b-lora.yaml"
-"""A model whose steps are worth a GPU; four of its layers show the same as all of them."""
+"""Scenario of a model for a GPU; four of its layers show the same as all of them."""
 
 
 def measure_engine(counts: Counts, device: str = "cpu", name: str = "engine") -> Entry:
-    """Both loops on the model of the quickstart. Only a GPU's figure is held against a goal."""
+    """Measure both loops on the model of the quickstart. Only a GPU's figure has a goal."""
     overrides = {"resources.device": device}
     return _measure(name, TINY, overrides, counts, goal=None)
 
 
 def measure_large_engine(counts: Counts, device: str = "cuda") -> Entry:
-    """Both loops on four layers of Llama 2 7B with LoRA: the ratio that has a goal."""
+    """Measure both loops on four layers of Llama 2 7B with LoRA: the ratio that has a goal."""
     overrides = {"resources.device": device, "model.overrides": {"num_hidden_layers": 4}}
     return _measure("engine-large", LARGE, overrides, counts, goal=0.995)
 
@@ -59,14 +59,14 @@ def _measure(
 
 
 def engine_speed(built: BuiltRun, steps: int) -> float:
-    """Real tokens per second of one window of the engine."""
+    """Return real tokens per second of one window of the engine."""
     window = built.take_measured_steps(steps).window()
     tokens = sum(sample.real_tokens for sample in window.samples)
     return tokens / (window.ended - window.started)
 
 
 def bare_speed(built: BuiltRun, steps: int) -> float:
-    """Real tokens per second of as many bare steps, after one that is not timed."""
+    """Return real tokens per second of as many bare steps, after one that is not timed."""
     built.take_bare_steps(1)
     seconds, tokens = built.take_bare_steps(steps)
     return tokens / seconds

@@ -1,4 +1,4 @@
-"""What a benchmark reports: a number beside its goal, with every sample and the machine."""
+"""Define what a benchmark reports: a number, its goal, all samples and the machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.machine.info import read_machine
 
 PRIVATE = {"host", "c_compiler"}
-"""What a published file need not say about the machine."""
+"""Fields of the machine that a published file leaves out."""
 
 
 class Entry(Frozen):
-    """One measured number."""
+    """Measured number with its goal and samples."""
 
     name: str
-    """Which benchmark."""
+    """Name of the benchmark."""
 
     value: float
     """The number: a median over rounds, or the middle of its interval."""
@@ -32,7 +32,7 @@ class Entry(Frozen):
     """`ratio`, or what the value counts."""
 
     goal: float | None
-    """What the value is held against; null where it is only reported."""
+    """Figure to reach; null where the value is only reported."""
 
     goal_is: Literal["at most", "at least"]
     """On which side of the goal the value should lie."""
@@ -41,7 +41,7 @@ class Entry(Frozen):
     """Verdicts that reach the goal, where the goal is a verdict and not a number."""
 
     comparison: Comparison | None = None
-    """What accel-bench itself says of the two sides; null where it was not asked."""
+    """accel-bench's own comparison of the two sides; null without one."""
 
     notes: tuple[str, ...] = ()
     """What disturbed the measurement, and what else must be known to read it."""
@@ -65,7 +65,7 @@ class Entry(Frozen):
 
 
 class Document(Frozen):
-    """What `python -m benchmarks` prints."""
+    """Output of `python -m benchmarks`."""
 
     schema_version: int = 2
     """Version of this document's form."""
@@ -87,7 +87,7 @@ class Document(Frozen):
 
 
 class Counts(Frozen):
-    """How much is measured."""
+    """Numbers of rounds and steps to measure."""
 
     rounds: int = Field(7, ge=1)
     """Rounds; each measures both sides once."""
@@ -96,7 +96,7 @@ class Counts(Frozen):
     """Steps of a window that do nothing."""
 
     windows: int = Field(31, ge=1)
-    """Rounds of training: many short windows tell more than few long ones where load changes."""
+    """Rounds of training: many short windows beat few long ones where load changes."""
 
     steps: int = Field(10, ge=1)
     """Steps of a window that train."""
@@ -106,11 +106,11 @@ class Counts(Frozen):
 
 
 QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, process_rounds=1)
-"""Enough to see that everything works."""
+"""Counts to check that everything works."""
 
 
 def this_machine() -> dict[str, JsonValue]:
-    """The machine as it is now, its load included, without what tells it from its siblings."""
+    """Return the machine's current state, load included, without identifying fields."""
     machine = read_machine().model_dump(mode="json", exclude=PRIVATE)
     for gpu in machine["gpus"]:
         del gpu["uuid"]
@@ -129,5 +129,5 @@ def interleave(
 
 
 def median_ratio(samples: Mapping[str, tuple[float, ...]], over: str, under: str) -> float:
-    """Median over rounds of one side divided by the other: what drifts slowly cancels."""
+    """Return the median over rounds of one side over the other, which cancels slow drift."""
     return median(a / b for a, b in zip(samples[over], samples[under], strict=True))

@@ -1,4 +1,4 @@
-"""Two readings of the same thing, held against each other as a ratio."""
+"""Compare two readings of the same quantity as a ratio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import computed_field
 from accel_bench.documents.base import Frozen
 
 CLOCKS = (0.98, 1.02)
-"""How far events and the wall clock may lie apart: a row is flagged beyond 2 %."""
+"""Limits of device events over the wall clock: a row is flagged beyond 2 %."""
 
 POWERS = (0.9, 1.1)
 """The same for the energy counter and power x time: a reading of power is itself a mean over up to
@@ -17,13 +17,13 @@ a second, which blurs the edges of a window of some seconds."""
 
 
 class Figure(Frozen):
-    """A ratio, and where it should lie."""
+    """Ratio and its limits."""
 
     name: str
-    """What is divided by what."""
+    """Name of the ratio."""
 
     subject: str
-    """What was measured: the product, or a run."""
+    """Subject of the measurement: the product, or a run."""
 
     value: float | None
     """The ratio; null where one of the readings is missing."""
@@ -35,7 +35,7 @@ class Figure(Frozen):
     """Most that it should be; null where there is no such limit."""
 
     samples: dict[str, tuple[float, ...]]
-    """Those readings that are there; the name ends in the unit."""
+    """Available readings by name, which ends in the unit."""
 
     reason: str = ""
     """Why there is no value."""
@@ -43,7 +43,7 @@ class Figure(Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool | None:
-        """Whether it lies where it should; null where it is not known."""
+        """Whether the value lies within the limits; null without a value."""
         if self.value is None:
             return None
         return self.value >= self.low and (self.high is None or self.value <= self.high)
@@ -57,7 +57,7 @@ def ratio_figure(  # noqa: PLR0913, PLR0917 - a ratio, where it should lie, what
     samples: dict[str, Sequence[float | None]],
     reason: str,
 ) -> Figure:
-    """A figure; the reason stands only where there is no value."""
+    """Return a figure, with the reason only where there is no value."""
     low, high = limits
     known = {
         key: tuple(reading for reading in readings if reading is not None)
@@ -75,7 +75,7 @@ def ratio_figure(  # noqa: PLR0913, PLR0917 - a ratio, where it should lie, what
 
 
 def clock_figure(subject: str, events: Sequence[float | None], wall: float) -> Figure:
-    """Sum of the seconds between device events over those of the wall clock around them."""
+    """Return the seconds between device events over those of the wall clock around them."""
     seconds = [second for second in events if second is not None]
     known = bool(seconds) and len(seconds) == len(events) and wall > 0
     return ratio_figure(
@@ -91,7 +91,7 @@ def clock_figure(subject: str, events: Sequence[float | None], wall: float) -> F
 def energy_figure(
     subject: str, joules: float | None, watts: float | None, seconds: float, reason: str
 ) -> Figure:
-    """Energy by the counter over mean power x time."""
+    """Return energy in joules by the counter over mean power in watts x seconds."""
     known = joules is not None and watts
     return ratio_figure(
         "energy_over_power_times_time",

@@ -1,4 +1,4 @@
-"""How fast could a step be on this device? Its FLOPs and bytes over rates that were measured.
+"""Estimate the fastest possible step on a device: its FLOPs and bytes over measured rates.
 
 python -m benchmarks.floor cuda > floor.json
 """
@@ -29,10 +29,10 @@ OPTIMIZER_PASSES = 7
 
 
 class Rates(Frozen):
-    """What a device does in the best case, as measured."""
+    """Measured peak rates of a device."""
 
     device: str
-    """Its name."""
+    """Name of the device."""
 
     matmul_flops_per_second: float
     """Rate of a large bfloat16 product: median over batches."""
@@ -48,7 +48,7 @@ class Rates(Frozen):
 
 
 def main() -> None:
-    """Measure both rates and print them."""
+    """Measure both rates and print them as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=__doc__)
     parser.add_argument("device", choices=("cpu", "cuda"))
     parser.add_argument("--small", action="store_true", help="only show that it works")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure_rates(device: str, small: bool) -> Rates:
-    """Multiply and copy on a torch device."""
+    """Measure the rates of products and copies on a torch device."""
     timing = multiply(device, SMALL if small else LARGE)
     seconds = timing.device_seconds or timing.host_seconds
     products = [timing.flops_per_batch / second for second in seconds]
@@ -72,7 +72,7 @@ def measure_rates(device: str, small: bool) -> Rates:
 
 
 def copy_rates(device: str, size: int) -> list[float]:
-    """Bytes per second, read and written, of copies of `size` bytes within the device."""
+    """Return bytes per second, read and written, of copies of `size` bytes within the device."""
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     clock: HostClock = CudaClock() if device == "cuda" else HostClock()
@@ -89,7 +89,7 @@ def copy_rates(device: str, size: int) -> list[float]:
 
 
 def floor_seconds(row: ExperimentSummary, rates: Rates) -> tuple[float, float] | None:
-    """Seconds that a step's products, and its optimizer's bytes, need at these rates.
+    """Return the seconds of a step's products, and of its optimizer's bytes, at these rates.
 
     Products are the model's own (`causal`), none of them computed twice; bytes are those of AdamW
     over what trains. None where the model's FLOPs are not known.
@@ -105,7 +105,7 @@ def floor_seconds(row: ExperimentSummary, rates: Rates) -> tuple[float, float] |
 
 
 def floor_line(row: ExperimentSummary, rates: Rates) -> str:
-    """The floor of a stack's step beside its step, as an item of a Markdown list."""
+    """Format the floor of a stack's step beside its step, as an item of a Markdown list."""
     floor, steps = floor_seconds(row, rates), row.step_seconds
     if floor is None or steps is None:
         return f"- `{row.stack}`: no floor is known ({row.status.value})"

@@ -1,4 +1,4 @@
-"""The figures that the project wants its stacks to reach on a GPU, in order of worth."""
+"""List the figures that the project's stacks are to reach on a GPU, in order of worth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accel_bench.documents.base import Frozen, JsonValue
 Metric: TypeAlias = Literal[
     "tokens_per_second", "peak_allocated_bytes", "speed_ratio", "peak_allocated_ratio"
 ]
-"""What a claim is about; both ratios are the stack's over its comparator's."""
+"""Metric of a claim; both ratios are the stack's over its comparator's."""
 
 UNITS: dict[Metric, str] = {
     "tokens_per_second": "tokens/s",
@@ -31,16 +31,16 @@ memory moves 4.8 and 3.35 TB/s (data sheets), of which streaming kernels reach a
 
 
 class Goal(Frozen):
-    """One figure to reach."""
+    """Figure to reach."""
 
     work: str
     """Scenario."""
 
     metric: Metric
-    """What is measured."""
+    """Metric that is measured."""
 
     stack: str
-    """Of which stack."""
+    """Name of the stack."""
 
     baseline: str
     """The stack that a ratio is taken over, and whose loss the stack must have."""
@@ -52,21 +52,21 @@ class Goal(Frozen):
     """Whether less is better."""
 
     device: str = ""
-    """Word in the device's name without which the goal says nothing; empty for any."""
+    """Word in the name of the devices that the goal holds for; empty for any."""
 
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
-    """The point of the sweep that it is about."""
+    """Point of the sweep that the goal is for."""
 
 
 def ratios(work: str, stack: str, others: Sequence[str]) -> tuple[Goal, ...]:
-    """A stack's speed over that of others, reported."""
+    """Return goals that report a stack's speed over that of others."""
     return tuple(
         Goal(work=work, metric="speed_ratio", stack=stack, baseline=other) for other in others
     )
 
 
 def full(metric: Metric, goal: float, device: str, at_most: bool = False) -> Goal:
-    """A figure of full fine-tuning, by the stack that is meant to be the fastest."""
+    """Return a goal of full fine-tuning, for the stack that should be the fastest."""
     return Goal(
         work="single-gpu-full",
         metric=metric,
@@ -79,7 +79,7 @@ def full(metric: Metric, goal: float, device: str, at_most: bool = False) -> Goa
 
 
 def lora(goal: float, device: str) -> Goal:
-    """Tokens per second under LoRA."""
+    """Return a goal of tokens per second under LoRA."""
     return Goal(
         work="single-gpu-lora",
         metric="tokens_per_second",
@@ -91,7 +91,7 @@ def lora(goal: float, device: str) -> Goal:
 
 
 def on_h200(tokens_per_second: float, step_tokens: int, step_bytes: float) -> float:
-    """Return what a goal for an H100 becomes on an H200, in tokens/s.
+    """Return the goal for an H200, in tokens/s, from that for an H100.
 
     The step takes as long, less what its `step_bytes` outside of products and attention are moved
     faster.
@@ -110,7 +110,7 @@ LORA_BYTES = 94e9
 
 
 def padded(micro_batch_size: int, goal: float) -> Goal:
-    """Samples per second without padding: both stacks take the same samples in the same steps."""
+    """Return a goal of samples/s without padding: both stacks take the same samples per step."""
     return Goal(
         work="padding-free",
         metric="speed_ratio",
@@ -173,4 +173,4 @@ GOALS: tuple[Goal, ...] = (
     padded(4, 1.30),
     padded(8, 1.60),
 )
-"""All of them, in order of worth."""
+"""All goals, in order of worth."""

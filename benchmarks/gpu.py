@@ -1,4 +1,4 @@
-"""Everything worth knowing from one GPU, in one command of less than ten minutes.
+"""Run all checks and benchmarks of one GPU, in one command of less than ten minutes.
 
 From the root of a fresh checkout, on a machine with a GPU, torch and transformers:
 
@@ -87,27 +87,27 @@ SHORT_SECONDS = 60.0
 """A section of at most this long gets its time, whatever those before it would need."""
 
 GRACE_SECONDS = 20.0
-"""Time that an interrupted section has for writing what it knows."""
+"""Time that an interrupted section has for writing its partial results."""
 
 ARCHIVE = "everything.tar.gz"
-"""All that there is, in one file."""
+"""Archive of all documents, rounds and claims."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a section went."""
+    """Outcome of a section."""
 
     name: str
-    """Which."""
+    """Name of the section."""
 
     passed: bool
-    """Whether its document is there and as it should be."""
+    """Whether its document exists and passes its judge."""
 
     line: str
-    """What it found, or what went wrong."""
+    """Summary of the document, or the error."""
 
     seconds: float
-    """How long it took."""
+    """Duration of the section."""
 
 
 def main() -> int:
@@ -131,17 +131,17 @@ def main() -> int:
 
 
 def is_chosen(section: Section, asked: argparse.Namespace) -> bool:
-    """Whether a section is run: the named ones, else all that need not be named."""
+    """Return whether a section is run: the named ones, else all that need not be named."""
     return section.name in asked.sections if asked.sections else not section.on_request
 
 
 def kept_free(section: Section) -> float:
-    """Seconds that the sections before one leave it: short ones sum up what the others found."""
+    """Return the seconds that are reserved for a section: short ones sum up the others."""
     return section.seconds if section.seconds <= SHORT_SECONDS else 0.0
 
 
 def parse() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -167,7 +167,7 @@ def parse() -> argparse.Namespace:
 
 
 def run_section(section: Section, output: Path, deadline: float) -> Outcome:
-    """Run one section within its limit and judge its document. Never raises for its failure."""
+    """Run one section within its limit and judge its document. Failures are returned."""
     started = time.monotonic()
     limit = min(section.seconds, deadline - started - GRACE_SECONDS)
     document = output / f"{section.name}.json"
@@ -189,7 +189,7 @@ def run_section(section: Section, output: Path, deadline: float) -> Outcome:
 
 
 def run_command(section: Section, printed: Any, log: Any, limit: float) -> str:
-    """Run the command of a section; interrupt it after the limit; say how it ended."""
+    """Run the command of a section, interrupt it after the limit, and return how it ended."""
     process = subprocess.Popen(
         section.command,
         cwd=CHECKOUT,
@@ -215,7 +215,7 @@ def run_command(section: Section, printed: Any, log: Any, limit: float) -> str:
 
 
 def write_summary(asked: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
-    """Write how everything went so far, so that an ended lease leaves something behind."""
+    """Write the outcomes so far, so that they survive the end of a lease."""
     summary = {
         "device": asked.device,
         "small": asked.small,
@@ -228,7 +228,7 @@ def write_summary(asked: argparse.Namespace, outcomes: Sequence[Outcome]) -> Non
 
 
 def pack(output: Path) -> None:
-    """Put all documents, rounds and claims so far into one file; it is replaced in one go.
+    """Pack all documents, rounds and claims so far into one file, replaced atomically.
 
     Caches stay out: what compilers keep can be larger than all else.
     """
@@ -249,7 +249,7 @@ def pack(output: Path) -> None:
 
 
 def row(outcome: Outcome) -> str:
-    """One line of the table."""
+    """Format an outcome as a line of the table."""
     word = "ok" if outcome.passed else "FAILED"
     return f"{outcome.name:16} {word:6} {outcome.seconds:6.1f} s  {outcome.line}"
 

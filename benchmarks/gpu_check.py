@@ -1,4 +1,4 @@
-"""Whether the engine is right on a device: the loss falls, and nothing waits in the window."""
+"""Check the engine on a device: the loss falls, and nothing synchronizes in the window."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STEPS = 20
 def check_engine(device: str) -> dict[str, Any]:
     """Train a small model and report losses and synchronisations.
 
-    torch's `set_sync_debug_mode` sees the implicit ones: values that are read, and copies that
-    wait. Those of the model itself appear without the engine too; what is more is the harness's.
-    Raises RuntimeError when CUDA is asked for and not there.
+    torch's `set_sync_debug_mode` reports the implicit ones: values that are read, and copies that
+    wait. Those of the model itself appear without the engine too; the rest is the harness's.
+    Raises RuntimeError when the device is CUDA and there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("torch.cuda.is_available() is False")
@@ -52,14 +52,14 @@ def check_engine(device: str) -> dict[str, Any]:
 
 
 def implicit_with_engine(built: BuiltRun) -> int:
-    """Implicit synchronisations of a window of the engine."""
+    """Count implicit synchronisations in a window of the engine."""
     with recorded() as messages:
         built.take_measured_steps(STEPS, guarded(built, "warn"))
     return synchronising(messages)
 
 
 def implicit_without(built: BuiltRun) -> int:
-    """Implicit synchronisations of as many bare steps."""
+    """Count implicit synchronisations in as many bare steps."""
     with recorded() as messages:
         debug_mode(built)("warn")
         try:
@@ -70,7 +70,7 @@ def implicit_without(built: BuiltRun) -> int:
 
 
 def error_mode(built: BuiltRun) -> str:
-    """`no error`, or the error of the first implicit synchronisation in a window."""
+    """Return `no error`, or the error of the first implicit synchronisation in a window."""
     try:
         built.take_measured_steps(STEPS, guarded(built, "error"))
     except RuntimeError as error:
@@ -81,13 +81,13 @@ def error_mode(built: BuiltRun) -> str:
 
 
 def guarded(built: BuiltRun, mode: str) -> WatchedClock:
-    """A clock that turns torch's debug mode on for as long as the window is open."""
+    """Return a clock that turns torch's debug mode on for as long as the window is open."""
     switch = debug_mode(built)
     return WatchedClock(built.clock(), lambda opened: switch(mode if opened else "default"))
 
 
 def debug_mode(built: BuiltRun) -> Callable[[str], None]:
-    """What sets torch's debug mode; nothing on a device that never waits."""
+    """Return the setter of torch's debug mode; a no-op on a device that never synchronizes."""
     if built.run.device.type != "cuda":
         return lambda _: None
     switch: Callable[[str], None] = torch.cuda.set_sync_debug_mode
@@ -103,7 +103,7 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def synchronising(messages: list[warnings.WarningMessage]) -> int:
-    """How many of the warnings are about a synchronisation."""
+    """Count the warnings about a synchronisation."""
     return sum("synchronizing CUDA operation" in str(found.message) for found in messages)
 
 

@@ -1,4 +1,4 @@
-"""Is the document of a section as it should be? A verdict, and a line about it."""
+"""Judge the document of each section: return a verdict, and a line of text about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def judge_correctness(document: Any) -> tuple[bool, str]:
-    """The harness waits for nothing in the window, and the loss falls."""
+    """Pass if the harness never synchronizes in the window, and the loss falls."""
     passed = document["loss_falls"] and document["harness_adds_synchronisations"] == 0
     line = (
         f"{document['device']}: loss {document['loss_first']:.3f} -> {document['loss_last']:.3f}; "
@@ -19,14 +19,14 @@ def judge_correctness(document: Any) -> tuple[bool, str]:
 
 
 def judge_comparison(document: Any) -> tuple[bool, str]:
-    """Every stack has run, or could not be asked to."""
+    """Pass if every stack has run or was skipped."""
     rows = document["experiments"]
     passed = bool(rows) and all(one["status"] in ("ok", "degraded", "skipped") for one in rows)
     return passed, "; ".join(map(told_of, rows))
 
 
 def told_of(one: Any) -> str:
-    """What one row of a comparison says, in short."""
+    """Summarize one row of a comparison."""
     speed, loss, memory = one["tokens_per_second"], one["loss"], one["peak_memory_bytes"]
     words = [f"{one['stack']}: {one['status']}"]
     if speed and loss and one["ratio"]:
@@ -38,7 +38,7 @@ def told_of(one: Any) -> str:
 
 
 def judge_numbers(document: Any) -> tuple[bool, str]:
-    """On a GPU every ratio is known and lies where it should; on a CPU that is nobody's claim."""
+    """Pass on a CPU, or if every ratio is known and within its limits."""
     figures = document["figures"]
     wrong = [one for one in figures if one["met"] is False]
     missing = [one for one in figures if one["met"] is None]
@@ -51,13 +51,13 @@ def judge_numbers(document: Any) -> tuple[bool, str]:
 
 
 def span_of(figures: Sequence[Any]) -> str:
-    """`0.98 to 0.99`, of those values that are known."""
+    """Format the range of the known values: `0.98 to 0.99`."""
     values = [one["value"] for one in figures if one["value"] is not None]
     return f"{min(values):.4g} to {max(values):.4g}" if values else "unknown"
 
 
 def judge_overhead(document: Any) -> tuple[bool, str]:
-    """Goals that are missed are reported; only a benchmark that broke is a failure."""
+    """Pass unless a benchmark failed; missed goals are only reported."""
     told = [
         f"{entry['name']} {entry['value']:.4g} {entry['unit']}"
         + {True: " (met)", False: f" (goal {entry['goal']} MISSED)", None: ""}[entry["met"]]
@@ -68,13 +68,13 @@ def judge_overhead(document: Any) -> tuple[bool, str]:
 
 
 def judge_out_of_memory(document: Any) -> tuple[bool, str]:
-    """The run ended as out of memory, and nothing else was claimed of it."""
+    """Pass if the run ended as out of memory."""
     one = document["experiments"][0]
     return one["status"] == "oom", f"status {one['status']}: {'; '.join(one['reasons'])}"
 
 
 def judge_kernels(document: Any) -> tuple[bool, str]:
-    """Every plugin keeps its contract on this device."""
+    """Pass if every plugin keeps its contract on this device."""
     found = document["plugins"]
     told = [f"{one['plugin']}: {one['proven']} proven" for one in found if one["proven"]]
     told += [
@@ -86,20 +86,20 @@ def judge_kernels(document: Any) -> tuple[bool, str]:
 
 
 def judge_floor(document: Any) -> tuple[bool, str]:
-    """Both rates are there."""
+    """Pass if both rates are in the document."""
     products, copies = document["matmul_flops_per_second"], document["copy_bytes_per_second"]
     line = f"{document['device']}: {products / 1e12:.4g} TFLOP/s, {copies / 1e12:.4g} TB/s"
     return products > 0 and copies > 0, line
 
 
 def judge_claims(document: Any) -> tuple[bool, str]:
-    """Claims are reported, met or not; only a document without any is a failure."""
+    """Pass if there is any claim, met or not."""
     told = [told_of_claim(one) for one in document["claims"]]
     return bool(told), "; ".join(told)
 
 
 def told_of_claim(one: Any) -> str:
-    """`single-gpu-full fused-compiled tokens_per_second 12,000 (goal 10,690 met)`."""
+    """Format a claim as `work: stack tokens_per_second 12,000 (goal 10,690 met)`."""
     over = f" over {one['baseline']}" if one["unit"] == "ratio" else ""
     words = f"{one['work']}: {one['stack']}{over} {one['metric']}"
     if one["value"] is None:

@@ -1,4 +1,4 @@
-"""Do the plugins that accelerate keep their contract on this device, the loss included?"""
+"""Check that the plugins keep their contract on this device, the loss included."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TRIALS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("activation-checkpointing", LORA),
     ("activation-offload", LORA),
 )
-"""Plugins, and what of the kit's tiny scenario is changed."""
+"""Plugins, and changes of the kit's tiny scenario."""
 
 
 def main() -> None:
-    """Check every plugin that is installed, and print what is proven and what is violated."""
+    """Check every installed plugin, and print what is proven and what is violated."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_kernels", description=__doc__)
     parser.add_argument("device", choices=("cpu", "cuda"))
     device = parser.parse_args().device
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def check(name: str, scenario: dict[str, Any], device: str) -> dict[str, Any]:
-    """One plugin against its contract; what the kit prints goes to the log."""
+    """Check one plugin against its contract; the kit's output goes to the log."""
     told: dict[str, Any] = {"plugin": name, "scenario": scenario, "proven": 0}
     with contextlib.redirect_stdout(sys.stderr):
         try:

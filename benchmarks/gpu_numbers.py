@@ -1,4 +1,4 @@
-"""Whether a GPU's figures agree with one another: clocks, memory, energy, and what it can do."""
+"""Check that a GPU's figures agree: clocks, memory, energy, and shares of its peak."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure
 from benchmarks.gpu_product import LARGE, SMALL, product_figures
 
 SCENARIO = "llama-2-7b-lora"
-"""Scenario whose stored runs are looked at."""
+"""Scenario whose stored runs are checked."""
 
 AT_LEAST = (1.0, None)
-"""For what holds at least what the other holds."""
+"""Limits of a quantity that includes the other."""
 
 SHARES = (0.02, 1.0)
 """Shares of the peak or of a step: above 1 work is counted that is not done."""
 
 
 class Numbers(Frozen):
-    """What `python -m benchmarks.gpu_numbers` prints."""
+    """Output of `python -m benchmarks.gpu_numbers`."""
 
     device_type: str
     """`cuda` or `cpu`."""
 
     device: str
-    """Its name."""
+    """Name of the device."""
 
     torch: str
     """torch's version."""
 
     figures: tuple[Figure, ...]
-    """All ratios: of the product, then of every stored run."""
+    """Ratios of the product, then of every stored run."""
 
     problems: tuple[str, ...]
-    """What else is wrong with the stored runs: reasons of their status, invariants they break."""
+    """Other problems of the stored runs: reasons of their status, invariants they break."""
 
     machine: dict[str, JsonValue]
     """Where it was measured, read just before."""
 
 
 def main() -> None:
-    """Measure the product, look at the stored runs, and print all figures as one document."""
+    """Measure the product, read the stored runs, and print all figures as one document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_numbers", description=__doc__)
     parser.add_argument("device", choices=("cpu", "cuda"))
     parser.add_argument("results", type=Path, help=f"results folder with runs of {SCENARIO}")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def read_numbers(device: str, results: Path, small: bool) -> Numbers:
-    """All figures. Raises StoreError where the folder holds no results."""
+    """Return all figures. Raises StoreError where the folder holds no results."""
     machine = this_machine()
     name, uuid = device, ""
     if device == "cuda":
@@ -82,7 +82,7 @@ def read_numbers(device: str, results: Path, small: bool) -> Numbers:
 
 
 def run_figures(run: Result) -> Iterator[Figure]:
-    """What a run of one rank measured in two ways, and its share of what its device can do."""
+    """Yield what a run of one rank measured in two ways, and its shares of the device's peak."""
     window = run.ranks[0].window
     if window is None:
         return
@@ -100,7 +100,7 @@ def run_figures(run: Result) -> Iterator[Figure]:
 
 
 def memory_figures(run: Result) -> Iterator[Figure]:
-    """The window's peak as the driver sees it >= the allocator's >= that of tensors."""
+    """Yield ratios of the window's peak: the driver's >= the allocator's >= that of tensors."""
     peaks = {name: peak_bytes(run, name) for name in ("nvml", "reserved", "allocated")}
     for more, less in (("nvml", "reserved"), ("reserved", "allocated")):
         larger, smaller = peaks[more], peaks[less]
@@ -115,14 +115,14 @@ def memory_figures(run: Result) -> Iterator[Figure]:
 
 
 def peak_bytes(run: Result, name: str) -> int | None:
-    """Peak of the window, by the best way of measuring that gives any."""
+    """Return the window's peak in bytes, by the best available way of measuring."""
     source = SOURCES[name]
     found = (largest(run, source.window, kind) for kind in source.kinds)
     return next((one[0] for one in found if one is not None), None)
 
 
 def share_figures(run: Result) -> Iterator[Figure]:
-    """MFU, HFU, and the share of a step that its products need when nothing else runs."""
+    """Yield MFU, HFU, and the share of a step that its products need by themselves."""
     peak = peak_flops_of(run)
     used = utilization(run, peak)
     model = used.model_flops_per_second.causal if used else None
@@ -148,20 +148,20 @@ def share_figures(run: Result) -> Iterator[Figure]:
 
 
 def problems_of(run: Result) -> Iterator[str]:
-    """Reasons of a run's status, and invariants that it breaks."""
+    """Yield reasons of a run's status, and invariants that it breaks."""
     subject = subject_of(run)
     yield from (f"{subject}: {run.status.value}: {reason}" for reason in run.reasons)
     yield from (f"{subject}: self-audit, {one.invariant}: {one.figures}" for one in audit(run))
 
 
 def metric_of(run: Result, name: str) -> float | None:
-    """A metric of the run's only device, measured within the run or from outside."""
+    """Return a metric of the run's only device, measured within the run or from outside."""
     seen = [*run.metrics, *(metric for rank in run.ranks for metric in rank.metrics)]
     return next((m.value for m in seen if m.name == name and m.value is not None), None)
 
 
 def subject_of(run: Result) -> str:
-    """`lora (round 1)`."""
+    """Return the run's name for a figure: `lora (round 1)`."""
     return f"{run.experiment.stack.name} (round {run.round + 1})"
 
 

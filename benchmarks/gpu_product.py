@@ -1,4 +1,4 @@
-"""A large matrix product, over and over: its share of the peak, its clocks and its energy."""
+"""Measure a repeated large matrix product: its share of the peak, its clocks and its energy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from accel_bench.worker.clocks import CudaClock, HostClock
 from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure
 
 DTYPE = torch.bfloat16
-"""What is multiplied."""
+"""Dtype of the matrices."""
 
 SHARE_OF_PEAK = (0.6, 1.0)
-"""What a large product reaches; above 1 the table of peaks is wrong."""
+"""Limits of a large product's share of the peak; above 1 the table of peaks is wrong."""
 
 
 class Size(NamedTuple):
-    """How much is multiplied."""
+    """Sizes and durations of the products."""
 
     side: int
     """Rows and columns of both matrices."""
@@ -34,21 +34,21 @@ class Size(NamedTuple):
     """Readings of the clock, but for the first."""
 
     batch_seconds: float
-    """How long the products between two readings take, about."""
+    """Approximate seconds of the products between two readings."""
 
     heat_seconds: float
-    """How long products run before, so that clocks and power have settled."""
+    """Seconds of products before the first reading, so that clocks and power have settled."""
 
 
 LARGE = Size(side=8192, batches=20, batch_seconds=0.2, heat_seconds=2.0)
 """Four seconds after two of warming up: energy needs a window of two, readings of power lag one."""
 
 SMALL = Size(side=64, batches=3, batch_seconds=0.01, heat_seconds=0.0)
-"""Only shows that it works."""
+"""Size to check that everything works."""
 
 
 class Timing(NamedTuple):
-    """When products ran."""
+    """Times of the products."""
 
     started: float
     """time.monotonic() of the first."""
@@ -67,17 +67,17 @@ class Timing(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """A device that is sampled."""
+    """Samples of a device."""
 
     track: Track | None
-    """Its readings; None where there are none."""
+    """Readings of the device; None where there are none."""
 
     reason: str
     """Why there are none, or no number from them."""
 
 
 def product_figures(device: str, name: str, uuid: str, size: Size) -> tuple[Figure, ...]:
-    """Multiply on a torch device of that name and uuid; an empty uuid is not watched."""
+    """Return the figures of products on a torch device; an empty uuid is not sampled."""
     subject = f"product of {size.side} x {size.side} {DTYPE}"
     with watched(uuid) as watch:
         timing = multiply(device, size)
@@ -99,7 +99,7 @@ def product_figures(device: str, name: str, uuid: str, size: Size) -> tuple[Figu
 
 
 def multiply(device: str, size: Size) -> Timing:
-    """Multiply two random matrices in batches, timed as accel-bench times steps."""
+    """Time batches of products of two random matrices as accel-bench times steps."""
     left = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     right = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     out = torch.empty_like(left)
@@ -137,7 +137,7 @@ def multiply(device: str, size: Size) -> Timing:
 
 @contextlib.contextmanager
 def watched(uuid: str) -> Iterator[Watch]:
-    """Sample a device as the plugin `nvml` does, until the block has ended."""
+    """Sample a device as the plugin `nvml` does, within the block."""
     try:
         device = find_device(devices().found, uuid) if uuid else None
     except NoReadingError as error:
@@ -155,7 +155,7 @@ def watched(uuid: str) -> Iterator[Watch]:
 
 
 def _energy(subject: str, watch: Watch, timing: Timing) -> Figure:
-    """Energy of the products by NVML's counter, and the power that it should be the sum of."""
+    """Return the products' energy by NVML's counter over that of the sampled power."""
     window, seconds = (timing.started, timing.ended), timing.ended - timing.started
     track = watch.track
     if track is None:

@@ -1,4 +1,4 @@
-"""What the script for a GPU can find out, section by section."""
+"""Define the sections of the script for a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKS = (
     "llama-3-8b-qlora",
     "padding-free",
 )
-"""Scenarios that claims are made about, in order of worth."""
+"""Scenarios with claims, in order of worth."""
 
 FEW = ("--rounds", "1", "--set", "measure.steps=3", "--set", "measure.warmup=1")
 """Few steps."""
@@ -42,7 +42,7 @@ TINIER = (
     "data.limit_bytes=100000",
     *("data.sequence_length=32", "resources.threads=1"),
 )
-"""Settings of the quickstart where it only has to work."""
+"""Settings to check that the quickstart works."""
 
 SMALL_PATIENCE = 4
 """Small sections may take longer by this factor: they only have to work, on a busy machine too."""
@@ -50,19 +50,19 @@ SMALL_PATIENCE = 4
 
 @dataclass(frozen=True)
 class Section:
-    """One thing to find out, by a command that prints a JSON document."""
+    """Command that prints a JSON document, with its limits and judge."""
 
     name: str
-    """Its document is NAME.json."""
+    """Name of the section, and of its document, NAME.json."""
 
     command: Sequence[str]
-    """What to run."""
+    """Command line to run."""
 
     seconds: float
     """Limit; the command is then interrupted."""
 
     judge: Callable[[Any], tuple[bool, str]]
-    """Whether the document is as it should be, and a line about it."""
+    """Judge of the document: whether it passes, and a line of text about it."""
 
     limit_bytes: int | None = None
     """Limit of its address space."""
@@ -72,7 +72,7 @@ class Section:
 
 
 def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
-    """Return what is run, most telling first: the clock may run out on the last."""
+    """Return the sections in order of worth: time may run out for the last."""
     found = [*_always(asked, folder), *on_request(asked)]
     if not asked.small:
         return found
@@ -133,7 +133,7 @@ def _always(asked: argparse.Namespace, folder: Path) -> list[Section]:
 
 
 def on_request(asked: argparse.Namespace) -> Iterator[Section]:
-    """What is run only when it is named: the comparisons that claims are made from."""
+    """Yield the sections that run only when named: the comparisons behind the claims."""
     python, device, short = sys.executable, asked.device, ("--small",) if asked.small else ()
     yield Section(
         "kernels",
@@ -163,7 +163,7 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
 
 
 def comparison(scenario: str, asked: argparse.Namespace, results: Path) -> Section:
-    """A scenario of one of the plugins: rounds that a call has no time for come with the next."""
+    """Return a section for a plugin's scenario: the next call adds rounds that are missing."""
     small = (*FEW, *settings(*TINY, "model.dtype=bfloat16"), *settings("data.vocab_size=2048"))
     return Section(
         scenario,
@@ -182,5 +182,5 @@ def comparison(scenario: str, asked: argparse.Namespace, results: Path) -> Secti
 
 
 def settings(*pairs: str) -> tuple[str, ...]:
-    """`--set` before each `key=value`."""
+    """Return the arguments with `--set` before each `key=value`."""
     return tuple(word for pair in pairs for word in ("--set", pair))

@@ -38,7 +38,7 @@ def set_up(wheels: Path, site: Path | None) -> None:
 
 
 def is_installed(distribution: str) -> bool:
-    """Whether this Python has a distribution."""
+    """Return whether this Python has a distribution."""
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -47,7 +47,7 @@ def is_installed(distribution: str) -> bool:
 
 
 def unpack_wheels(wheels: Path, site: Path) -> None:
-    """Install the wheels of a folder into another one, from nowhere else."""
+    """Install the wheels of a folder into another one, without an index."""
     found = sorted(str(path) for path in wheels.glob("*.whl"))
     if not found:
         return
@@ -74,6 +74,6 @@ def write_distribution(folder: Path, site: Path) -> None:
 
 
 def core_version() -> str:
-    """The version of accel-bench, as its package says it."""
+    """Return the version of accel-bench, as its package defines it."""
     lines = (CHECKOUT / "core/accel_bench/_version.py").read_text("utf8").splitlines()
     return next(line.split('"')[1] for line in lines if line.startswith("__version__"))

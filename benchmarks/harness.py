@@ -1,4 +1,4 @@
-"""What the stopwatch adds to steps that do nothing: time, and waits for the device."""
+"""Measure the stopwatch's overhead of steps that do nothing: time, and synchronizations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.entry import Counts, Entry, interleave, this_machine
 from benchmarks.watched_clock import WatchedClock
 
 BATCHES = (Batch({}, 1, TokenCounts(512, 512, 511), 511),)
-"""What a lap of one micro-batch carries."""
+"""Batches of a lap of one micro-batch."""
 
 
 class DeviceLoss:
-    """Stands for a loss on a device: reading its value would wait for the device."""
+    """Stand-in for a loss on a device: reading its value would wait for the device."""
 
     def __init__(self, clock: WatchedClock) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class DeviceLoss:
 
 
 def measure_overhead(counts: Counts) -> Entry:
-    """Microseconds per step that laps add to a loop of steps that do nothing."""
+    """Measure the microseconds per step that laps add to a loop of steps that do nothing."""
     machine = this_machine()
     with tempfile.TemporaryDirectory() as folder:
         heartbeat = Heartbeat(Path(folder, "heartbeat"))
@@ -54,7 +54,7 @@ def measure_overhead(counts: Counts) -> Entry:
 
 
 def measure_waits(counts: Counts) -> Entry:
-    """How often the stopwatch makes the device wait between the first and last mark of a window."""
+    """Count the stopwatch's synchronizations between the first and last mark of a window."""
     machine = this_machine()
     clock = WatchedClock(HostClock())
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def measure_waits(counts: Counts) -> Entry:
 
 
 def measured_loop(heartbeat: Heartbeat, laps: int) -> float:
-    """Microseconds per step of a window whose steps do nothing."""
+    """Return microseconds per step of a window whose steps do nothing."""
     stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=5, steps=laps)
     stopwatch.start()
     run_steps(stopwatch, 0.0)
@@ -94,7 +94,7 @@ def measured_loop(heartbeat: Heartbeat, laps: int) -> float:
 
 
 def bare_loop(laps: int) -> float:
-    """Microseconds per step of a plain loop whose steps do nothing."""
+    """Return microseconds per step of a plain loop whose steps do nothing."""
     started = time.monotonic()
     for _ in range(laps):
         do_nothing()
@@ -102,7 +102,7 @@ def bare_loop(laps: int) -> float:
 
 
 def run_steps(stopwatch: Stopwatch, loss: object) -> None:
-    """An engine whose steps do nothing, and that marks its phases as every engine should."""
+    """Run steps that do nothing, with the phases marked as every engine should."""
     while stopwatch.running:
         do_nothing()
         stopwatch.mark("data")
@@ -113,4 +113,4 @@ def run_steps(stopwatch: Stopwatch, loss: object) -> None:
 
 
 def do_nothing() -> None:
-    """The step."""
+    """Do nothing, as a step."""

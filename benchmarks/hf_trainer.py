@@ -1,4 +1,4 @@
-"""What Trainer costs: step time of the `hf-trainer` engine over that of the `torch` engine."""
+"""Measure Trainer's overhead: step time of the `hf-trainer` engine over the `torch` engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.entry import Counts, Entry, interleave, this_machine
 
 
 def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
-    """Both engines, each on a model of its own made from one seed, in turns in one process.
+    """Measure both engines, each on an own model from one seed, in turns in one process.
 
     The torch engine is measured twice in every round: how far its two times lie apart is the noise.
     The interval is that of rounds in this process; another process may lie outside it.
@@ -50,6 +50,6 @@ def measure_hf_trainer(counts: Counts, device: str = "cpu") -> Entry:
 
 
 def step_seconds(built: BuiltRun, steps: int) -> float:
-    """Mean seconds of the steps of one window; its wall clock ends when the device has ended."""
+    """Return mean seconds of a window's steps; the wall clock ends when the device has ended."""
     window = built.take_measured_steps(steps).window()
     return (window.ended - window.started) / len(window.samples)

@@ -1,4 +1,4 @@
-"""Verdicts on what is known: a stack held against itself, and against a step that takes longer."""
+"""Measure verdicts on known truths: a stack compared with itself, and with a longer step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ AGAIN = "baseline-again"
 """Name of the stack that does what the baseline does."""
 
 SLOWDOWN = Path(__file__).with_name("slowdown.yaml")
-"""A step whose length is known, and two that are longer."""
+"""Scenario of a step of known length, and of two longer ones."""
 
 LOADS = {"stolen": "share_of_cpus_stolen", "others": "share_of_cpus_by_other_work"}
 """Load of the host during a run, by the name that its samples get."""
 
 
 class Compared(NamedTuple):
-    """What one `accel-bench run` gave."""
+    """Results and output of one `accel-bench run`."""
 
     document: Mapping[str, Any]
     """What it printed."""
@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 
 
 def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
-    """The quickstart's baseline against itself, each run in a process of its own.
+    """Compare the quickstart's baseline with itself, each run in a process of its own.
 
     A stack with another name does the very same: whoever calls it faster or slower is wrong.
     """
@@ -48,7 +48,7 @@ def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
 
 
 def measure_slowdown(counts: Counts, percent: int) -> Entry:
-    """A step that sleeps 5 or 10 % longer than the baseline's, each run in its own process."""
+    """Compare a step that sleeps 5 or 10 % longer with the baseline's, each in a process."""
     name = f"slower-by-{percent}"
     return _measure(f"slowdown-{percent}", (str(SLOWDOWN),), name, counts, ("slower",))
 
@@ -56,7 +56,7 @@ def measure_slowdown(counts: Counts, percent: int) -> Entry:
 def _measure(
     name: str, arguments: Sequence[str], stack: str, counts: Counts, right: tuple[str, ...]
 ) -> Entry:
-    """Let accel-bench compare a stack with the baseline, and keep every process's time."""
+    """Compare a stack with the baseline by accel-bench, and keep every process's time."""
     machine = this_machine()
     compared = run_comparison((*arguments, "--only", stack, *shortened(counts)))
     row = next(one for one in compared.document["experiments"] if one["stack"] == stack)
@@ -80,7 +80,7 @@ def _measure(
 
 
 def shortened(counts: Counts) -> tuple[str, ...]:
-    """Options that make a comparison short where it only has to work."""
+    """Return options that shorten a comparison where it only has to work."""
     if counts.process_rounds > 1:
         return ("--rounds", str(counts.process_rounds))
     return ("--rounds", "1", *settings(f"measure.steps={counts.steps}", "measure.warmup=1"))
@@ -89,7 +89,7 @@ def shortened(counts: Counts) -> tuple[str, ...]:
 def run_comparison(arguments: Sequence[str]) -> Compared:
     """Run the program as its users do, in a results folder of its own.
 
-    Raises RuntimeError with the end of what it said, where a run failed.
+    Raises RuntimeError with the end of its output where a run failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = ("run", *arguments, "--results", folder)
@@ -101,10 +101,10 @@ def run_comparison(arguments: Sequence[str]) -> Compared:
 
 
 def samples_of(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
-    """For each stack, of each of its processes in order of rounds: its time, and the host's load.
+    """Return the time and the host's load of each stack's processes, in order of rounds.
 
-    Seconds per real token of the window are what is compared. Loads that this system does not tell
-    are left out.
+    Seconds per real token of the window are compared. Loads that this system does not report are
+    left out.
     """
     samples: dict[str, tuple[float, ...]] = {}
     names = sorted({result.experiment.stack.name for result in results})
@@ -122,7 +122,7 @@ def samples_of(results: Sequence[Result]) -> dict[str, tuple[float, ...]]:
 
 
 def notes_of(compared: Compared, stack: str) -> tuple[str, ...]:
-    """What else the document says: of the host's load, of the loss, and of runs to be doubted."""
+    """Return the document's notes: on the host's load, the loss, and doubtful runs."""
     rows = [one for one in compared.document["experiments"] if one["stack"] in ("baseline", stack)]
     doubts = [f"{one['stack']}: {reason}" for one in rows for reason in one["reasons"]]
     losses = [f"loss of {stack}: {one['loss_verdict']}" for one in rows if one["stack"] == stack]

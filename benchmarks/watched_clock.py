@@ -1,4 +1,4 @@
-"""A clock that notes what the stopwatch asks of it, in order."""
+"""Record the stopwatch's calls of a clock, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from accel_bench.worker.clocks import HostClock
 
 
 class WatchedClock(HostClock):
-    """Another clock, watched.
+    """Recorder of the calls of another clock.
 
     `guard` is called with True when the window opens and with False when it is about to close.
     """
@@ -21,15 +21,15 @@ class WatchedClock(HostClock):
         self._opening = False
 
     def open(self) -> None:
-        """Say that the next mark opens the window: for `before_window`."""
+        """Set that the next mark opens the window: for `before_window`."""
         self._opening = True
 
     def reserve(self, marks: int) -> None:
-        """As the clock does."""
+        """Reserve marks in the other clock."""
         self._clock.reserve(marks)
 
     def mark(self) -> None:
-        """As the clock does; the mark that opens the window is noted as such."""
+        """Mark the other clock, and record the mark, or that it opens the window."""
         self._clock.mark()
         self.calls.append("open" if self._opening else "mark")
         if self._opening:
@@ -37,22 +37,22 @@ class WatchedClock(HostClock):
             self._guard(True)
 
     def synchronize(self) -> None:
-        """As the clock does."""
+        """Record the call, and synchronize the other clock."""
         if not self._opening:
             self._guard(False)
         self.note("synchronize")
         self._clock.synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """As the clock does."""
+        """Read the marks of the other clock."""
         return self._clock.read()
 
     def note(self, call: str) -> None:
-        """Note something else that waits for the device."""
+        """Record another call that waits for the device."""
         self.calls.append(call)
 
     def waits(self, call: str) -> tuple[int, int]:
-        """How often something was done within the window, and how often after its last mark."""
+        """Count a call within the window, and after its last mark."""
         window = self.calls[self.calls.index("open") :]
         last_mark = len(window) - 1 - window[::-1].index("mark")
         return window[:last_mark].count(call), window[last_mark:].count(call)
