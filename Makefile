@@ -25,7 +25,14 @@ QUANTIZED_LOG := $(QUANTIZED)/tests.log
 # Nothing is compiled when it is installed: each process would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-ordinary test-quantized quick release quantized lint bench clean
+# The oldest torch and transformers that pyproject.toml promises; the index has that torch with CUDA's
+# libraries alone, 5 GB. What goes with the pinned torch gives way.
+OLDEST := $(VENV)-oldest
+OLDEST_TESTS := plugins/compile plugins/fused-kernels plugins/padding-free
+OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
+	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
+
+.PHONY: demo test test-ordinary test-quantized quick release oldest quantized lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
@@ -47,8 +54,11 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test
+release: $(VENV)/.test oldest
 	$(BIN)/python -m pytest $(PARALLEL) -m release
+
+oldest: $(OLDEST)/.done
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not long and not release" $(OLDEST_TESTS)
 
 quantized: $(QUANTIZED)/.done
 
@@ -82,5 +92,12 @@ $(QUANTIZED)/.done: $(VENV)/.test $(QUANTIZING:=/pyproject.toml)
 	$(QUANTIZED)/bin/python $(INSTALL) $(QUANTIZING:%=-e %)
 	touch $@
 
+$(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_TESTS:=/pyproject.toml)
+	$(PYTHON) -m venv --clear $(OLDEST)
+	sed -E $(OLD) constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python $(INSTALL:constraints.txt=$(OLDEST)/constraints.txt) -e '.[test]' \
+		$(OLDEST_TESTS:%=-e %)
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(QUANTIZED)
+	rm -rf $(VENV) $(QUANTIZED) $(OLDEST)

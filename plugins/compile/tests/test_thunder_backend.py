@@ -4,6 +4,7 @@ import sys
 from importlib import metadata
 
 import pytest
+import torch
 from accel_bench_compile.thunder_backend import missing_thunder
 
 from accel_bench.errors import PluginError
@@ -70,6 +71,7 @@ def test_what_is_not_installed_is_named(bench, compiled):
         compiled(bench.blocks(), backend="thunder")
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="that pair was not seen to fail")
 def test_a_pair_of_versions_that_was_seen_to_fail_is_refused_before_anything_starts(install):
     install("0.2.6", FAILING)
     assert "lightning-thunder 0.2.6 does not work with torch 2." in missing_thunder()

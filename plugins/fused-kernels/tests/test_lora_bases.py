@@ -79,6 +79,7 @@ def packed(linear: nn.Linear, bits: int = 4, sorts: bool = False) -> nn.Module:
 
 def of_the_library(linear: nn.Linear) -> nn.Module:
     """The layer of GPTQModel itself, with what the plugin packed."""
+    pytest.importorskip("gptqmodel")
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
 

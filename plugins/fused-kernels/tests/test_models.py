@@ -44,7 +44,8 @@ def test_loss_and_gradients_are_the_model_s_own(family: str, items: Any, bench: 
     expected = bench.step(model, **given)
     fused = bench.fuse(model)
     equal(bench.step(model, **given), expected, bench)
-    capped = {"rms_norm"} if family == "Gemma2" else {"rms_norm", "linear_cross_entropy"}
+    bounds_logits = family == "Gemma2" or not bench.has_fused_loss
+    capped = {"rms_norm"} if bounds_logits else {"rms_norm", "linear_cross_entropy"}
     absent = {"rms_norm"} if family == "GPTBigCode" else set()
     evidence = fused.evidence()
     assert set(evidence["parts"]) == capped - absent
@@ -124,6 +125,7 @@ def test_a_model_with_a_kept_wide_row_of_labels_shifts_them_as_transformers_does
     assert expected != pytest.approx(model(input_ids=tokens, labels=tokens).loss.item(), rel=1e-3)
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_its_forward_takes_what_the_model_s_own_takes(bench: Any) -> None:
     """Tools read the names of the arguments to see which columns of a dataset a model wants."""
     model = bench.build("Llama")
@@ -133,6 +135,7 @@ def test_its_forward_takes_what_the_model_s_own_takes(bench: Any) -> None:
     assert "input_ids" in before.parameters
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_logits_are_there_where_they_are_wanted(bench: Any) -> None:
     model = bench.build("Llama")
     tokens = torch.randint(3, 160, (2, 7), generator=torch.Generator().manual_seed(2))
@@ -150,6 +153,7 @@ def test_logits_are_there_where_they_are_wanted(bench: Any) -> None:
     assert isinstance(model.train()(input_ids=tokens, labels=tokens, return_dict=False), tuple)
 
 
+@pytest.mark.usefixtures("fused_loss")
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mixtral", "GPTBigCode"])
 def test_an_adapted_model_keeps_its_loss_and_gradients(family: str, bench: Any) -> None:
     model = adapted(bench, family, ["c_attn"] if family == "GPTBigCode" else ["q_proj", "v_proj"])
@@ -159,6 +163,7 @@ def test_an_adapted_model_keeps_its_loss_and_gradients(family: str, bench: Any) 
     assert "linear_cross_entropy" in fused.evidence()["parts"]
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_norms_and_heads_that_train_beside_adapters_are_replaced_too(bench: Any) -> None:
     """PEFT keeps two copies of what `modules_to_save` names; the one that trains counts."""
     configuration = LoraConfig(
@@ -172,6 +177,7 @@ def test_norms_and_heads_that_train_beside_adapters_are_replaced_too(bench: Any)
     assert fused.evidence()["parts"]["linear_cross_entropy"]["replaced"] == 1
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_an_adapted_output_projection_is_left_alone_or_refused(bench: Any) -> None:
     model = adapted(bench, "Llama", ["q_proj", "lm_head"])
     expected = bench.step(model)
@@ -183,6 +189,7 @@ def test_an_adapted_output_projection_is_left_alone_or_refused(bench: Any) -> No
         bench.fuse(model, linear_cross_entropy=True)
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_a_loss_of_somebody_s_own_is_left_alone(bench: Any) -> None:
     def mine(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
         return logits.float().square().mean()
@@ -194,6 +201,7 @@ def test_a_loss_of_somebody_s_own_is_left_alone(bench: Any) -> None:
     assert bench.step(model)[0] < 1
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_where_only_the_output_projection_trains_it_gets_its_gradient(bench: Any) -> None:
     model = bench.build("Llama", tie_word_embeddings=False)
     model.requires_grad_(False)

@@ -77,6 +77,7 @@ def test_the_two_plugins_exclude_each_other() -> None:
     assert Liger.conflicts == {"fused-kernels"}
 
 
+@pytest.mark.usefixtures("fused_loss")
 @pytest.mark.parametrize(
     ("part", "wanted", "device", "environment", "library"),
     [
@@ -121,6 +122,7 @@ def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPat
     )
 
 
+@pytest.mark.usefixtures("fused_loss")
 @pytest.mark.parametrize(
     ("options", "scenario", "reason"),
     [
@@ -167,6 +169,7 @@ def test_liger_alone_is_refused_where_its_gradients_would_be_wrong(
     assert reasons(rope=False) == []
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalog() -> None:
     check_plugin("fused-kernels", dtypes=["float32", "bfloat16"], scenario=FEW_STEPS)
 
@@ -186,6 +189,7 @@ def test_a_run_is_the_baseline_s_and_not_degraded(scenario: dict[str, Any]) -> N
     check_plugin("fused-kernels", scenario=work, archs=["LlamaForCausalLM"], dtypes=["float32"])
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
     work = {"train": {"gradient_checkpointing": True}}
     result = run_plugin("fused-kernels", scenario=work)
@@ -198,6 +202,7 @@ def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
     assert result.status is Status.OK
 
 
+@pytest.mark.usefixtures("fused_loss")
 def test_evidence_says_what_was_replaced_with_what_and_what_was_not() -> None:
     evidence = run_plugin("fused-kernels").ranks[0].evidence["fused-kernels"]
     assert evidence["architecture"] == "LlamaForCausalLM"
