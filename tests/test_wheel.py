@@ -199,13 +199,36 @@ def test_the_extra_brings_the_plugin_with_all_that_it_needs(wheels: Path, tmp_pa
         run(bin_folder / "accel-bench", "plugins", "check", "autogptq", "--format", "json")
     )
     assert checked["usable"], checked
+    planned = json.loads(
+        run(bin_folder / "accel-bench", "run", "--dry-run", "--format", "json", folder=tmp_path)
+    )
+    skipped = {row["stack"]: " ".join(row["reasons"]) for row in planned["experiments"]}
+    for extra in ("padding-free", "compile"):
+        (reason,) = [text for text in skipped.values() if f"accel-bench[{extra}]" in text]
+        assert "is not installed" in reason
+    few = ("--rounds", "1", "--set", "measure.steps=2", "--set", "data.limit_bytes=100000")
+    measured = json.loads(
+        run(
+            *(bin_folder / "accel-bench", "run", "--plugin", "autogptq", *few),
+            *("--quiet", "--format", "json"),
+            folder=tmp_path,
+        )
+    )
+    statuses = {row["stack"]: row["status"] for row in measured["experiments"]}
+    assert set(statuses) == {"baseline", "autogptq"}
+    assert set(statuses.values()) <= {"ok", "degraded"}
 
 
-def run(*command: str | Path) -> str:
+def run(*command: str | Path, folder: Path | None = None) -> str:
     """Run a program that must succeed, with nothing of this environment in sight."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ACCEL"))}
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, env=environment, check=False
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

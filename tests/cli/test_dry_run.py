@@ -136,3 +136,9 @@ def test_a_secret_that_is_a_word_of_the_schema_is_named(
     done = call("run", str(write_nulls(tmp_path)), "--dry-run")
     assert done.code == 2
     assert "unset variables such as PASSWORD=float32" in done.err
+
+
+def test_a_plugin_without_a_file_stands_beside_the_baseline_alone() -> None:
+    words = ("run", "--plugin", "torch-compile", "--dry-run", "--format", "json")
+    rows = json.loads(call(*words).out)["experiments"]
+    assert [row["stack"] for row in rows] == ["baseline", "torch-compile"]

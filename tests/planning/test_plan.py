@@ -15,6 +15,7 @@ from accel_bench.documents.load import parse_value
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.plugins import registry
 from accel_bench.plugins.registry import installed
 from accel_bench.scenario.draft import read_draft
 
@@ -168,6 +169,41 @@ def test_the_baseline_always_runs_beside_what_is_asked_for(plan_of: Any) -> None
     ]
     plan_request = PlanRequest(only=("two",), no_baseline=True)
     assert [name for name, _ in points(plan_of(plan_request, stacks=stacks))] == ["two"]
+
+
+@pytest.fixture
+def without_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation without the extra `compile`."""
+    left = tuple(plugin for plugin in installed() if plugin.name != "torch-compile")
+    monkeypatch.setattr(registry, "installed", lambda: left)
+
+
+@pytest.mark.usefixtures("without_compile")
+def test_a_stack_whose_plugin_an_extra_would_bring_is_skipped_with_the_command(
+    plan_of: Any,
+) -> None:
+    plan = plan_of(stacks={"baseline": [], "compiled": ["torch-compile"], "other": []})
+    skipped = {one.experiment.stack.name: one.skipped for one in plan.planned}
+    reason = "the plugin 'torch-compile' is not installed; pip install 'accel-bench[compile]'"
+    assert skipped == {"baseline": (), "compiled": (reason,), "other": ()}
+
+
+@pytest.mark.usefixtures("without_compile")
+@pytest.mark.parametrize(
+    ("stacks", "request_"),
+    [
+        ({"baseline": ["torch-compile"], "other": []}, {}),
+        ({"baseline": [], "compiled": ["torch-compile"]}, {"only": ("compiled",)}),
+        ({"baseline": []}, {"plugins": ("torch-compile",)}),
+        ({"baseline": [], "other": ["torch-compil"]}, {}),
+    ],
+    ids=["baseline", "--only", "--plugin", "unknown"],
+)
+def test_a_missing_plugin_is_an_error_where_it_is_needed_or_unknown(
+    plan_of: Any, stacks: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    with pytest.raises(PluginError, match=r"pip install 'accel-bench\[compile\]'"):
+        plan_of(PlanRequest(**request_), stacks=stacks)
 
 
 def test_an_unknown_stack_gets_the_nearest_name(plan_of: Any) -> None:

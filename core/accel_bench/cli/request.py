@@ -42,7 +42,8 @@ def run_scenarios(options: RunOptions) -> int:
     request = plan_request(
         options,
         {"measure.rounds": options.rounds},
-        only=tuple(options.only or ()),
+        # Who names a plugin and no file wants that one beside the baseline of the quickstart.
+        only=(*(options.only or ()), *(() if options.files else options.plugin or ())),
         seeds=options.seeds or 0,
         no_baseline=options.no_baseline,
     )

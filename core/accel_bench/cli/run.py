@@ -37,8 +37,8 @@ class RunOptions(MeasureOptions):
 def run(options: RunOptions) -> int:
     """Measure acceleration stacks side by side and compare them.
 
-    Without a file it runs the shipped quickstart. The baseline always runs too, unless
-    --no-baseline.
+    Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
+    The baseline always runs too, unless --no-baseline.
     """
     from accel_bench.cli.request import run_scenarios
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +26,14 @@ from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
+from accel_bench.plugins.registry import missing_extra
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
 from accel_bench.scenario.sweep import Point, count_points
+from accel_bench.scenario.uses import Use
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,13 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     file = resolve(_requested(draft, request), request.allow_environment)
     chosen = _choose(file.scenario, request)
-    check_ladder(file, chosen)
-    file, notices = add_what_plugins_need(file, chosen)
+    # Of these a plugin that is not installed is an error; any other stack is skipped without it.
+    needed = {file.scenario.baseline_name(), *request.plugins, *request.only}
+    present = [
+        name for name in chosen if name in needed or not _missing_extras(file.stacks[name].use)
+    ]
+    check_ladder(file, present)
+    file, notices = add_what_plugins_need(file, present)
     baseline = file.scenario.baseline_name()
     if not file.is_set("baseline") and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
@@ -196,14 +203,23 @@ def _plan_point(
 ) -> Planned:
     """Activate the plugins, check constraints and compute the id."""
     scenario, stack = with_gpu_metrics(point.scenario), point.stack
-    active = _activate(file, scenario, stack)
+    missing = _missing_extras(stack.uses)
+    present = tuple(use for use in stack.uses if use.use not in missing)
+    active = _activate(file, scenario, stack.model_copy(update={"uses": present}))
     draft = Experiment(
         id="", scenario=scenario, stack=stack, sweep=point.sweep, identity={}, notices=notices
     )
     identity = identity_of(scenario, stack, _environment(draft, active, machine))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
+    reasons = reasons or tuple(missing.values())
     return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
+
+
+def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:
+    """Return how to install each plugin that an extra brings and that is not installed."""
+    reasons = {use.use: missing_extra(use.use) for use in uses}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlugins:

@@ -168,10 +168,18 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
             yield text.partition(";")[0].strip()
 
 
+def missing_extra(name: str) -> str | None:
+    """Return how to install a plugin that an extra brings; None for any other, and for one that
+    is installed."""
+    if name not in extras() or any(plugin.name == name for plugin in installed()):
+        return None
+    return f"the plugin {name!r} is not installed; {extras()[name].command}"
+
+
 def _not_installed(name: str) -> str:
     """Return how to get a missing plugin: install an extra, or correct its name."""
-    if name in extras():
-        return f"the plugin {name!r} is not installed; {extras()[name].command}"
+    if reason := missing_extra(name):
+        return reason
     known = {plugin.name for plugin in installed()}
     near = get_close_matches(name, sorted(known | set(extras())), n=1)
     meant = plugin_meant_by(name) or next(iter(near), None)
