@@ -99,6 +99,10 @@ class Hardware(Frozen):
         name = " ".join(device_name.split())
         return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in self.names)
 
+    def is_called(self, name: str) -> bool:
+        """Return whether price catalogs call the device so, in any case."""
+        return name.lower() in map(str.lower, self.also_called)
+
     def peak(self, dtype: str, matmul_precision: str = "highest") -> float | None:
         """Return the peak for operands of a dtype; see `peak_flops`."""
         name = dtype.removeprefix("torch.")
@@ -145,20 +149,26 @@ def find_hardware(device_name: str) -> NamedHardware | None:
 
 
 def named_hardware(name: str) -> NamedHardware:
-    """Return the device of a short name or of torch's name. Raises HardwareError."""
+    """Return the device of a short name, of torch's name or of another one that it is called by.
+
+    Raises HardwareError for a name of none, and of several.
+    """
     table = list_hardware()
-    if name in table:
-        return NamedHardware(name, table[name])
-    if found := find_hardware(name):
-        return found
-    several = [short for short, hardware in table.items() if hardware.fits(name)]
-    near = did_you_mean(name.lower(), _relatives(name, table))
-    problem = f"fits no device of the table{near}"
-    if several:
-        problem = f"fits several devices: {', '.join(several)}"
+    for known in (
+        {short for short in table if short == name.lower()},
+        {short for short, hardware in table.items() if hardware.fits(name)},
+        {short for short, hardware in table.items() if hardware.is_called(name)},
+    ):
+        if len(known) == 1:
+            return NamedHardware(short := known.pop(), table[short])
+        if known:
+            raise HardwareError(
+                f"{name!r} is a name of several devices: {', '.join(sorted(known))}"
+            )
+    near = did_you_mean(name.lower(), _relatives(name, table)).removeprefix("; ")
     raise HardwareError(
-        f"{name!r} {problem}. Its peak FLOP/s are unknown, so that MFU is null; a plugin can bring "
-        "sample_configurations/hardware/NAME.yaml"
+        f"{name!r} fits no device of the table, so that its peak FLOP/s and MFU are unknown; a "
+        f"plugin can bring sample_configurations/hardware/NAME.yaml; {near}"
     )
 
 
