@@ -22,7 +22,7 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import LadderPlace
 
 ITEMS = ("a", "b")
-HOLDS = {"lora": ((),), "1+a": ((0,),), "2+b": ((0, 1),), "all-a": ((1,),)}
+HOLDS = {"lora": ((),), "1+a": ((0,),), "2+b": ((0, 1),), "without-a": ((1,),)}
 """Sets of items by stack: the baseline of these tests is called `lora`."""
 
 
@@ -39,7 +39,7 @@ def on_ladder(
 
 def climb(**seconds: float) -> Summary:
     """Five rounds of the stacks of a ladder, each that many times as long as the baseline."""
-    factors = {"lora": 1.0, "1+a": 0.8, "2+b": 0.4, "all-a": 0.5, **seconds}
+    factors = {"lora": 1.0, "1+a": 0.8, "2+b": 0.4, "without-a": 0.5, **seconds}
     experiments = [on_ladder(name) for name in factors]
     times = {"lora": STEADY, **{n: scaled(f) for n, f in factors.items() if n != "lora"}}
     results = [run for e in experiments for run in make_rounds(e, times[e.stack.name])]
@@ -61,7 +61,7 @@ def test_each_item_has_what_it_adds_and_what_leaving_it_out_costs() -> None:
     left_out = median(first, "left_out"), median(second, "left_out")
     assert left_out == pytest.approx((0.8, 0.5), rel=1e-3)
     assert (second.adds.stack, second.adds.against) == ("2+b", "1+a")
-    assert (first.left_out.stack, first.left_out.against) == ("all-a", "2+b")
+    assert (first.left_out.stack, first.left_out.against) == ("without-a", "2+b")
     assert (second.left_out.stack, second.left_out.against) == ("1+a", "2+b")
 
 
@@ -77,7 +77,7 @@ def test_steps_are_estimates_over_the_same_pairs_with_intervals() -> None:
 
 def test_a_ladder_changes_no_verdict_of_its_stacks() -> None:
     plain = [make_experiment(name) for name in HOLDS]
-    times = {"lora": STEADY, "1+a": scaled(0.8), "2+b": scaled(0.4), "all-a": scaled(0.5)}
+    times = {"lora": STEADY, "1+a": scaled(0.8), "2+b": scaled(0.4), "without-a": scaled(0.5)}
     results = [run for e in plain for run in make_rounds(e, times[e.stack.name])]
     without, with_ladder = make_summary(plain, results), climb()
     assert without.ladder == ()
@@ -110,7 +110,7 @@ def test_memory_that_was_not_measured_is_null() -> None:
 
 def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> None:
     experiments = [on_ladder(name) for name in HOLDS]
-    ends = {"lora": 2.0, "1+a": 2.2, "2+b": 2.2, "all-a": 2.0}
+    ends = {"lora": 2.0, "1+a": 2.2, "2+b": 2.2, "without-a": 2.0}
     results = [
         make_result(e, round=i, ranks=[make_rank(losses=[2.0, ends[e.stack.name], 2.0])])
         for e in experiments

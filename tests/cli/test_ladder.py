@@ -50,7 +50,7 @@ class Elsewhere(Plugin):
 """
 
 LADDER = "[{set: {engine.step_seconds: 0.001}, name: step}, switches.first, switches.second]"
-STACKS = ["baseline", "1+step", "2+first", "3+second", "all-step", "all-first"]
+STACKS = ["baseline", "1+step", "2+first", "3+second", "without-step", "without-first"]
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_ladder_is_run_in_one_session_and_reported_from_the_store_again(folder
     assert [row["status"] for row in found["experiments"]] == ["ok"] * 6
     evidence = {row["stack"]: row["evidence"].get("switches") for row in found["experiments"]}
     assert evidence["2+first"] == {"first": True, "second": False, "bits": 8}
-    assert evidence["all-first"] == {"first": False, "second": True, "bits": 8}
+    assert evidence["without-first"] == {"first": False, "second": True, "bits": 8}
     steps = [(s["item"], s["adds"]["rounds"], s["left_out"]["rounds"]) for s in found["ladder"]]
     assert steps == [("step", 1, 1), ("first", 1, 1), ("second", 1, 1)]
 
@@ -110,7 +110,7 @@ def test_a_ladder_is_run_in_one_session_and_reported_from_the_store_again(folder
 
     stored = json.loads(call("results", "export", "--format", "json").out)
     held = {r["experiment"]["stack"]["name"]: r["experiment"]["stack"]["ladder"] for r in stored}
-    assert held["all-step"] == {"items": ["step", "first", "second"], "holds": [[1, 2]]}
+    assert held["without-step"] == {"items": ["step", "first", "second"], "holds": [[1, 2]]}
     compared = call("compare", "1+step", "2+first", "--format", "json")
     assert "uses" in [fact["key"] for fact in json.loads(compared.out)["declared"]]
 
@@ -153,8 +153,8 @@ def test_a_rung_that_cannot_run_here_is_skipped_with_all_above_and_the_rest_goes
         "1+first": "ok",
         "2+elsewhere": "skipped",
         "3+second": "skipped",
-        "all-first": "skipped",
-        "all-elsewhere": "ok",
+        "without-first": "skipped",
+        "without-elsewhere": "ok",
     }
     reasons = [row["reasons"] for row in found["experiments"] if row["status"] == "skipped"]
     assert all("elsewhere: does not work with device cpu" in why for (why,) in reasons)

@@ -89,6 +89,14 @@ def test_the_list_for_programs_holds_numbers_and_null_where_there_is_none() -> N
 
 
 @pytest.mark.usefixtures("folder")
+def test_people_count_rounds_from_1_and_programs_from_0() -> None:
+    numbers = [row["round"] for row in json.loads(call("list", "--format", "json"))]
+    header, _, *rows = call("list").splitlines()
+    place = header.index("round")
+    assert [int(line[place:].split()[0]) - 1 for line in rows if line.strip()] == numbers
+
+
+@pytest.mark.usefixtures("folder")
 def test_the_list_has_the_same_columns_in_every_format() -> None:
     columns = list(json.loads(call("list", "--format", "json"))[0])
     assert call("list", "--format", "csv").splitlines()[0].split(",") == columns

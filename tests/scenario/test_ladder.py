@@ -130,11 +130,11 @@ def test_every_name_is_one_that_a_stack_may_have_and_holds_no_dot(keys: list[str
 def test_the_rungs_come_first_then_everything_without_one_then_the_other_stacks() -> None:
     draft, _ = spelt_out("a.x", "b", "train.y", stacks={"other": {"use": ["c"]}})
     assert list(draft.data["stacks"]) == [
-        "baseline", "1+x", "2+b", "3+y", "all-x", "all-b", "other",
+        "baseline", "1+x", "2+b", "3+y", "without-x", "without-b", "other",
     ]  # fmt: skip
     assert uses(draft, "2+b") == [{"use": "a", "x": True}, {"use": "b"}]
     assert draft.data["stacks"]["3+y"]["set"] == {"train.y": True}
-    assert uses(draft, "all-x") == [{"use": "b"}]
+    assert uses(draft, "without-x") == [{"use": "b"}]
 
 
 @pytest.mark.parametrize(("count", "stacks"), [(1, 2), (2, 4), (3, 6)])
@@ -148,13 +148,16 @@ def test_a_plugin_that_comes_again_stays_at_its_first_place() -> None:
     draft, _ = spelt_out("kernels.a", "compile", "kernels.b")
     assert uses(draft, "1+a") == [{"use": "kernels", "a": True, "b": False}]
     assert uses(draft, "3+b") == [{"use": "kernels", "a": True, "b": True}, {"use": "compile"}]
-    assert uses(draft, "all-a") == [{"use": "kernels", "a": False, "b": True}, {"use": "compile"}]
+    assert uses(draft, "without-a") == [
+        {"use": "kernels", "a": False, "b": True},
+        {"use": "compile"},
+    ]
 
 
 def test_an_item_that_a_later_one_implies_is_left_out_of_nothing() -> None:
     draft, ladder = spelt_out("compile", {"use": "compile", "mode": "fast"}, "other")
     assert list(draft.data["stacks"]) == [
-        "baseline", "1+compile", "2+mode-fast", "3+other", "all-mode-fast",
+        "baseline", "1+compile", "2+mode-fast", "3+other", "without-mode-fast",
     ]  # fmt: skip
     assert ladder.subsets["3+other"] == ((0, 1, 2), (1, 2))
 
@@ -204,7 +207,7 @@ def test_a_place_on_the_ladder_is_no_part_of_the_identity(tmp_path: Path) -> Non
 def test_a_sweep_repeats_the_ladder_at_each_of_its_points(tmp_path: Path) -> None:
     text = "ladder: [x, y]\nsweep: {train.seed: [1, 2]}\n"
     found = [(p.sweep["train.seed"], p.stack.name) for p in points(tmp_path, text)]
-    assert found == [(n, s) for n in (1, 2) for s in ("baseline", "1+x", "2+y", "all-x")]
+    assert found == [(n, s) for n in (1, 2) for s in ("baseline", "1+x", "2+y", "without-x")]
 
 
 def test_an_option_that_is_swept_in_the_baseline_reaches_all_rungs(tmp_path: Path) -> None:
@@ -264,9 +267,9 @@ def test_the_stacks_of_a_ladder_stand_in_the_checked_file(tmp_path: Path) -> Non
             "a stack '1+x' of its own, and the baseline has that name",
         ),
         (
-            "stacks: {all-x: [w]}\nbaseline: all-x\nladder: [x, y]\n",
+            "stacks: {without-x: [w]}\nbaseline: without-x\nladder: [x, y]\n",
             ":3:10",
-            "a stack 'all-x' of its own, and the baseline has that name",
+            "a stack 'without-x' of its own, and the baseline has that name",
         ),
         ("ladder: [x]\nbaseline: 1+x\n", ":2:1", "`stacks` has no '1+x'"),
         (

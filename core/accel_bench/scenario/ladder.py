@@ -71,7 +71,7 @@ def expand_ladder(draft: Draft) -> Ladder | None:
     """Write the stacks of a draft's ladder into the draft; return None where it has no ladder.
 
     The baseline comes first, then its rungs (`1+A`, `2+B`, ...), then everything without one item
-    (`all-A`, ...), then the other stacks of the file. Equal stacks are made once. Raises
+    (`without-A`, ...), then the other stacks of the file. Equal stacks are made once. Raises
     ScenarioError that names file, line and item.
     """
     written = draft.data.get("stacks") or {}
@@ -115,7 +115,7 @@ def _subsets(
     everything = tuple(range(len(items)))
     rungs = [(f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
     rests = [
-        (f"all-{item.label}", (*everything[:n], *everything[n + 1 :]))
+        (f"without-{item.label}", (*everything[:n], *everything[n + 1 :]))
         for n, item in enumerate(items)
     ]
     found: dict[str, tuple[Subset, ...]] = {name: ((),)}

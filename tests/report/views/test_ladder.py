@@ -22,7 +22,7 @@ def ladder_summary() -> Summary:
     """Three items with long names; the second is left out of nothing."""
     everything = (0, 1, 2)
     stacks = {"lora": ((),), **{f"{n}+{LABELS[n - 1]}": (everything[:n],) for n in (1, 2, 3)}}
-    stacks[f"all-{LABELS[0]}"] = ((1, 2),)
+    stacks[f"without-{LABELS[0]}"] = ((1, 2),)
     experiments, results = [], []
     for number, (name, holds) in enumerate(stacks.items()):
         experiment = make_experiment(name)
@@ -70,7 +70,7 @@ def test_csv_has_the_figures_on_the_rows_of_the_rungs() -> None:
     rung = rows["1+linear_cross_entropy"]
     assert rung["ladder_item"] == "linear_cross_entropy"
     assert float(rung["ladder_adds_ratio_median"]) == pytest.approx(1 / 0.9, rel=1e-3)
-    assert rung["ladder_left_out_stack"] == "all-linear_cross_entropy"
+    assert rung["ladder_left_out_stack"] == "without-linear_cross_entropy"
     assert rows["lora"]["ladder_item"] == rows["lora"]["ladder_adds_ratio_median"] == ""
 
 

@@ -27,9 +27,9 @@ RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effecti
 
 
 def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a row for each run."""
+    """Return a row for each run; people count rounds from 1, programs from 0."""
     flat = keyed(LIST_COLUMNS, rows)
-    forms = {"tokens_per_second": "{:,.1f}".format}
+    forms = {"tokens_per_second": "{:,.1f}".format, "round": lambda number: str(number + 1)}
     shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
     return Report([Section(tables=[Table(shown, rows)])], rows, flat)
 
