@@ -8,7 +8,8 @@ import pytest
 
 from accel_bench.errors import HookError, InvalidRunError, WorkerError
 from accel_bench.result import Status
-from accel_bench.worker.failure import failure_of, out_of_memory, reasons_of, status_of
+from accel_bench.worker.failure import failure_of, reasons_of, status_of
+from accel_bench.worker.oom import out_of_memory
 
 GPU_TEXT = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import errno
 import traceback
-from collections.abc import Iterator
 
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
 from accel_bench.result import Failure, Status
 from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_OUT_OF_MEMORY_NAMES = ("OutOfMemoryError", "MemoryError")
-_OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory: you tried to allocate",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "HIPBLAS_STATUS_ALLOC_FAILED",
-)
 
 
 def status_of(error: BaseException) -> Status:
     """Return `oom` for an out-of-memory error among the causes, else the status of the error."""
-    if out_of_memory(error) is not None:
+    if oom.out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):
         return Status.INVALID
@@ -41,7 +31,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     """Return the reasons, a line each; `phase` is what the worker was doing."""
     if isinstance(error, InvalidRunError):
         return error.reasons
-    guilty = out_of_memory(error)
+    guilty = oom.out_of_memory(error)
     if guilty is None:
         return (_line(error),)
     reason = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
@@ -51,7 +41,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
 def failure_of(error: BaseException, phase: str = "") -> Failure:
     """Return what is kept of an error; `phase` is what the worker was doing."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
-    guilty = out_of_memory(error)
+    guilty = oom.out_of_memory(error)
     hook = error if isinstance(error, HookError) else None
     return Failure(
         type=type(error).__name__,
@@ -63,30 +53,6 @@ def failure_of(error: BaseException, phase: str = "") -> Failure:
         hook=hook.hook if hook else None,
         **(oom.memory_figures(guilty) if guilty is not None else {}),
     )
-
-
-def out_of_memory(error: BaseException) -> BaseException | None:
-    """Return the out-of-memory error among an exception and its causes; None without one."""
-    for link in _chain(error):
-        names = {kind.__name__ for kind in type(link).__mro__}
-        if names.intersection(_OUT_OF_MEMORY_NAMES):
-            return link
-        if isinstance(link, RuntimeError) and any(t in str(link) for t in _OUT_OF_MEMORY_TEXTS):
-            return link
-    return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its causes and contexts, and the exceptions of groups; each once."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        link = waiting.pop(0)
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        waiting += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
 
 
 def _line(error: BaseException) -> str:
