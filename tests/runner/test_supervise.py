@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +25,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for what must not happen takes less time."""
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(module, "DUMP_SECONDS", 0.0)
+
+
+def test_a_grace_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        subprocess.run(
+            [sys.executable, "-m", "accel_bench", "run", "--dry-run"],
+            env={**os.environ, "ACCEL_BENCH_GRACE_SECONDS": "long"},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    assert failed.value.returncode == 2
+    assert "ACCEL_BENCH_GRACE_SECONDS='long' is no number of seconds" in failed.value.stderr
+    assert "Traceback" not in failed.value.stderr
 
 
 def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import struct
 import threading
@@ -13,6 +14,7 @@ from types import FrameType
 
 from pydantic import ValidationError
 
+from accel_bench.errors import AccelBenchError
 from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
 from accel_bench.launcher import RankProcess
 from accel_bench.result import RankResult
@@ -20,8 +22,18 @@ from accel_bench.result import RankResult
 POLL_SECONDS = 0.25
 """How often heartbeats and exit codes are read."""
 
-GRACE_SECONDS = 5.0
-"""Time that ranks get to end on SIGTERM, or after another rank has failed, before SIGKILL."""
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, str(default))
+    try:
+        return float(text)
+    except ValueError:
+        raise AccelBenchError(f"{variable}={text!r} is no number of seconds") from None
+
+
+GRACE_SECONDS = _seconds("ACCEL_BENCH_GRACE_SECONDS", 5.0)
+"""Time that ranks get to end on SIGTERM, or after another rank has failed, before SIGKILL; the
+variable sets another one, for ranks that write much when they end."""
 
 DUMP_SECONDS = 0.5
 """Time to write the stacks of a rank that is about to be terminated."""
