@@ -58,7 +58,7 @@ release: $(VENV)/.test oldest
 	$(BIN)/python -m pytest $(PARALLEL) -m release
 
 oldest: $(OLDEST)/.done
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not long and not release" $(OLDEST_TESTS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) $(OLDEST_TESTS)
 
 quantized: $(QUANTIZED)/.done
 

@@ -106,7 +106,9 @@ FULL_BYTES = 94e9 + 62e9 + 3.9e9
 compiler generates; the loss."""
 
 LORA_BYTES = 94e9
-"""The same of `single-gpu-lora`, whose adapters are in float32."""
+"""Bytes that a step of `single-gpu-lora` moves, compiled: its frozen weights have no optimizer, but
+adapters in float32 cost casts of what they multiply; read off the generated code alike. That it is
+as much as AdamW moves above is chance."""
 
 
 def padded(micro_batch_size: int, goal: float) -> Goal:

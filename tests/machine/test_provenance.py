@@ -57,6 +57,15 @@ def test_sources_without_git_are_told_apart_by_their_content(tmp_path: Path) -> 
     assert _sources_digest(tmp_path) != first
 
 
+def test_a_package_is_a_source_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "__init__.py").write_text("a = 1\n")
+    first = _sources_digest(tmp_path)
+    (tmp_path / "cache" / "__init__.py").write_text("a = 2\n")
+    _sources_digest.cache_clear()
+    assert _sources_digest(tmp_path) != first
+
+
 @pytest.mark.parametrize("folder", ["gpu-results/works/cache/inductor/ab", ".venv", "cache"])
 def test_modules_that_a_compiler_writes_are_no_sources(tmp_path: Path, folder: str) -> None:
     (tmp_path / "code.py").write_text("a = 1\n")

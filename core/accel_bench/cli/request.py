@@ -77,7 +77,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
             stopped = StopReason(Status.INFRA_ERROR, (str(error),))
             raise
         finally:
-            both = zip(sessions, plans, strict=True)
+            both = zip(sessions, plans, strict=False)  # none, where none could be opened
             summaries = [plan.summarize(session.results(plan), stopped) for session, plan in both]
             _print(summaries, options)
             if options.output == "table":

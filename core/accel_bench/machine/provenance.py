@@ -62,7 +62,7 @@ def _sources_digest(folder: Path) -> str:
     sources = sorted(
         path
         for path in folder.rglob("*.py")
-        if not any(map(_is_generated, path.relative_to(folder).parts[:-1]))
+        if not any(_is_generated(parent) for parent in path.parents if folder in parent.parents)
     )
     found = hashlib.sha256()
     for path in sources:
@@ -70,9 +70,11 @@ def _sources_digest(folder: Path) -> str:
     return f"sources-{found.hexdigest()[:8]}"
 
 
-def _is_generated(name: str) -> bool:
+def _is_generated(folder: Path) -> bool:
     """Return whether a folder holds no sources, but environments, results or generated code."""
-    return name.startswith(".") or name in GENERATED_FOLDERS
+    if folder.name.startswith("."):
+        return True
+    return folder.name in GENERATED_FOLDERS and not (folder / "__init__.py").exists()
 
 
 def _editable_folder(found: metadata.Distribution) -> Path | None:

@@ -193,14 +193,17 @@ def check_fit(config: Any, run: Run) -> None:
 
     For loaders that do without `load_base_model`. Raises ScenarioError.
     """
-    text, name = config.get_text_config(), run.scenario.model.id
+    name = run.scenario.model.id
+    published = hasattr(config, "get_text_config")  # as transformers' own have it
+    text = config.get_text_config() if published else config
     if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:
         raise ScenarioError(
             f"the data has a vocabulary of {run.dataset.vocab_size} tokens, but the model {name!r} "
             f"only one of {text.vocab_size}; set data.vocab_size to {text.vocab_size} or less, or "
             "model.overrides.vocab_size, or choose other data"
         )
-    positions, length = learned_positions(config), run.scenario.data.sequence_length
+    positions = learned_positions(config) if published else None
+    length = run.scenario.data.sequence_length
     if positions is not None and positions < length:
         raise ScenarioError(
             f"data.sequence_length is {length}, but the model {name!r} has {positions} learned "

@@ -21,7 +21,6 @@ from accel_bench.job import Job
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
-from accel_bench.store.records import redact_result
 
 RUNS_FOLDER = "runs"
 """Where the attempts' folders lie in a results folder."""
@@ -100,11 +99,9 @@ def redact_files(job: Job) -> None:
     redact_file(job.path(), redactor, shorten=False)
 
 
-def record_result(folder: Path, result: Result) -> Result:
-    """Write the result, and return it as it is written: without secrets."""
-    redacted = redact_result(result)
-    write_atomically(folder / "result.json", redacted.model_dump_json(indent=1))
-    return redacted
+def record_result(folder: Path, result: Result) -> None:
+    """Write the result, which holds no secrets any more."""
+    write_atomically(folder / "result.json", result.model_dump_json(indent=1))
 
 
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:

@@ -19,7 +19,7 @@ from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.records import SessionRecord, redact_result
 
 DROPPED = frozenset(
     {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
@@ -208,8 +208,11 @@ class SweepPoint:
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""
         if purpose == "measure" or not result.status.completed:
-            self._session.store.add(result)
-        return record_result(folder, result)
+            stored = self._session.store.add(result)
+        else:
+            stored = redact_result(result)
+        record_result(folder, stored)
+        return stored
 
     def _missing_rounds(self, rounds: int) -> list[int]:
         """Return numbers of rounds to run: as many as are missing, first those with a gap.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import struct
@@ -26,9 +27,12 @@ POLL_SECONDS = 0.25
 def _seconds(variable: str, default: float) -> float:
     text = os.environ.get(variable, str(default))
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        raise AccelBenchError(f"{variable}={text!r} is no number of seconds") from None
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise AccelBenchError(f"{variable}={text!r} is no number of seconds above 0; unset it")
+    return seconds
 
 
 GRACE_SECONDS = _seconds("ACCEL_BENCH_GRACE_SECONDS", 5.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,10 +207,13 @@ def test_batches_for_a_gpu_are_pinned(make_run: Callable[..., Run]) -> None:
     assert all(tensor.is_pinned() for tensor in next(batches_of(run, "none")).inputs.values())
 
 
-def test_a_vocabulary_that_the_model_lacks_is_refused(make_run: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("config", [LlamaConfig, SimpleNamespace], ids=["published", "foreign"])
+def test_a_vocabulary_that_the_model_lacks_is_refused(
+    config: Any, make_run: Callable[..., Run]
+) -> None:
     run = make_run(data={"use": "synthetic"})
     run.dataset = constant(16)
-    run.unwrapped_model = SimpleNamespace(config=LlamaConfig(vocab_size=16))
+    run.unwrapped_model = SimpleNamespace(config=config(vocab_size=16))
     with pytest.raises(ScenarioError, match=r"vocabulary of 17 tokens.*only one of 16"):
         batches_of(run, "none")
     run.unwrapped_model.config.vocab_size = 17

@@ -117,13 +117,12 @@ def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
 
 def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window) -> float | None:
     """Return the slowest rank's matmuls of a step over a mean step of the window."""
-    known = [
-        metric.value
+    values = [
+        next((m.value for m in rank.metrics if m.figure == "matmul_seconds"), None)
         for rank in result.ranks
-        for metric in rank.metrics
-        if metric.figure == "matmul_seconds" and metric.value is not None
     ]
-    if not known or len(known) < len(result.ranks):
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
         return None
     return max(known) / (seconds / len(window.samples))
 

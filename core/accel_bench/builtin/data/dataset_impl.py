@@ -98,7 +98,7 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
     """
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     config = getattr(model, "config", None)
-    if hasattr(config, "get_text_config"):
+    if isinstance(getattr(config, "vocab_size", None), int) or hasattr(config, "get_text_config"):
         from accel_bench import check_fit  # which imports torch: see plan_of
 
         check_fit(config, run)

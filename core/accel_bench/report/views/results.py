@@ -20,7 +20,7 @@ from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import RankResult, Result
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
-"""What of a run is printed as it is stored."""
+"""What of a run is printed for people, who count rounds, positions and attempts from 1."""
 
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
 """What of a rank is printed as it is stored."""
@@ -72,7 +72,10 @@ def _run(result: Result, folder: Path) -> Iterator[Section]:
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
     document = {
-        "run": result.model_dump(mode="json", include=set(RUN_KEYS.split())),
+        "run": {
+            **result.model_dump(mode="json", include=set(RUN_KEYS.split())),
+            **{key: getattr(result, key) + 1 for key in ("round", "position", "attempt")},
+        },
         "tokens_per_second": speed.tokens_per_second if speed else None,
         "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
         "ranks": [_rank(rank) for rank in result.ranks],
