@@ -119,7 +119,7 @@ def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     table = done.stdout[done.stdout.index("───") :]
-    (row,) = [line.split() for line in table.splitlines() if line.startswith("moe-grouped")]
+    row = next(line.split() for line in table.splitlines() if line.startswith("moe-grouped"))
     assert float(row[1].replace(",", "")) > 0
 
 
