@@ -38,7 +38,8 @@ def run(options: RunOptions) -> int:
     """Measure acceleration stacks side by side and compare them.
 
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
-    The baseline always runs too, unless --no-baseline.
+
+    Unless --no-baseline is given, the baseline always runs too.
     """
     from accel_bench.cli.request import run_scenarios
 
