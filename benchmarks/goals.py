@@ -65,40 +65,8 @@ def ratios(work: str, stack: str, others: Sequence[str]) -> tuple[Goal, ...]:
     )
 
 
-def full(metric: Metric, goal: float, device: str, at_most: bool = False) -> Goal:
-    """Return a goal of full fine-tuning, for the stack that should be the fastest."""
-    return Goal(
-        work="single-gpu-full",
-        metric=metric,
-        stack="fused-loss-compiled",
-        baseline="eager",
-        goal=goal,
-        at_most=at_most,
-        device=device,
-    )
-
-
-def lora(goal: float, device: str) -> Goal:
-    """Return a goal of tokens per second under LoRA."""
-    return Goal(
-        work="single-gpu-lora",
-        metric="tokens_per_second",
-        stack="fused-loss-compiled",
-        baseline="lora",
-        goal=goal,
-        device=device,
-    )
-
-
-def on_h200(tokens_per_second: float, step_tokens: int, step_bytes: float) -> float:
-    """Return the goal for an H200, in tokens/s, from that for an H100.
-
-    The step takes as long, less what its `step_bytes` outside of products and attention are moved
-    faster.
-    """
-    seconds = step_tokens / tokens_per_second - step_bytes * SAVED_BY_BANDWIDTH
-    return round(step_tokens / seconds, -1)
-
+STEP_TOKENS = 4096
+"""Tokens of a step of `single-gpu-full` and `single-gpu-lora`."""
 
 FULL_BYTES = 94e9 + 62e9 + 3.9e9
 """Bytes that a step of `single-gpu-full` moves, compiled: AdamW on 6.7e9 parameters with state in
@@ -109,6 +77,43 @@ LORA_BYTES = 94e9
 """Bytes that a step of `single-gpu-lora` moves, compiled: its frozen weights have no optimizer, but
 adapters in float32 cost casts of what they multiply; read off the generated code alike. That it is
 as much as AdamW moves above is chance."""
+
+
+def speeds(work: str, baseline: str, h100: float, step_bytes: float) -> tuple[Goal, ...]:
+    """Return a goal in tokens/s for an H100, and what it becomes on an H200.
+
+    There a step takes as long, less what its `step_bytes` outside of products and attention are
+    moved faster.
+    """
+    seconds = STEP_TOKENS / h100 - step_bytes * SAVED_BY_BANDWIDTH
+    h200 = round(STEP_TOKENS / seconds, -1)
+    return tuple(
+        Goal(
+            work=work,
+            metric="tokens_per_second",
+            stack="fused-loss-compiled",
+            baseline=baseline,
+            goal=goal,
+            device=device,
+        )
+        for device, goal in ((H100, h100), (H200, h200))
+    )
+
+
+def memory(work: str, baseline: str, goal: float) -> tuple[Goal, ...]:
+    """Return a goal of peak bytes, the same on both cards: their tensors are equally large."""
+    return tuple(
+        Goal(
+            work=work,
+            metric="peak_allocated_bytes",
+            stack="fused-loss-compiled",
+            baseline=baseline,
+            goal=goal,
+            at_most=True,
+            device=device,
+        )
+        for device in (H100, H200)
+    )
 
 
 def padded(micro_batch_size: int, goal: float) -> Goal:
@@ -124,13 +129,9 @@ def padded(micro_batch_size: int, goal: float) -> Goal:
 
 
 GOALS: tuple[Goal, ...] = (
-    full("tokens_per_second", 10_690, H100),
-    full("tokens_per_second", on_h200(10_690, 4096, FULL_BYTES), H200),
-    full("peak_allocated_bytes", 64.22e9, H100, at_most=True),
-    # The same tensors are as large there.
-    full("peak_allocated_bytes", 64.22e9, H200, at_most=True),
-    full("tokens_per_second", 12_881, H100),
-    full("tokens_per_second", on_h200(12_881, 4096, FULL_BYTES), H200),
+    *speeds("single-gpu-full", "eager", 10_690, FULL_BYTES),
+    *memory("single-gpu-full", "eager", 64.22e9),
+    *speeds("single-gpu-full", "eager", 12_881, FULL_BYTES),
     *ratios("single-gpu-full", "fused-loss-compiled", ("eager", "liger", "compiled")),
     *ratios("single-gpu-full", "fused", ("eager", "liger", "compiled")),
     *ratios("single-gpu-full", "fused-compiled", ("eager", "liger", "compiled")),
@@ -158,8 +159,7 @@ GOALS: tuple[Goal, ...] = (
     ),
     *ratios("single-gpu-qlora", "nf4-fused", ("nf4", "nf4-liger", "nf4-compiled")),
     *ratios("single-gpu-qlora", "gptq-fused", ("gptq", "gptq-liger", "gptq-compiled")),
-    lora(16_000, H100),
-    lora(on_h200(16_000, 4096, LORA_BYTES), H200),
+    *speeds("single-gpu-lora", "lora", 16_000, LORA_BYTES),
     *ratios("single-gpu-lora", "fused-loss-compiled", ("lora", "liger", "compiled")),
     *ratios("single-gpu-lora", "fused", ("lora", "liger", "compiled")),
     *ratios("single-gpu-lora", "fused-compiled", ("lora", "liger", "compiled")),

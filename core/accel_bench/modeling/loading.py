@@ -196,10 +196,11 @@ def check_fit(config: Any, run: Run) -> None:
     name = run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it
     text = config.get_text_config() if published else config
-    if run.dataset is not None and text.vocab_size < run.dataset.vocab_size:
+    known = getattr(text, "vocab_size", None)
+    if run.dataset is not None and isinstance(known, int) and known < run.dataset.vocab_size:
         raise ScenarioError(
             f"the data has a vocabulary of {run.dataset.vocab_size} tokens, but the model {name!r} "
-            f"only one of {text.vocab_size}; set data.vocab_size to {text.vocab_size} or less, or "
+            f"only one of {known}; set data.vocab_size to {known} or less, or "
             "model.overrides.vocab_size, or choose other data"
         )
     positions = learned_positions(config) if published else None

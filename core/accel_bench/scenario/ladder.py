@@ -113,17 +113,17 @@ def _subsets(
 ) -> dict[str, tuple[Subset, ...]]:
     """Name the stacks, each with the sets of items that make it; the baseline first."""
     everything = tuple(range(len(items)))
-    rungs = [(f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
+    rungs = [(item, f"{n + 1}+{item.label}", everything[: n + 1]) for n, item in enumerate(items)]
     rests = [
-        (f"without-{item.label}", (*everything[:n], *everything[n + 1 :]))
+        (item, f"without-{item.label}", (*everything[:n], *everything[n + 1 :]))
         for n, item in enumerate(items)
     ]
     found: dict[str, tuple[Subset, ...]] = {name: ((),)}
     names = {content_of(_stack(baseline, items, ())): name}
-    for number, (made, held) in enumerate([*rungs, *rests]):
-        item = items[number % len(items)]
+    for rung in (*rungs, *rests):
+        item, made, held = rung
         content = content_of(_stack(baseline, items, held))
-        if content in names and number < len(items):
+        if content in names and rung in rungs:
             raise _adds_nothing(item, f"{names[content]!r} is the same stack")
         if content not in names and made == name:
             raise ScenarioError(

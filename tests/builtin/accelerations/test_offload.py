@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from flop_counting import catalog_model
+from flop_counting import ROTARY, catalog_model
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
@@ -16,16 +16,7 @@ from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
 from accel_bench.builtin.accelerations.offload_impl import Offloading, OnHost, Packing
 from accel_bench.errors import PluginError
 
-SMALL = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL = {**ROTARY, "num_hidden_layers": 2}
 KIB = 1024
 
 

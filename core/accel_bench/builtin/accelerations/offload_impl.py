@@ -71,8 +71,9 @@ class Packing:
         if found is None or found.storage.expired():
             found = OnHost(self._copies.pack_hook(tensor), StorageWeakRef(storage))
             self._packed[key] = found
-            self.tensors += self.counting
-            self.bytes += self.counting * tensor.nbytes
+            if self.counting:
+                self.tensors += 1
+                self.bytes += tensor.nbytes
         found.uses += 1
         return found
 

@@ -97,11 +97,10 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
     Raises ScenarioError at once when the model, which is only known by now, lacks token ids.
     """
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
-    config = getattr(model, "config", None)
-    if isinstance(getattr(config, "vocab_size", None), int) or hasattr(config, "get_text_config"):
+    if hasattr(model, "config"):
         from accel_bench import check_fit  # which imports torch: see plan_of
 
-        check_fit(config, run)
+        check_fit(model.config, run)
     return batches(run.dataset, plan_of(run, padding))
 
 

@@ -85,7 +85,8 @@ class Watcher:
             device = nvml.find_device(self._listed.found, uuid)
             problem = f"device {uuid}: {problem or 'NVML does not list it'}"
         else:
-            device = next(iter((self._expected or ())[rank:]), None)
+            expected = self._expected or ()
+            device = expected[rank] if rank < len(expected) else None
             problem = problem or "NVML cannot tell which device it used"
         if device is not None:
             problem = f"{device.uuid} was not expected to be used"
