@@ -142,6 +142,8 @@ def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
 def report_evidence(run: Run) -> dict[str, JsonValue]:
     """All. After the window: return JSON that shows that the plugin acted.
 
+    The key `summary`, one line of text, is also printed under the table of `run`: what decides
+    whether the figures are what they look like, such as bytes of weights or kernels seen.
     What another hook gives to `run.on_evidence` is called here too, and needs no state of its own.
     """
 

@@ -45,6 +45,7 @@ def test_the_document_has_the_promised_keys():
         "experiments",
         "ladder",
         "seeds",
+        "notices",
         "noise",
     }
     row = document["experiments"][1]
@@ -118,6 +119,11 @@ def test_a_skipped_stack_keeps_its_reason():
     row = summary.experiments[1]
     assert (row.status, row.reasons) == (Status.SKIPPED, ("needs a GPU",))
     assert row.ratio_reason == "was skipped"
+
+
+def test_the_notices_of_the_plan_are_in_the_summary_once():
+    noted = [e.model_copy(update={"notices": ("adapter: lora added",)}) for e in (LORA, FAST)]
+    assert make_summary(noted, []).notices == ("adapter: lora added",)
 
 
 def test_failed_runs_lend_no_numbers_to_a_degraded_experiment():

@@ -265,5 +265,8 @@ class Summary(Document):
     seeds: tuple[SeedEquivalence, ...] = ()
     """The loss at the end over several seeds; empty when no seed is swept."""
 
+    notices: tuple[str, ...] = ()
+    """What planning added to every stack, and what it could not know."""
+
     noise: tuple[str, ...] = ()
     """Load of the host that disturbed some runs more than the others of their session."""

@@ -58,6 +58,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         scenario=scenario,
         baseline=baseline,
         experiments=experiments,
+        notices=tuple(dict.fromkeys(text for p in planned for text in p.experiment.notices)),
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
         seeds=compare_over_seeds(measured, baseline),

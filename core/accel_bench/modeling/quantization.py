@@ -33,14 +33,18 @@ def describe_quantized(
 
     if elements is None:
         elements = sum(m.in_features * m.out_features for m in quantized.values())
+    stored, in_bfloat16 = stored_bytes(*quantized.values()), elements * BYTES_OF_BFLOAT16
+    fraction = stored / max(1, in_bfloat16)
     return {
+        "summary": f"{len(quantized)} modules in {bits} bits, with {fraction:.3f} of their bytes "
+        f"in bfloat16; kernel {kernel}",
         "quantized_modules": len(quantized),
         "module_classes": dict(Counter(type(module).__name__ for module in quantized.values())),
         "bits": bits,
         "kernel": kernel,
         "quantized_elements": elements,
-        "quantized_bytes": stored_bytes(*quantized.values()),
-        "quantized_bytes_in_bfloat16": elements * BYTES_OF_BFLOAT16,
+        "quantized_bytes": stored,
+        "quantized_bytes_in_bfloat16": in_bfloat16,
         "weight_bytes": stored_bytes(model),
         "weight_dtypes": {**elements_by_dtype(_distinct(model))},
     }

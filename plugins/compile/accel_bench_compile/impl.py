@@ -44,6 +44,8 @@ class Compilation:
         counts = read_compilation()
         thunder = self.options.backend == "thunder"
         return {
+            "summary": f"{len(self.modules)} modules compiled: {counts['graphs']} graphs, "
+            f"{counts['graph_breaks']} graph breaks, {counts['recompiles']} recompilations",
             "scope": self.options.scope,
             "backend": self.options.backend,
             "compiled_modules": len(self.modules),

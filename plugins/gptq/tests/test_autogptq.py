@@ -93,6 +93,8 @@ def test_ten_steps_make_the_loss_fall_on_weights_of_less_than_four_tenths():
     assert evidence["quantized_modules"] == MATRICES
     assert evidence["quantized_bytes"] <= 0.40 * evidence["quantized_bytes_in_bfloat16"]
     assert (evidence["quantize"], evidence["quantized_share"]) == ("pack", 1.0)
+    fraction = evidence["quantized_bytes"] / evidence["quantized_bytes_in_bfloat16"]
+    assert f"{MATRICES} modules in 4 bits, with {fraction:.3f} of" in evidence["summary"]
     assert rank.effective.linear_kernels == {"GptqTorchLinear": MATRICES, "Linear": 1}
     flow = rank.effective.gradient_flow
     assert flow.modules_without_gradient == ()

@@ -47,6 +47,7 @@ class Switch:
         """Return JSON of how the experts multiply now, and how they did before."""
         default, found = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
+            "summary": f"{len(self.modules)} modules of experts by {found}, by default {default}",
             "experts": found,
             "default": default,
             "switched_modules": len(self.modules) if found != default else 0,

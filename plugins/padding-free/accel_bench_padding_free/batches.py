@@ -89,13 +89,15 @@ class FlatBatches:
     def evidence(self) -> dict[str, Any]:
         """Return JSON of what was flattened, and how much padding that saved."""
         counts = self.counts
+        avoided = 1 - counts.step_tokens / max(counts.padded_tokens, 1)
         return {
+            "summary": f"{avoided:.0%} of the padded tokens left out; attention {self._attention}",
             "sampler": self._sampler,
             "rows": counts.micro_batches,
             "sequences": counts.sequences,
             "tokens": counts.tokens,
             "largest_row_tokens": counts.largest_row,
-            "padding_avoided": 1 - counts.step_tokens / max(counts.padded_tokens, 1),
+            "padding_avoided": avoided,
             "largest_by_mean_row": (
                 counts.heaviest_tokens
                 * counts.micro_batches_of_all

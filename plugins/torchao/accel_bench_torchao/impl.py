@@ -148,13 +148,15 @@ class Float8Training:
             config=recipe(self.options.float8_training, self.options.emulate),
         )
         converted = [module for module in model.modules() if isinstance(module, Float8Linear)]
+        kernel = "mm of rounded float32" if self.options.emulate else "torch._scaled_mm"
         self.evidence = {
+            "summary": f"{len(converted)} linear layers in float8, multiplied by {kernel}",
             "converted_modules": len(converted),
             "module_classes": dict(Counter(type(module).__name__ for module in converted)),
             "unconverted_modules": len(linears) - len(fitting),
             "recipe": self.options.float8_training,
             "emulated": self.options.emulate,
-            "kernel": "mm of rounded float32" if self.options.emulate else "torch._scaled_mm",
+            "kernel": kernel,
             # torchao computes the weight's gradient whether it trains or not.
             "unused_weight_gradients": sum(not m.weight.requires_grad for m in converted),
             "torchao": metadata.version("torchao"),

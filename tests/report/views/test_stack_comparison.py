@@ -202,3 +202,15 @@ def test_one_round_shows_numbers_without_intervals_and_the_answer_why_nothing_wa
     text = show(make_summary([LORA, FAST], results, rounds=1))
     assert line_of(text, "fast").split()[1:3] == ["2,000", "2.00"]
     assert "1 round of the 5 that a verdict needs (--rounds 5)" in words(text)
+
+
+def test_what_planning_added_and_plugins_summarize_stands_under_the_table_once() -> None:
+    summary = full_summary()
+    evidence = {"gptq": {"summary": "14 modules in 4 bits", "bits": 4}, "lora": {"modules": 4}}
+    rows = [row.model_copy(update={"evidence": evidence}) for row in summary.experiments]
+    rows[2] = rows[2].model_copy(update={"evidence": {}})
+    notice = "adapter: lora added to every stack: gptq needs one"
+    shown = show(summary.model_copy(update={"experiments": tuple(rows), "notices": (notice,)}))
+    assert shown.count("lora and fast: gptq: 14 modules in 4 bits\n") == 1
+    assert shown.count(f"{notice}\n") == 1
+    assert "modules: 4" not in shown

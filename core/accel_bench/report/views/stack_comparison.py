@@ -73,6 +73,8 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
             *ladder_tables(summary),
         ],
         notes=[
+            *summary.notices,
+            *_evidence(summary),
             *map(_seeds, summary.seeds),
             *_reason_notes(summary, answer),
             *(details(summary) if verbose else ()),
@@ -129,6 +131,18 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
     if row.stack == baseline:
         return "baseline"
     return row.verdict if row.ratio else None
+
+
+def _evidence(summary: Summary) -> list[str]:
+    """Return what the plugins of completed runs summarize of their evidence, each text once."""
+    return grouped_by_reason(
+        [
+            (label(row.stack, row.sweep), f"{plugin}: {' '.join(text.split())}")
+            for row in summary.experiments
+            for plugin, shown in row.evidence.items()
+            if isinstance(shown, dict) and isinstance(text := shown.get("summary"), str)
+        ]
+    )
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:

@@ -88,6 +88,7 @@ class FusedModel:
             self._parts["lora"] = self._fusion.evidence()
         liger = any(found.get("library") == "liger" for found in self._parts.values())
         return {
+            "summary": f"{', '.join(self._parts)} fused",
             "architecture": type(self._causal).__name__,
             "parts": self._parts,
             "left_out": self._left_out,
