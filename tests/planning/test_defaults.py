@@ -123,9 +123,20 @@ def test_what_the_file_has_decided_stays(plan_of: Any) -> None:
         ({"stacks": "{baseline: [], q: [{use: autogptk}]}"}, "nulls.yaml:6:"),
         ({"adapter": "{use: autogptk}"}, "nulls.yaml:8:11: no plugin is called"),
         ({"optimizer": "autogptk"}, "nulls.yaml:4:1: no plugin is called"),
+        ({"metrics": "[memory, memori]"}, "nulls.yaml:8:19: no plugin is called"),
+        ({"metrics": "[{use: memory, rate: 1}]"}, "nulls.yaml:8:25: plugin 'memory' (as metrics)"),
+        (
+            {"stacks": "{baseline: [], c: [{use: ddp, bukket: 1}]}"},
+            "nulls.yaml:6:39: plugin 'ddp': unknown key 'bukket'",
+        ),
+        (
+            {"model": "{use: huggingface, id: tiny-llama-cpu, num_hidden_layers: 1}"},
+            "configuration stands under model.overrides",
+        ),
+        ({"train": "{global_batch_size: 3, micro_batch_size: 2}"}, "nulls.yaml:8:9: train.global"),
     ],
 )
-def test_a_plugin_that_is_unknown_is_located_in_the_file(
+def test_a_wrong_plugin_or_option_is_located_in_the_file(
     plan_of: Any, tmp_path: Path, changes: dict[str, str], place: str
 ) -> None:
     path = write_nulls(tmp_path, **changes)

@@ -14,6 +14,17 @@ from accel_bench.errors import AccelBenchError, did_you_mean
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+class LocatedError(ValueError):
+    """A validator's complaint about a value below the model that it validates.
+
+    `location` is the path to that value.
+    """
+
+    def __init__(self, location: Location, message: str) -> None:
+        super().__init__(message)
+        self.location = location
+
+
 def validate(
     model: type[ModelT],
     data: Any,
@@ -48,8 +59,10 @@ def _line(
         hint = f"; did you mean {new!r}?" if new else did_you_mean(name, here.model_fields)
         text = f"unknown key {key!r}{hint}"
     elif problem["type"] == "value_error":
-        text = str(problem["ctx"]["error"])
-        text = f"{key}: {text}" if key else text
+        raised = problem["ctx"]["error"]
+        text = f"{key}: {raised}" if key else str(raised)
+        if isinstance(raised, LocatedError):
+            location = (*location, *raised.location)
     else:
         given = json.dumps(problem["input"], default=str)
         shown = given if len(given) <= 60 else f"{given[:57]}..."

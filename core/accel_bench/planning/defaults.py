@@ -69,6 +69,9 @@ def add_what_plugins_need(
         if file.is_set(slot) and use != NO_PLUGIN:
             with _located(file, (slot, "use")):
                 find(use)
+    for number, metric in enumerate(file.scenario.metrics):
+        with _located(file, ("metrics", number, "use")):
+            find(metric.use)
     uses = list(_chosen_uses(file, chosen))
     notices: list[str] = []
     adapter = slot_defaults().needed_adapter

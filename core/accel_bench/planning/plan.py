@@ -224,10 +224,13 @@ def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:
 
 def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlugins:
     """Activate a stack's plugins; an error in a ladder's stack names its item."""
+    from_ladder = stack.ladder is not None and any(stack.ladder.holds)
+    # Numbers of uses are places in the file only where every one of them is here.
+    as_written = not from_ladder and len(file.stacks[stack.name].use) == len(stack.uses)
     try:
-        return activate(scenario, stack)
+        return activate(scenario, stack, where=file.where if as_written else None)
     except PluginError as error:
-        if stack.ladder is None or not any(stack.ladder.holds):
+        if not from_ladder:
             raise
         where = file.where(("stacks", stack.name))
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error

@@ -16,6 +16,7 @@ from typing import Any
 import pluggy
 
 from accel_bench import hookspecs
+from accel_bench.documents.load import Location
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
@@ -174,46 +175,70 @@ def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     return kind
 
 
-def activate(scenario: Scenario, stack: Stack, *, allow_torch: bool = False) -> ActivePlugins:
+def activate(
+    scenario: Scenario,
+    stack: Stack,
+    *,
+    allow_torch: bool = False,
+    where: Callable[[Location], str] | None = None,
+) -> ActivePlugins:
     """Import, configure and register what a scenario and a stack name, and nothing else.
 
-    Raises PluginError for an unknown, broken or doubled plugin, bad options, two claims, a conflict
-    or a wrong order. In the parent, a plugin whose import brings torch along is refused.
+    `where` returns the place in the file of what a path leads to, for messages. Raises PluginError
+    for an unknown, broken or doubled plugin, bad options, two claims, a conflict or a wrong order.
+    In the parent, a plugin whose import brings torch along is refused.
     """
-    plugins = [_use_plugin(use, None, allow_torch) for use in stack.uses]
+
+    def use_plugin(use: Use, slot: str | None, *location: str | int) -> ActivePlugin:
+        def label(path: Location) -> str:
+            text = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
+            return f"{where((*location, *path))}: {text}" if where else text
+
+        return _use_plugin(use, slot, allow_torch, label)
+
+    plugins = [
+        use_plugin(use, None, "stacks", stack.name, "use", number)
+        for number, use in enumerate(stack.uses)
+    ]
     _check_stack(stack, plugins)
     for slot in Work.SLOTS:
         use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
-            plugins.append(_use_plugin(use, slot, allow_torch))
+            plugins.append(use_plugin(use, slot, slot))
         elif use.options:
             given = ", ".join(use.options)
             raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
-    plugins += [_use_plugin(use, "metrics", allow_torch) for use in scenario.metrics]
+    plugins += [
+        use_plugin(use, "metrics", "metrics", number) for number, use in enumerate(scenario.metrics)
+    ]
     active = ActivePlugins(plugins)
     _check_slots(scenario, active)
     return active
 
 
-def _use_plugin(use: Use, slot: str | None, allow_torch: bool) -> ActivePlugin:
+def _use_plugin(
+    use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
+) -> ActivePlugin:
     """Import the plugin of one use and give it its validated options."""
     plugin = find(use.use)
     kind = load_class(use.use, allow_torch)
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(
-            f"plugin {use.use!r} ({plugin.distribution}) has options that belong to "
+            f"{label(())} ({plugin.distribution}) has options that belong to "
             f"the slot {slot or 'stack'!r}: {', '.join(sorted(clash))}"
         )
-    place = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
-    options = validate(kind.Options, use.options, lambda _: place, PluginError)
+    hint = ""
+    if slot == "model" and not use.options.keys() <= kind.Options.model_fields.keys():
+        hint = "; a setting of the model's own configuration stands under model.overrides"
+    options = validate(kind.Options, use.options, label, PluginError, hint)
     try:
         instance = kind(options, use.use)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise PluginError(
-            f"{place} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
+            f"{label(())} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
         ) from error
     return ActivePlugin(instance, use.use, slot, plugin.distribution)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.documents.validate import LocatedError
 
 
 class Train(Frozen):
@@ -92,11 +93,14 @@ class Measure(Frozen):
     """Wall-clock limit of one process, imports and warm-up included."""
 
 
+TOTAL = ("train", "global_batch_size")
+
+
 def complete_batch(train: Any, world_size: int) -> Any:
     """Work out the missing one of micro batch, accumulation and global batch.
 
     global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none
-    given the missing ones of the first two are 1. Raises ValueError when the numbers do not fit.
+    given the missing ones of the first two are 1. Raises LocatedError when the numbers do not fit.
     """
     keys = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
     if not isinstance(train, dict):
@@ -116,10 +120,11 @@ def complete_batch(train: Any, world_size: int) -> Any:
     micro, accumulation = micro or 1, accumulation or 1
     product = micro * accumulation * world_size
     if total is not None and total != product:
-        raise ValueError(
+        raise LocatedError(
+            TOTAL,
             f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
             f"gradient_accumulation {accumulation} x {world_size} devices = {product}; "
-            "give two of the three"
+            "give two of the three",
         )
     sizes = dict(zip(keys, (micro, accumulation, product), strict=True))
     return {**train, **sizes}
@@ -127,5 +132,6 @@ def complete_batch(train: Any, world_size: int) -> Any:
 
 def _divided(total: int, parts: int, what: str) -> int:
     if total % parts:
-        raise ValueError(f"train.global_batch_size {total} cannot be divided by {what} = {parts}")
+        problem = f"train.global_batch_size {total} cannot be divided by {what} = {parts}"
+        raise LocatedError(TOTAL, problem)
     return total // parts
