@@ -112,5 +112,5 @@ def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
             names = linear_names(model)
             raise ScenarioError(
                 f"adapter.target_modules: {type(model).__name__} has no module {target!r}"
-                f"{did_you_mean(target, names)}. Its linear modules: {', '.join(names)}"
+                f"{did_you_mean(target, names)} (linear modules: {', '.join(names)})"
             )
