@@ -47,6 +47,7 @@ PROMISED = {
     "model_directory",
     "model_problems",
     "nvml",
+    "python_command",
     "quantize_seconds",
     "read_compilation",
     "read_config",

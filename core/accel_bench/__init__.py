@@ -6,10 +6,29 @@ costs nothing. `check_fit` and `load_base_model` import torch: import them in th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import contextlib
+import os
+import sys
 
-from accel_bench._version import __version__ as __version__
+
+def _drop_working_folder() -> None:
+    """Take off the path what `python -m accel_bench` puts there first: the working folder.
+
+    A `random.py` or `yaml.py` in it is not ours. Where PYTHONPATH names the folder too, that entry
+    stays.
+    """
+    safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
+    with contextlib.suppress(OSError):  # a folder that is gone
+        if sys.argv[:1] == ["-m"] and not safe and sys.path[:1] == [os.getcwd()]:
+            del sys.path[0]
+
+
+_drop_working_folder()
+
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from accel_bench._version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from accel_bench.catalog.models import (
@@ -24,7 +43,7 @@ if TYPE_CHECKING:
     from accel_bench.job import Job
     from accel_bench.launcher import Observer, RankProcess
     from accel_bench.machine import nvml
-    from accel_bench.machine.info import Device, Machine, available_cores
+    from accel_bench.machine.info import Device, Machine, available_cores, python_command
     from accel_bench.machine.process_memory import Stage
     from accel_bench.modeling.compilation import read_compilation, reset_compiler
     from accel_bench.modeling.loading import check_fit, load_base_model
@@ -71,6 +90,7 @@ __all__ = [
     "model_directory",
     "model_problems",
     "nvml",
+    "python_command",
     "quantize_seconds",
     "read_compilation",
     "read_config",
@@ -89,7 +109,7 @@ _HOMES = {
     "accel_bench.flops.workload": ("Matmul",),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Observer", "RankProcess"),
-    "accel_bench.machine.info": ("Device", "Machine", "available_cores"),
+    "accel_bench.machine.info": ("Device", "Machine", "available_cores", "python_command"),
     "accel_bench.machine.process_memory": ("Stage",),
     "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
     "accel_bench.modeling.loading": ("check_fit", "load_base_model"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +16,7 @@ from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.info import python_command
 from accel_bench.scenario.uses import ModelUse
 
 COUNT_SECONDS = 300
@@ -112,7 +112,7 @@ def count_model(card: ModelCard) -> ModelCount:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "accel_bench.worker.flops"],
+            python_command("-m", "accel_bench.worker.flops"),
             input=card.model_dump_json(),
             capture_output=True,
             text=True,

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,6 +148,16 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def python_command(*arguments: str) -> list[str]:
+    """Return a command of this interpreter that imports nothing from the working folder.
+
+    Python 3.10 lacks the option; there `accel_bench` takes the folder off the path when it is
+    imported by `-m`.
+    """
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe, *arguments]
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:

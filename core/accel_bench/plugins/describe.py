@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import subprocess
-import sys
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic_core import to_jsonable_python
 
 from accel_bench.errors import AccelBenchError
+from accel_bench.machine.info import python_command
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.manager import load_class
@@ -70,7 +70,7 @@ def check_all() -> list[dict[str, Any]]:
 
 
 def _check_apart(name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "accel_bench", "plugins", "check", name, "--format", "json"]
+    command = python_command("-m", "accel_bench", "plugins", "check", name, "--format", "json")
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS

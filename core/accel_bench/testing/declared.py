@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, PlainValidator, WrapValidator
 
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, PluginError
+from accel_bench.machine.info import python_command
 from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION, is_on_contract
 from accel_bench.plugins.describe import implemented, options_of
@@ -170,7 +171,7 @@ def _effects(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     trial = json.dumps([name, dict(options), dict(scenario), device], default=str)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name, trial],
+        python_command("-c", PROGRAM, name, trial),
         capture_output=True,
         text=True,
         env=environment,

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 import accel_bench.builtin.launchers.reaper as reaper_program
-from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl
+from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl, python_command
 
 MARK = "ACCEL_BENCH_RUN_ID"
 """Environment variable by which everything that a run has started is recognised."""
@@ -29,10 +29,10 @@ class LocalProcess:
     def __init__(self, job: Job, rank: int) -> None:
         self.rank = rank
         self._mark = f"{job.run_id}/{rank}"
-        arguments = [sys.executable, "-m", "accel_bench.worker", str(job.path()), str(rank)]
+        arguments = ("-m", "accel_bench.worker", str(job.path()), str(rank), str(rank))
         with job.log_path(rank).open("ab") as log:
             self._process = subprocess.Popen(
-                [*arguments, str(rank)],
+                python_command(*arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
