@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from accel_bench.cli.main import main
+from accel_bench.launcher import INTERRUPTIONS
 from accel_bench.testing import run_program
 
 NULLS = """\
@@ -42,7 +43,7 @@ class Done(NamedTuple):
 def call(*arguments: str) -> Done:
     """Run the program in this process; what it starts are real processes."""
     out, err = io.StringIO(), io.StringIO()
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in INTERRUPTIONS}
     code: Any = 0
     try:
         with (
@@ -54,7 +55,8 @@ def call(*arguments: str) -> Done:
     except SystemExit as stop:
         code = stop.code
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return Done(code, out.getvalue(), err.getvalue())
 
 

@@ -1,15 +1,19 @@
-"""Ctrl-C, SIGTERM, a killed parent and a reader that leaves: what was measured is kept."""
+"""Signals, a killed parent, streams that fail: what was measured is kept."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
+import termios
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_plugins.distribution import install
 from faults.program import Program, null_scenario, wait_for, write_scenario
 
 from accel_bench.result import Status
@@ -17,17 +21,32 @@ from accel_bench.result import Status
 pytestmark = pytest.mark.long
 
 ENDLESS = {"endless": [{"use": "faulty", "fault": "sleep"}]}
+SLOW_IMPORT = """
+import os, sys, time
+from accel_bench import Options, Plugin
+
+if "RANK" in os.environ:
+    print("importing", flush=True)
+    time.sleep(3600)
+
+class Slow(Plugin[Options]):
+    pass
+"""
+"""A plugin whose import takes long in a worker."""
+
 DEAF = {"deaf": [{"use": "faulty", "fault": "ignore"}]}
 
 
-def start_and_hang(program: Program, stacks: dict[str, Any]) -> subprocess.Popen[str]:
+def start_and_hang(
+    program: Program, stacks: dict[str, Any], form: str = "json", **streams: Any
+) -> subprocess.Popen[str]:
     """Start a program and wait until two runs are stored and the last stack hangs in its step.
 
     The baseline stands first in every other round: with three rounds the order is known by then.
     """
     scenario = null_scenario({"baseline": [], "other": [], **stacks})
     path = write_scenario(program.folder / "scenario.yaml", scenario)
-    process = program.start("run", str(path), "--quiet", "--format", "json")
+    process = program.start("run", str(path), "--quiet", "--format", form, **streams)
     assert wait_for(lambda: hangs(program, process))
     return process
 
@@ -48,7 +67,10 @@ def statuses(program: Program) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGQUIT, 131), (signal.SIGTERM, 143)],
+)
 def test_a_signal_ends_the_run_in_progress_and_prints_what_there_is(
     program: Program, number: signal.Signals, code: int
 ) -> None:
@@ -62,6 +84,56 @@ def test_a_signal_ends_the_run_in_progress_and_prints_what_there_is(
     assert finished.result("endless").reasons == ("stopped by the user",)
     assert program.left_behind() == []
     assert finished.code == code
+
+
+def test_five_quick_ctrl_c_keep_the_row_print_the_table_and_end_with_130(
+    program: Program,
+) -> None:
+    process = start_and_hang(program, ENDLESS, "table")
+    before = statuses(program)
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.03)
+    finished = program.finish(process)
+    assert statuses(program) == {**before, "endless": "interrupted"}
+    assert "stopped by the user" in " ".join(finished.out.split())
+    assert "Traceback" not in finished.out + finished.err
+    assert program.left_behind() == []
+    assert finished.code == 130
+
+
+def test_a_terminal_that_closes_leaves_the_row_and_the_exit_code(program: Program) -> None:
+    own, theirs = os.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = start_and_hang(program, ENDLESS, "table", preexec_fn=take_terminal, **streams)
+    before = statuses(program)
+    os.close(theirs)
+    os.close(own)
+    finished = program.finish(process)
+    assert statuses(program) == {**before, "endless": "interrupted"}
+    assert program.left_behind() == []
+    assert finished.code == 129
+
+
+def test_ctrl_c_while_a_worker_imports_a_plugin_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    program = Program(tmp_path, tmp_path / "site")
+    install(program.site, "bench-slow", {"slow": "Slow"}, SLOW_IMPORT)
+    path = write_scenario(tmp_path / "slow.yaml", null_scenario({"baseline": ["slow"]}))
+    process = program.start("run", str(path), "--quiet")
+    logs = program.results_folder.glob
+    assert wait_for(lambda: any("importing" in log.read_text() for log in logs("runs/*/*/*.log")))
+    process.send_signal(signal.SIGINT)
+    finished = program.finish(process)
+    assert [row.status for row in finished.results] == [Status.INTERRUPTED]
+    assert finished.results[0].ranks[0].phase == "activation"
+    assert "Traceback" not in finished.out + finished.err + finished.log("baseline")
+    assert finished.code == 130
 
 
 def test_a_second_ctrl_c_does_not_wait_for_a_deaf_worker(program: Program) -> None:
@@ -138,6 +210,27 @@ def test_a_reader_that_leaves_costs_no_result(program: Program) -> None:
     finished = program.finish(process)
     assert "Traceback" not in finished.err
     assert [row.status for row in finished.results] == [Status.OK] * 2
+
+
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_an_stderr_that_takes_nothing_costs_no_run(program: Program, stream: str) -> None:
+    path = write_scenario(program.folder / "s.yaml", null_scenario({"baseline": [], "other": []}))
+    shut = (lambda: os.close(2)) if stream == "closed" else None
+    with open("/dev/full", "w", encoding="utf8") as full:
+        process = program.start("run", str(path), "--format", "json", stderr=full, preexec_fn=shut)
+    finished = program.finish(process)
+    assert [row.status for row in finished.results] == [Status.OK] * 2
+    assert [row["status"] for row in finished.document["experiments"]] == ["ok"] * 2
+    assert finished.code == 0
+
+
+def test_a_full_stdout_costs_no_result_and_is_an_error(program: Program) -> None:
+    path = write_scenario(program.folder / "s.yaml", null_scenario({"baseline": [], "other": []}))
+    with open("/dev/full", "w", encoding="utf8") as full:
+        finished = program.finish(program.start("run", str(path), "--quiet", stdout=full))
+    assert [row.status for row in finished.results] == [Status.OK] * 2
+    assert finished.err == "error: [Errno 28] No space left on device\n"
+    assert finished.code == 1
 
 
 @pytest.mark.parametrize("fault", ["grandchild", "setsid"])

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 
-import typer
-
 from accel_bench.analysis.gate import GateReport, judge_gate
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
+from accel_bench.cli.output import print_text
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
@@ -103,7 +102,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: GateOptions, floor: f
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
-        typer.echo(render_gate(report, options.output).rstrip("\n"))
+        print_text(render_gate(report, options.output).rstrip("\n"))
         if options.output == "table":
             print_failures(store, sessions)
     return report.exit_code

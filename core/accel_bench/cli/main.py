@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +26,9 @@ from accel_bench.cli import (
     scenarios,
     stacks,
 )
+from accel_bench.cli.streams import prepare_streams
 from accel_bench.errors import AccelBenchError
+from accel_bench.launcher import INTERRUPTIONS
 
 app = typer.Typer(
     name="accel-bench",
@@ -66,30 +69,42 @@ def _options(
 
 def main() -> None:
     """Run the program; an error of ours is a message and an exit code, not a traceback."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
-    if sys.stdout is None:  # closed by the caller
-        sys.stdout = open(os.devnull, "w", encoding="utf8")
+    prepare_streams()
+    _raised.clear()
+    for number in INTERRUPTIONS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, _on_signal)
     try:
         app(prog_name="accel-bench")
     except AccelBenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except SystemExit:
-        if _signalled:  # typer knows of Ctrl-C only, and exits with 130 for both
-            sys.exit(128 + signal.SIGTERM)
-        raise
+    except KeyboardInterrupt:  # while typer was ending already
+        sys.exit(_exit_code(130))
+    except SystemExit as stop:
+        sys.exit(_exit_code(stop.code))  # typer exits with 130 for all signals
     except OSError as error:
         # Whoever read our output has gone, or cannot take more; what was measured is stored.
         if not isinstance(error, BrokenPipeError):
             typer.echo(f"error: {error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(_exit_code(1))
 
 
-_signalled: list[int] = []
+QUICK_SECONDS = 2.0
+"""Signals within this time of one that ends the program change nothing: people press twice."""
+
+_raised: list[tuple[int, float]] = []
+"""Signals that were raised as KeyboardInterrupt, and when."""
 
 
-def _on_sigterm(number: int, frame: object) -> None:
-    # Like Ctrl-C, with an exit code of its own.
-    _signalled.append(number)
-    raise KeyboardInterrupt
+def _on_signal(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt for each of them, so that they end the program as Ctrl-C does."""
+    now = time.monotonic()
+    if not _raised or now - _raised[-1][1] >= QUICK_SECONDS:
+        _raised.append((number, now))
+        raise KeyboardInterrupt
+
+
+def _exit_code(otherwise: Any) -> Any:
+    return 128 + _raised[0][0] if _raised else otherwise

@@ -21,7 +21,12 @@ def print_report(report: Report, form: str) -> None:
     """Print a report in a format."""
     from accel_bench.report.formats import render_report
 
-    typer.echo(render_report(report, form).rstrip("\n"))
+    print_text(render_report(report, form).rstrip("\n"))
+
+
+def print_text(text: str, end: str = "\n") -> None:
+    """Print in the encoding of stdout; typer would print UTF-8 where ASCII is requested."""
+    print(text, end=end, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -16,6 +16,7 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions
+from accel_bench.cli.output import print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import parse_value
@@ -83,12 +84,12 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
             if options.output == "table":
                 print_failures(store, sessions)
                 listing = f"accel-bench results list --results {options.results}"
-                typer.echo(f"\nResults: {store.folder} ({listing})")
+                print_text(f"\nResults: {store.folder} ({listing})")
     return exit_code(summaries)
 
 
 def _print(summaries: Sequence[Summary], options: RunOptions) -> None:
-    typer.echo(render(summaries, options.output, options.verbose).rstrip("\n"))
+    print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
 
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
@@ -186,12 +187,16 @@ def _suite(folder: Path) -> list[Draft]:
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Print the last lines of the log of each failed run, and the log's path."""
+    """Print the last lines of the log of each failed run, and the log's path.
+
+    A worker that was ended with the program has not failed, whatever it was doing.
+    """
     shown: set[str] = set()
     last: list[str] | None = None
     for session in sessions:
         for result in store.results(session=session.id):
-            if result.status.completed or result.experiment.id in shown:
+            ended = result.status.completed or result.status is Status.INTERRUPTED
+            if ended or result.experiment.id in shown:
                 continue
             shown.add(result.experiment.id)
             lines = result.log_tail.rstrip().splitlines()[-LOG_LINES:]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, Format, print_report
+from accel_bench.cli.output import AnyFormat, Format, print_report, print_text
 
 if TYPE_CHECKING:
     from accel_bench.scenario.experiment import Experiment
@@ -76,7 +76,7 @@ def export_results(
     keys = dict.fromkeys(name for row in rows for name in row)
     text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)
     if output is None:
-        typer.echo(text, nl=False)
+        print_text(text, end="")
     else:
         write_atomically(output, text)
 

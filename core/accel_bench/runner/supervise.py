@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
-from accel_bench.launcher import RankProcess
+from accel_bench.launcher import INTERRUPTIONS, RankProcess
 from accel_bench.result import RankResult
 
 POLL_SECONDS = 0.25
@@ -111,9 +111,10 @@ class Supervisor:
             self.terminate()
             raise
         finally:
-            for rank in self._ranks:
-                rank.sweep()
-            self._poll()
+            with deferred_signals():
+                for rank in self._ranks:
+                    rank.sweep()
+                self._poll()
         return self.outcome
 
     def terminate(self) -> None:
@@ -121,10 +122,9 @@ class Supervisor:
         the wait."""
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
         self._terminating = True
-        try:
+        with deferred_signals() as arrived:
             self._signal(signal.SIGTERM)
-            self._wait(GRACE_SECONDS)
-        finally:
+            self._wait(GRACE_SECONDS, arrived)
             self._signal(signal.SIGKILL)
             self._wait(GRACE_SECONDS)
 
@@ -178,9 +178,12 @@ class Supervisor:
         for rank in self._running():
             rank.signal(number)
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
+        """Wait until the ranks have ended, at most that long, or until `hurried` is not empty."""
         until = time.monotonic() + seconds
         while (running := self._running()) and (left := until - time.monotonic()) > 0:
+            if hurried:
+                return
             running[0].wait(min(left, POLL_SECONDS))
             self._poll()
 
@@ -206,24 +209,28 @@ def read_progress(job: Job, rank: int) -> Progress | None:
 
 
 @contextlib.contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM once, after the block; only the main thread receives any.
+def deferred_signals() -> Iterator[Sequence[int]]:
+    """Deliver Ctrl-C and what else ends a session once, after the block; yield what has arrived.
 
-    People press Ctrl-C twice: the second one must not cost the row that the first one left.
+    People press Ctrl-C twice: the second one must not cost the row that the first one left. Only
+    the main thread receives any; a signal that is ignored stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
 
     def note(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTIONS}
+    ours = {number: old for number, old in handlers.items() if old not in (None, signal.SIG_IGN)}
+    for number in ours:
+        signal.signal(number, note)
     try:
-        yield
+        yield arrived
     finally:
-        for number, handler in before.items():
+        for number, handler in ours.items():
             signal.signal(number, handler)
         for late in dict.fromkeys(arrived):
             signal.raise_signal(late)

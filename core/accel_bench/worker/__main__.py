@@ -39,10 +39,12 @@ def main(arguments: list[str]) -> int:
     heartbeat = Heartbeat(job.heartbeat_path(rank))
     try:
         active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
-    except AccelBenchError as error:  # in the parent it could be activated
+    except (AccelBenchError, KeyboardInterrupt) as error:
+        # A plugin that breaks here could be activated in the parent.
+        stopped = isinstance(error, KeyboardInterrupt)
         result = RankResult(
             rank=rank,
-            status=Status.PLUGIN_ERROR,
+            status=Status.INTERRUPTED if stopped else Status.PLUGIN_ERROR,
             reasons=failure.reasons_of(error),
             phase="activation",
             error=failure.failure_of(error),
