@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.environment import check_environment, recorded
+from accel_bench.scenario.environment import SWITCHES, check_environment, recorded
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,30 @@ def test_what_changes_speed_may_be_set(name: str) -> None:
         "OMP_TOOL_LIBRARIES",
         "NCCL_NET_PLUGIN",
         "NCCL_DEBUG_FILE",
+        # These ran a program, imported a module, or wrote a file while names went by prefix.
+        "TORCH_ADDR2LINE_BINARY",
+        "TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN",
+        "TORCH_LOGS",
+        "TORCH_LOGS_OUT",
+        "TORCH_TRACE",
+        "TORCHINDUCTOR_REDIS_URL",
+        "PYTORCH_TUNABLEOP_FILENAME",
+        "NCCL_COMM_ID",
+        "TORCH_OF_A_LATER_RELEASE",
     ],
 )
 def test_what_names_code_or_places_or_carries_secrets_may_not(name: str) -> None:
     with pytest.raises(ScenarioError, match=rf"here: a scenario may not set {name}; .*--allow-env"):
         check_environment({name: "x"}, lambda _: "here", False)
     check_environment({name: "x"}, lambda _: "here", True)
+
+
+def test_no_variable_that_may_be_set_sounds_like_a_place_a_program_or_an_address() -> None:
+    words = (
+        "ADDR BINARY CACHE_DIR DIR DUMP FILE FN HOME HOOK HOST LOG LOGS OUT PATH PLUGIN TRACE URL"
+    )
+    suspects = {name for name in SWITCHES if set(name.split("_")) & set(words.split())}
+    assert not suspects
 
 
 @pytest.mark.parametrize(
