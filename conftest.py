@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 pytest_plugins = ("suite",)
 
@@ -17,6 +20,11 @@ for name, value in {
     "OMP_WAIT_POLICY": "passive",
 }.items():
     os.environ.setdefault(name, value)
+
+# Tests fill no caches of the user's, and find none there.
+if "ACCEL_BENCH_CACHE" not in os.environ:
+    os.environ["ACCEL_BENCH_CACHE"] = tempfile.mkdtemp(prefix="accel-bench-cache-")
+    atexit.register(shutil.rmtree, os.environ["ACCEL_BENCH_CACHE"], ignore_errors=True)
 
 # A shell starts background jobs with Ctrl-C ignored, and the programs that tests start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

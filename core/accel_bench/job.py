@@ -56,7 +56,7 @@ class Job(Frozen):
     """Absolute folder of this attempt; the job, results, logs and heartbeats lie in it."""
 
     cache_folder: str
-    """Absolute folder of content-keyed caches, shared by all runs of a results folder."""
+    """Absolute folder of content-keyed caches, shared by all runs of this user."""
 
     warmup: PositiveInt | None = None
     """Warm-up steps of round 1; null lets this run determine them (`measure.warmup: auto`)."""

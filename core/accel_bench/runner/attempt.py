@@ -20,12 +20,10 @@ from accel_bench.machine.state import MachineState
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
+from accel_bench.runner.caches import cache_folder
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
 from accel_bench.runner.supervise import ProcessOutcome, Progress, Supervisor, deferred_signals
-
-CACHE_FOLDER = "cache"
-"""Where content-keyed caches lie in a results folder."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,7 @@ def make_attempt(
     `fields` are those of its `Job` that say what to run.
     """
     run_id = f"{session}-{secrets.token_hex(4)}"
-    cache = str(root / CACHE_FOLDER)
-    job = Job(run_id=run_id, folder=str(folder), cache_folder=cache, **fields)
+    job = Job(run_id=run_id, folder=str(folder), cache_folder=str(cache_folder()), **fields)
     return Attempt(job, session, machine, root)
 
 

@@ -23,7 +23,7 @@ class CompileCache:
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
         """Choose the folder, and set it for inductor and triton in `variables`.
 
-        A warm one is the user's own where there is one, else kept with the results, one for each
+        A warm one is the user's own where there is one, else one of the run's caches, one for each
         version of what compiles and for each set of other plugins. A cold one is new, and of this
         rank alone: what another rank has just compiled would warm it.
         """
