@@ -60,6 +60,9 @@ class HookError(WorkerError):
     exception.
     """
 
+    exit_code = 2
+    """Only what is called before anything starts reaches the program."""
+
     def __init__(self, plugin: str, distribution: str, hook: str, problem: str) -> None:
         super().__init__(f"plugin {plugin!r} ({distribution}) failed in {hook}: {problem}")
         self.plugin = plugin

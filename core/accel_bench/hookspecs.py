@@ -38,6 +38,9 @@ ONE_ANSWER: dict[str, str | None] = {
 """Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
 """
 
+LIMITED = frozenset({"check_scenario"})
+"""Hooks that get seconds: nothing else watches over them."""
+
 # In the parent, before anything starts.
 
 

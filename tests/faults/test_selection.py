@@ -22,7 +22,17 @@ BROKEN = {
     "syntax": ("def broken(:\n", "SyntaxError"),
     "raises": ("raise ValueError('no licence')\n", "ValueError: no licence"),
     "exits": ("import sys; sys.exit(7)\n", "its import calls sys.exit(7)"),
-    "endless": ("while True: pass\n", "its import takes more than 1.0 s"),
+    "endless": ("while True: pass\n", "its import takes more than 1 s"),
+    "leaves": ("import os; os._exit(0)\n", "its import ends the process (exit code 0)"),
+    "crashes": (
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n",
+        "its import ends the process (SIGSEGV)",
+    ),
+    "deaf": (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
+        "while True: pass\n",
+        "its import takes more than 1 s",
+    ),
     "missing": ("import no_such_module\n", "No module named 'no_such_module'"),
     "no-plugin": ("class Sound: pass\n", "is not a subclass of accel_bench.Plugin"),
     "heavy": ("import torch\n" + PLUGIN, "imports torch at module level"),
@@ -30,6 +40,9 @@ BROKEN = {
 """Modules that cannot be imported, and what is said of them. The one with torch comes last."""
 
 MISPLACED_SOURCE = f"""{PLUGIN}
+import time
+from accel_bench.errors import PluginError
+
 class WithOptions(Options):
     bits: int = 4
 
@@ -103,6 +116,20 @@ class Wording(Sound):
     def check_scenario(self):
         return "no licence"
 
+class Sleeper(Sound):
+    @hookimpl
+    def check_scenario(self):
+        time.sleep(3600)
+
+class Endless(One):
+    def claims(self):
+        time.sleep(3600)
+
+class Refuser(Sound):
+    @hookimpl
+    def check_scenario(self):
+        raise PluginError("no licence")
+
 class Numbers(Sound):
     @hookimpl
     def check_scenario(self):
@@ -145,6 +172,9 @@ MISPLACED: dict[str, tuple[list[Any], str]] = {
     "object": (["object"], "(bench-second) failed in fingerprint: TypeError"),
     "checker": (["checker"], "plugin 'checker' (bench-second) failed in check_scenario: Runtime"),
     "lazy": (["lazy"], "plugin 'lazy' (bench-second) failed in check_scenario: RuntimeError"),
+    "sleeper": (["sleeper"], "(bench-second) failed in check_scenario: it did not return within 1"),
+    "endless-claims": (["endless-claims"], "failed in claims: it did not return within 1 s"),
+    "refuser": (["refuser"], "plugin 'refuser' (bench-second) failed in check_scenario: no lic"),
     "wording": (["wording"], "failed in check_scenario: returned str where a list is expected"),
     "numbers": (
         ["numbers"],
@@ -164,8 +194,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Program:
         install(program.site, f"bench-{name}", {name: "Sound"}, source)
     (program.site / "torch.py").write_text("", encoding="utf8")
     words = "optional later earlier chicken egg enemy one name argument wrapper maker claimer "
-    words += "printer object checker lazy wording numbers sound"
-    plugins = {word: word.title() for word in words.split()}
+    words += "printer object checker lazy wording numbers sound sleeper refuser"
+    plugins = {word: word.title() for word in words.split()} | {"endless-claims": "Endless"}
     install(program.site, "bench-first", {"same": "Sound"}, PLUGIN)
     both = {**plugins, "two": "One", "same": "Sound"}
     install(program.site, "bench-second", both, MISPLACED_SOURCE)
@@ -201,12 +231,23 @@ def test_all_of_that_is_said_without_a_traceback(validated: Finished) -> None:
     assert len(validated.err.splitlines()) == len(BROKEN) + len(MISPLACED)
 
 
-@pytest.mark.parametrize("name", ["endless", "order", "hook", "checker"])
+@pytest.mark.parametrize("name", ["endless", "leaves", "order", "hook", "checker", "refuser"])
 def test_nothing_is_started_for_them(broken: Program, validated: Finished, name: str) -> None:
     finished = broken.call("run", f"{name}.yaml")
-    assert finished.code == (1 if name == "checker" else 2)
+    assert finished.code == 2
     assert "Traceback" not in finished.err
     assert not broken.results_folder.exists()
+
+
+@pytest.mark.parametrize(
+    "command", [("gate", "leaves.yaml", "--stack", "tested"), ("plugins", "show", "leaves")]
+)
+def test_no_command_ends_with_0_because_a_plugin_ends_the_process(
+    broken: Program, validated: Finished, command: tuple[str, ...]
+) -> None:
+    finished = broken.call(*command)
+    assert finished.code == 2
+    assert "plugin 'leaves' (bench-leaves 1.0) is broken: its import ends" in finished.err
 
 
 @pytest.mark.parametrize("name", ["syntax", "exits", "endless"])

@@ -25,6 +25,7 @@ from accel_bench.planning.defaults import (
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
+from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.result import Result
@@ -126,6 +127,7 @@ class Plan:
         return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
 
+@restored_environment()
 def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """Return the plan. Nothing is started, and nothing heavy is imported.
 

@@ -19,11 +19,18 @@ from accel_bench import hookspecs
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, HookError, PluginError
-from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
-from accel_bench.plugins.loading import import_plugin
+from accel_bench.plugins.loading import (
+    TookTooLongError,
+    import_plugin,
+    limit_seconds,
+    restored_environment,
+    time_limit,
+)
 from accel_bench.plugins.registry import find
+from accel_bench.plugins.shipped import is_shipped
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.result import PluginVersion
 from accel_bench.run import Run
@@ -45,6 +52,9 @@ class ActivePlugin:
     """The slot that it fills; None for a plugin of the stack."""
 
     distribution: str
+
+    set_at_import: tuple[str, ...] = ()
+    """Environment variables that its import or its making changed, which was undone."""
 
     @property
     def version(self) -> PluginVersion:
@@ -169,7 +179,9 @@ def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
     label = f"plugin {name!r} ({plugin.distribution} {plugin.version})"
     if problem := plugin.wrong_contract:
         raise PluginError(f"{label} is {problem}")
-    kind = import_plugin(plugin.entry, label, allow_torch or "torch" in sys.modules)
+    allow_torch = allow_torch or "torch" in sys.modules
+    probe = not allow_torch and not is_shipped(plugin.distribution)
+    kind = import_plugin(plugin.entry, label, allow_torch, probe)
     if wrong := wrong_declarations(kind):
         raise PluginError(f"{label} is broken: {'; '.join(wrong)}")
     return kind
@@ -221,11 +233,21 @@ def _use_plugin(
 ) -> ActivePlugin:
     """Import the plugin of one use and give it its validated options."""
     plugin = find(use.use)
-    kind = load_class(use.use, allow_torch)
+    with restored_environment() as changed:
+        kind = load_class(use.use, allow_torch)
+        instance = _make(kind, use, slot, label)
+    return ActivePlugin(instance, use.use, slot, plugin.distribution, tuple(changed))
+
+
+def _make(
+    kind: type[Plugin[Any]], use: Use, slot: str | None, label: Callable[[Location], str]
+) -> Plugin[Any]:
+    """Validate the options of a use and make its instance."""
+    distribution = find(use.use).distribution
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(
-            f"{label(())} ({plugin.distribution}) has options that belong to "
+            f"{label(())} ({distribution}) has options that belong to "
             f"the slot {slot or 'stack'!r}: {', '.join(sorted(clash))}"
         )
     hint = ""
@@ -233,14 +255,14 @@ def _use_plugin(
         hint = "; a setting of the model's own configuration stands under model.overrides"
     options = validate(kind.Options, use.options, label, PluginError, hint)
     try:
-        instance = kind(options, use.use)
+        with time_limit(limit_seconds()):
+            return kind(options, use.use)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise PluginError(
-            f"{label(())} ({plugin.distribution}) cannot be made: {type(error).__name__}: {error}"
+            f"{label(())} ({distribution}) cannot be made: {problem_of(error)}"
         ) from error
-    return ActivePlugin(instance, use.use, slot, plugin.distribution)
 
 
 def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
@@ -294,14 +316,28 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 @contextlib.contextmanager
 def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
-    """Turn what a plugin's code raises into an error that names the plugin."""
+    """Turn what a plugin's code raises into an error that names the plugin.
+
+    What it says of the scenario or of the run, it says by ScenarioError or InvalidRunError.
+    """
     try:
         yield
-    except (AccelBenchError, KeyboardInterrupt):
+    except (HookError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        problem = ": ".join(filter(None, (type(error).__name__, str(error))))
+        if isinstance(error, AccelBenchError) and not isinstance(error, PluginError):
+            raise
+        problem = problem_of(error)
         raise HookError(plugin.name, plugin.distribution, what, problem) from error
+
+
+def problem_of(error: BaseException) -> str:
+    """Return what a plugin's code raised, on one line."""
+    if isinstance(error, PluginError):
+        return str(error)
+    if isinstance(error, TookTooLongError):
+        return f"it did not return within {limit_seconds():g} s"
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 @contextlib.contextmanager
@@ -309,7 +345,8 @@ def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iter
     """Attribute to a plugin what its hook raises, and what it registers with the run."""
     run = arguments.get("run")
     registers = run.calling(plugin) if isinstance(run, Run) else contextlib.nullcontext()
-    with attribute_errors_to(plugin, hook), registers:
+    limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
+    with attribute_errors_to(plugin, hook), registers, limited:
         yield
 
 
@@ -318,7 +355,7 @@ def _claims(plugin: ActivePlugin, hook: str) -> bool:
 
     A slot's plugin without `claims` claims nothing: it answers the hooks of its slot.
     """
-    with attribute_errors_to(plugin, "claims"):
+    with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
         claims = plugin.instance.claims()
     if claims is None:
         return plugin.slot is None

@@ -4,7 +4,10 @@ installed."""
 from __future__ import annotations
 
 from functools import cache
+from importlib import metadata
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
@@ -12,6 +15,7 @@ from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 
 
 class ShippedPlugin(Frozen):
@@ -60,6 +64,18 @@ def shipped() -> dict[str, ShippedPlugin]:
 def extras() -> dict[str, ShippedPlugin]:
     """Return the plugins that extras bring, by name. Raises ScenarioError."""
     return {name: plugin for name, plugin in shipped().items() if plugin.extra}
+
+
+def is_shipped(distribution: str) -> bool:
+    """Return whether a distribution is accel-bench itself, or one that its extras bring."""
+    return canonicalize_name(distribution) in _shipped_distributions()
+
+
+@cache
+def _shipped_distributions() -> frozenset[str]:
+    required = (Requirement(text).name for text in metadata.requires(OWN_DISTRIBUTION) or ())
+    ours = (name for name in required if name.startswith(f"{OWN_DISTRIBUTION}-"))
+    return frozenset(map(canonicalize_name, (OWN_DISTRIBUTION, *ours)))
 
 
 def plugin_meant_by(word: str) -> str | None:

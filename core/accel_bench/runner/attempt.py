@@ -17,6 +17,7 @@ from accel_bench.launcher import RankProcess
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
+from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
@@ -73,6 +74,7 @@ def make_attempt(
     return Attempt(job, session, machine, root)
 
 
+@restored_environment()
 def run_attempt(
     attempt: Attempt,
     active: ActivePlugins,

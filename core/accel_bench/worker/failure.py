@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import traceback
 
-from accel_bench.errors import AccelBenchError, HookError, InvalidRunError
+from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
 from accel_bench.result import Failure, Status
 from accel_bench.worker import oom
 
@@ -18,7 +18,7 @@ def status_of(error: BaseException) -> Status:
         return Status.OOM
     if isinstance(error, InvalidRunError):
         return Status.INVALID
-    if isinstance(error, HookError):
+    if isinstance(error, HookError | PluginError):
         return Status.PLUGIN_ERROR
     if isinstance(error, KeyboardInterrupt):
         return Status.INTERRUPTED

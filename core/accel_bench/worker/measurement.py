@@ -28,6 +28,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.record import (
     RankRecord,
+    changed_at_import,
     check_window,
     collect_evidence,
     collect_metrics,
@@ -48,7 +49,7 @@ def measure(
 ) -> RankResult:
     """Prepare or measure, as the job says, and return this rank's result, however that ends."""
     run = make_run(job, rank, local_rank)
-    record = RankRecord()
+    record = RankRecord(degraded=changed_at_import(active))
     error: BaseException | None = None
     phase = ""
     try:

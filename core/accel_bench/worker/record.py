@@ -39,6 +39,17 @@ class RankRecord:
     environment: dict[str, str] = field(default_factory=lambda: recorded(os.environ))
 
 
+def changed_at_import(active: ActivePlugins) -> list[str]:
+    """Return a sentence for each plugin whose import changed the environment, which was undone."""
+    return [
+        f"plugin {plugin.name!r} ({plugin.distribution}) changed {', '.join(plugin.set_at_import)} "
+        "at its import, which was undone: let it do so in prepare_process, or set it in the "
+        "scenario's `environment`, for all stacks"
+        for plugin in active.plugins
+        if plugin.set_at_import
+    ]
+
+
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None:
     """Collect the metrics that plugins measured around the window."""
     for plugin, metrics in active.call_lists("finish_metrics", run=run, window=record.window):

@@ -134,6 +134,30 @@ def test_a_dtype_that_was_not_asked_for_is_a_reason(make: Any) -> None:
     assert not invalid
 
 
+def test_another_precision_of_matmuls_is_a_reason(make: Any) -> None:
+    run = make(model(), train={"matmul_precision": "high"})
+    degraded, _ = differences(run, read_effective(run))
+    assert degraded == ["matmul precision is highest, asked was high"]
+
+
+def test_another_number_of_threads_than_the_scenario_s_is_a_reason(make: Any) -> None:
+    asked = torch.get_num_threads() + 1
+    run = make(model(), resources={"device": "cpu", "threads": asked})
+    degraded, _ = differences(run, read_effective(run))
+    assert degraded == [f"{asked - 1} threads compute, asked were {asked}"]
+
+
+def test_another_number_of_threads_than_the_process_started_with_is_a_reason(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, threads = make(model()), torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads + 1))
+    started = recorded(os.environ)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    degraded, _ = differences(run, read_effective(run, environment=started))
+    assert degraded == [f"{threads} threads compute, asked were {threads + 1}"]
+
+
 def test_checkpointing_that_is_asked_for_and_not_on_is_a_reason(make: Any) -> None:
     run = make(model(), train={"gradient_checkpointing": True})
     degraded, _ = differences(run, read_effective(run))

@@ -31,6 +31,9 @@ PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
 
 
+THREADS = "OMP_NUM_THREADS"
+
+
 def read_effective(
     run: Run,
     probe: FirstStepProbe | None = None,
@@ -143,6 +146,12 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     stored = {**effective.weight_dtypes, **effective.trained_dtypes}
     # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
     quantized = not PACKED.isdisjoint(effective.weight_dtypes)
+    precision = scenario.train.matmul_precision
+    if effective.float32_matmul_precision not in (None, precision):
+        yield f"matmul precision is {effective.float32_matmul_precision}, asked was {precision}"
+    threads = scenario.resources.threads or _threads_at_start(effective)
+    if None not in (effective.threads, threads) and effective.threads != threads:
+        yield f"{effective.threads} threads compute, asked were {threads}"
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
     computed = scenario.train.autocast_dtype
@@ -156,6 +165,13 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
         )
     if effective.use_cache and not effective.padding_free:
         yield "the model keeps a key-value cache while it trains"
+
+
+def _threads_at_start(effective: EffectiveConfiguration) -> int | None:
+    """Return the number of threads with which every stack's process starts, where it is set."""
+    now = effective.environment.get(THREADS)
+    first = (effective.environment_changes.get(THREADS, (now, None))[0] or "").partition(",")[0]
+    return int(first) if first.isdecimal() else None
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
