@@ -92,7 +92,16 @@ def run(
     pairs = [f"{key}={str(value).lower()}" for key, value in settings.items()]
     words = [word for pair in ("resources.devices=2", *pairs) for word in ("--set", pair)]
     done = run_program(
-        *("run", str(scenario), "--quiet", *words, *more, "--results", str(results)),
+        *(
+            "run",
+            str(scenario),
+            "--quiet",
+            "--oversubscribe",
+            *words,
+            *more,
+            "--results",
+            str(results),
+        ),
         folder=scenario.parent,
         environment={"PYTHONPATH": str(site)} if site else None,
     )

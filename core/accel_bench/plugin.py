@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Generic, TypeVar, get_args
 
 import pluggy
@@ -110,6 +111,15 @@ class Plugin(Generic[OptionsT]):
         names a hook of another slot answers that too, in the place of that slot's plugin.
         """
         return None
+
+    def bytes_per_parameter(self, experiment: Experiment) -> Mapping[str, float]:
+        """Return the bytes that are kept of each parameter at least, by what they are.
+
+        The plugin that loads the model that `model.id` names returns those of each of its weights;
+        the one that builds the optimizer, gradients and state of each that trains. Called in the
+        parent, which refuses what cannot fit: light, no torch. Empty means not known.
+        """
+        return {}
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
         """Return what else changes the result, such as a file's content: it becomes part of the id.

@@ -104,7 +104,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, site: Any) -> Finished:
     """The program after it has run all of them."""
     program = Program(tmp_path_factory.mktemp("endings"), site)
     adapter = {"use": "none"}
-    return program.run(null_scenario(stacks(), adapter=adapter), "--quiet", "--format", "json")
+    words = ("--quiet", "--oversubscribe", "--format", "json")
+    return program.run(null_scenario(stacks(), adapter=adapter), *words)
 
 
 @pytest.mark.parametrize("stack", CASES)

@@ -55,7 +55,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Finished:
     """The program after it has run all of them."""
     program = Program(tmp_path_factory.mktemp("limits"), site)
     measure = {"warmup": 2, "steps": 20, "rounds": 2, "timeout_seconds": LIMIT_SECONDS}
-    return program.run(null_scenario(stacks(), measure=measure), "--quiet", "--format", "json")
+    words = ("--quiet", "--oversubscribe", "--format", "json")
+    return program.run(null_scenario(stacks(), measure=measure), *words)
 
 
 @pytest.mark.parametrize("stack", CASES)

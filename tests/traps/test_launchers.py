@@ -36,7 +36,7 @@ def test_a_launcher_that_starts_one_process_for_two_ranks_is_invalid(program: Pr
         resources={"device": "cpu", "devices": 2},
         parallel="none",
     )
-    done = program.run(scenario)
+    done = program.run(scenario, "--oversubscribe")
     result = done.result("alone")
     assert result.status is Status.INVALID, (result.reasons, result.log_tail)
     assert result.reasons == ("rank 0: 1 processes were started, asked were 2",)
@@ -54,7 +54,7 @@ def test_fsdp_that_becomes_ddp_is_invalid(program: Program) -> None:
         "stacks": {"sharded": ["fsdp"]},
         "measure": {"warmup": 1, "steps": 2, "rounds": 1},
     }
-    done = program.run(scenario)
+    done = program.run(scenario, "--oversubscribe")
     result = done.result("sharded")
     assert result.status is Status.INVALID, (result.reasons, result.log_tail)
     (reason,) = {reason.partition(": ")[2] for reason in result.reasons}

@@ -116,6 +116,13 @@ def mebibytes(size: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 
+def size(value: float) -> str:
+    """Return bytes as `696 GiB` or `20.1 MiB`, with three digits or more."""
+    factor, unit = (2**30, "GiB") if value >= 2**30 else (2**20, "MiB")
+    scaled = value / factor
+    return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{significant(scaled, 3)} {unit}"
+
+
 def flops(value: float) -> str:
     """Return `46.1 GFLOP`, with three digits and the prefix that fits."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.wording import differs
+from accel_bench.analysis.wording import differs, grouped_by_reason, label
 from accel_bench.cli.output import print_report
 from accel_bench.cli.progress import duration
 from accel_bench.errors import NothingToRunError, StoreError
@@ -84,7 +84,10 @@ def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> 
     return Section(
         title=f"{document['scenario']}: {summary}",
         tables=[keyed(columns, document["experiments"])],
-        notes=[f"notice: {notice}" for notice in document["notices"]],
+        notes=[
+            *(f"notice: {notice}" for notice in document["notices"]),
+            *(f"memory, without activations: {text}" for text in document.get("memory", ())),
+        ],
     )
 
 
@@ -112,8 +115,14 @@ def _estimate(plan: Plan, results: Path) -> dict[str, Any]:
     seconds = sum(runs) * plan.file.measure.rounds + START_SECONDS / 5 * len(ids)
     known = bool(ids) and set(ids) <= set(earlier)
     basis = "from earlier runs here" if known else "at least: the steps have not been timed here"
+    needs = [
+        (label(one.experiment.stack.name, one.experiment.sweep), one.need.describe())
+        for one in plan.runnable
+        if one.need
+    ]
     return {
         "runs": plan.runs,
+        "memory": grouped_by_reason(needs),
         "estimated_seconds": round(seconds, 1),
         "estimate": f"about {duration(seconds)} ({basis})",
     }

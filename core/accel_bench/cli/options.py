@@ -55,6 +55,12 @@ class MeasureOptions:
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
     ] = False
     max_runs: Annotated[int, typer.Option(min=1, help="Refuse a plan with more runs.")] = 1000
+    force: Annotated[
+        bool, typer.Option("--force", help="Run what needs more memory than there is.")
+    ] = False
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")
+    ] = False
     allow_env: Annotated[
         bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
     ] = False

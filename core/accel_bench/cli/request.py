@@ -106,6 +106,8 @@ def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: A
         allow_environment=options.allow_env,
         trust_remote_code=options.trust_remote_code,
         max_runs=options.max_runs,
+        force=options.force,
+        oversubscribe=options.oversubscribe,
         **command,
     )
 

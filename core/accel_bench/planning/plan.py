@@ -23,6 +23,12 @@ from accel_bench.planning.defaults import (
     with_gpu_metrics,
 )
 from accel_bench.planning.ladder_checks import check_ladder
+from accel_bench.planning.limits import (
+    MemoryNeed,
+    memory_need,
+    refuse_needs,
+    refuse_oversubscription,
+)
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.loading import restored_environment
@@ -63,6 +69,12 @@ class PlanRequest:
 
     max_runs: int = 1000
 
+    force: bool = False
+    """Plan what needs more memory than the machine has."""
+
+    oversubscribe: bool = False
+    """Plan more processes than cores."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -73,6 +85,9 @@ class Planned:
 
     skipped: tuple[str, ...] = ()
     """Why it is not run; empty when it is run."""
+
+    need: MemoryNeed | None = None
+    """Its memory at least; null where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,12 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     points = list(file.points(machine.device))
     planned = tuple(_plan_point(file, point, machine, notices) for point in points)
     _refuse_skipped(planned, {*request.plugins, *request.only})
-    return Plan(file.scenario, baseline, planned, request, notices)
+    plan = Plan(file.scenario, baseline, planned, request, notices)
+    if not request.oversubscribe:
+        refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
+    if not request.force:
+        refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
+    return plan
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
@@ -215,7 +235,9 @@ def _plan_point(
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
     reasons = reasons or tuple(missing.values())
-    return Planned(experiment, active, reasons or unmet_constraints(experiment, active, machine))
+    reasons = reasons or unmet_constraints(experiment, active, machine)
+    need = None if reasons else memory_need(experiment, active, machine)
+    return Planned(experiment, active, reasons, need)
 
 
 def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:

@@ -77,6 +77,8 @@ def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str,
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
     command += ["--trust-remote-code"] if request.trust_remote_code else []
+    command += ["--force"] if request.force else []
+    command += ["--oversubscribe"] if request.oversubscribe else []
     return tuple(command)
 
 

@@ -135,6 +135,11 @@ class ModelUse(Use):
     revision: str | None = None
     """Revision of a hub model; required with `--trust-remote-code`."""
 
+    @property
+    def bytes_per_value(self) -> int:
+        """Bytes of a number in `dtype`."""
+        return 4 if self.dtype == "float32" else 2
+
 
 class AdapterUse(Use):
     """What is trained instead of the base weights; `none` trains all of them."""

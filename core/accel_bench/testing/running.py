@@ -73,7 +73,9 @@ def run_scenario(
     importlib.import_module("torch")
     path = scenario if isinstance(scenario, Path) else preset_path("scenarios", scenario)
     overrides = tuple((settings or {}).items())
-    request = PlanRequest(plugins=tuple(plugins), only=tuple(only), overrides=overrides)
+    request = PlanRequest(
+        plugins=tuple(plugins), only=tuple(only), overrides=overrides, oversubscribe=True
+    )
     with preserved():
         planned = make_plan(read_draft(path), this_machine(), request).planned
     if any(one.experiment.scenario.resources.devices > 1 for one in planned):

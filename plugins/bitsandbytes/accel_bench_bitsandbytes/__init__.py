@@ -121,6 +121,11 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         quantizes = {"load_model"} if self.options.quant_type != "none" else set()
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
+    def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
+        """Return the bytes of a quantized weight; its optimizers may page theirs to the host."""
+        packed = {"nf4": 0.5, "fp4": 0.5, "int8": 1.0}
+        return {"weights": packed[kind]} if (kind := self.options.quant_type) in packed else {}
+
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Yield what this machine lacks.

@@ -149,6 +149,10 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         """Return the one-answer hook that the plugin implements: loading the model."""
         return frozenset({"load_model"})
 
+    def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
+        """Return the bytes of a packed weight; scales and what is not quantized come on top."""
+        return {"weights": self.options.bits / 8}
+
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
         """Return how the quantized weights are made, for `model.weights`."""
         if self.options.from_quantized:

@@ -132,6 +132,10 @@ class TorchAO(Plugin[TorchAOOptions]):
         """Return the hook for loading where the base weights are quantized."""
         return frozenset({"load_model"} if self.options.base else ())
 
+    def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
+        """Return the bytes of a quantized weight."""
+        return {"weights": 0.5 if self.options.base == "nf4" else 1.0} if self.options.base else {}
+
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Yield what float8 training lacks here, and what is quantized already."""

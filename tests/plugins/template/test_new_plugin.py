@@ -121,7 +121,7 @@ def test_ranks_that_it_joins_send_no_buffers(tmp_path: Path) -> None:
     name = install_written(tmp_path, ["parallelize_model"])
     (tmp_path / "two.yaml").write_text(TWO_RANKS.format(name=name))
     path = {"PYTHONPATH": str(tmp_path / f"accel-bench-{name}")}
-    words = ("run", "two.yaml", "-q", "--format", "json")
+    words = ("run", "two.yaml", "-q", "--oversubscribe", "--format", "json")
     done = run_program(*words, folder=tmp_path, environment=path)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["experiments"]

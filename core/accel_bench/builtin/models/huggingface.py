@@ -36,6 +36,10 @@ class HuggingFace(Plugin[Options]):
     wrong loss with it, without a word.
     """
 
+    def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
+        """Return the bytes of a weight in `model.dtype`."""
+        return {"weights": experiment.scenario.model.bytes_per_value}
+
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return the SHA-256 of the files of the model's local directory; None without one."""
         model = experiment.scenario.model

@@ -92,6 +92,15 @@ class TorchOptimizer(Plugin[OptionsT]):
     optimizer_class: ClassVar[str]
     """Name in torch.optim."""
 
+    state_values: ClassVar[int] = 0
+    """Numbers that the class keeps of each parameter."""
+
+    def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
+        """Return the bytes of a gradient and of the state, in the dtype of the weights."""
+        size = experiment.scenario.model.bytes_per_value
+        state = {"optimizer state": float(size * self.state_values)} if self.state_values else {}
+        return state if self.options.optimizer_in_backward else {"gradients": float(size), **state}
+
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Return what needs all gradients of a step together, unlike `optimizer_in_backward`."""
@@ -145,6 +154,7 @@ class AdamW(TorchOptimizer[AdamWOptions]):
 
     Options = AdamWOptions
     optimizer_class = "AdamW"
+    state_values = 2
 
 
 class Adam(TorchOptimizer[AdamOptions]):
@@ -152,6 +162,7 @@ class Adam(TorchOptimizer[AdamOptions]):
 
     Options = AdamOptions
     optimizer_class = "Adam"
+    state_values = 2
 
 
 class SGD(TorchOptimizer[SGDOptions]):

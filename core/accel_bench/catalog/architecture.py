@@ -1,0 +1,108 @@
+"""Estimate a model's size and FLOPs from its configuration alone, without torch.
+
+The worker counts the built model; this is for the plan, before anything is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from accel_bench.catalog.models import model_directory, read_card, read_config
+from accel_bench.documents.presets import find_presets
+from accel_bench.flops.workload import Attention, Matmul, Workload
+from accel_bench.scenario.uses import ModelUse
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "vocabulary": ("vocab_size",),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "heads": ("num_attention_heads", "n_head"),
+    "key_value_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "inner": ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "active_experts": ("num_experts_per_tok",),
+}
+"""Sizes, and the keys that transformers' configurations have for each."""
+
+GATED = ("silu", "swish")
+"""Activations that come with a third matrix in all published architectures."""
+
+
+class Outline(NamedTuple):
+    """A model's size as its configuration shows it."""
+
+    parameters: int
+    """Of the catalog where the model is one of it, scaled where overrides change its sizes; else
+    the matrices alone, without norms, biases and learned positions."""
+
+    workload: Workload
+    """Its matmuls and attention."""
+
+
+def outline_of(model: ModelUse, trains: bool = True) -> Outline | None:
+    """Return a model's size; None where its configuration is not at hand, or has other keys.
+
+    Nothing is downloaded to find out. `trains` says whether the weights receive gradients.
+    """
+    if model.id in find_presets("models"):
+        card = read_card(model.id)
+        published = _outline(card.config, {}, trains)
+        changed = _outline(card.config, model.overrides, trains)
+        if published is None or changed is None:
+            return None
+        scale = changed.parameters / published.parameters
+        return Outline(round(card.parameters * scale), changed.workload)
+    directory = model_directory(model)
+    return None if directory is None else _outline(read_config(directory), model.overrides, trains)
+
+
+def _outline(
+    config: Mapping[str, Any], overrides: Mapping[str, Any], trains: bool
+) -> Outline | None:
+    """Return what a configuration with its overrides describes."""
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, dict) else config
+    sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
+    if not all(sizes[name] for name in ("vocabulary", "hidden", "layers", "heads")):
+        return None
+    hidden, layers, vocabulary = sizes["hidden"], sizes["layers"], sizes["vocabulary"]
+    head_size = sizes["head_size"] or hidden // sizes["heads"]
+    shared = 1 if config.get("multi_query") else sizes["heads"]
+    queries = sizes["heads"] * head_size
+    keys_and_values = 2 * (sizes["key_value_heads"] or shared) * head_size
+    inner, experts = sizes["inner"] or 4 * hidden, sizes["experts"] or 1
+    active = min(sizes["active_experts"] or experts, experts)
+    up = (2 if config.get("hidden_act") in GATED else 1) * inner
+    output = _matmul("lm_head", vocabulary, hidden, trains)
+    matmuls = (
+        _matmul("attention.qkv", queries + keys_and_values, hidden, trains, layers),
+        _matmul("attention.output", hidden, queries, trains, layers),
+        _matmul("mlp.up", up, hidden, trains, layers * experts, active / experts),
+        _matmul("mlp.down", hidden, inner, trains, layers * experts, active / experts),
+        output,
+    )
+    attention = Attention(
+        heads=sizes["heads"], query_size=head_size, value_size=head_size, count=layers
+    )
+    workload = Workload(matmuls=matmuls, attentions=(attention,))
+    tied = overrides.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
+    embedding = 0 if tied else output.rows * output.columns
+    return Outline(workload.matmul_parameters + embedding, workload)
+
+
+def _matmul(  # noqa: PLR0913, PLR0917 - the fields of a matrix
+    name: str, rows: int, columns: int, trains: bool, count: int = 1, share: float = 1.0
+) -> Matmul:
+    return Matmul(name=name, rows=rows, columns=columns, trains=trains, count=count, share=share)
+
+
+def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    """Return the first of a configuration's keys that is set, overrides first; 0 where none is."""
+    for source in (overrides, config):
+        for key in keys:
+            value = source.get(key)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return 0

@@ -1,0 +1,86 @@
+"""A model's size from its configuration alone: the plan's estimate, made without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from imported_modules import imported
+
+from accel_bench.catalog.architecture import outline_of
+from accel_bench.catalog.models import list_cards, read_card
+from accel_bench.flops.formulas import model_flops
+from accel_bench.scenario.uses import ModelUse
+from accel_bench.worker.flops.__main__ import count_model
+
+LAYERS = {"gpt2": "n_layer", "santacoder": "n_layer"}
+"""What a configuration calls its number of layers where it is not `num_hidden_layers`."""
+
+
+@pytest.mark.parametrize("name", list_cards())
+def test_a_model_of_the_catalog_has_its_published_parameters(name: str) -> None:
+    outline = outline_of(ModelUse(id=name))
+    assert outline is not None
+    assert outline.parameters == read_card(name).parameters
+
+
+@pytest.mark.parametrize("name", list_cards())
+def test_a_directory_is_at_most_two_percent_below_what_is_published(
+    name: str, tmp_path: Path
+) -> None:
+    card = read_card(name)
+    (tmp_path / "config.json").write_text(json.dumps(card.config))
+    outline = outline_of(ModelUse(id=str(tmp_path)))
+    assert outline is not None
+    assert 0.98 * card.parameters < outline.parameters <= card.parameters
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-2-7b", "mixtral-8x7b"])
+def test_twice_the_layers_add_the_layers_once_more(name: str) -> None:
+    card = read_card(name)
+    key = LAYERS.get(name, "num_hidden_layers")
+    layers = card.config[key]
+    assert isinstance(layers, int)
+    sizes = []
+    for count in (layers, 2 * layers, 3 * layers):
+        outline = outline_of(ModelUse(id=name, overrides={key: count}))
+        assert outline is not None
+        sizes.append(outline.parameters)
+    assert sizes[2] - sizes[1] == pytest.approx(sizes[1] - sizes[0], rel=1e-6)
+    assert sizes[1] > 1.5 * sizes[0]
+
+
+def test_the_flops_are_those_of_the_built_model() -> None:
+    card = read_card("tiny-llama-cpu")
+    counted, outline = count_model(card).workload, outline_of(ModelUse(id="tiny-llama-cpu"))
+    assert counted is not None
+    assert outline is not None
+    assert model_flops(outline.workload, 512) == model_flops(counted, 512)
+
+
+def test_frozen_weights_cost_a_third_less() -> None:
+    all_of_it, frozen = (
+        outline_of(ModelUse(id="llama-2-7b"), trains=trains) for trains in (True, False)
+    )
+    assert all_of_it is not None
+    assert frozen is not None
+    ratio = model_flops(frozen.workload, 1).causal / model_flops(all_of_it.workload, 1).causal
+    assert ratio == pytest.approx(2 / 3, rel=1e-3)
+
+
+def test_a_token_is_multiplied_with_its_own_experts_alone() -> None:
+    outline = outline_of(ModelUse(id="mixtral-8x7b"))
+    assert outline is not None
+    assert outline.workload.active_matmul_parameters == pytest.approx(12.75e9, rel=0.01)
+
+
+def test_nothing_is_said_of_a_hub_id_or_of_a_configuration_with_other_keys(tmp_path: Path) -> None:
+    assert outline_of(ModelUse(id="org/name")) is None
+    for config in ({"width": 3}, {"hidden_size": "wide", "n_layer": -1}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert outline_of(ModelUse(id=str(tmp_path))) is None
+
+
+def test_it_needs_no_torch() -> None:
+    assert "torch" not in imported("import accel_bench.catalog.architecture", {"torch"})
