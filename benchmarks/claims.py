@@ -101,13 +101,13 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--floor", type=Path, help="what `python -m benchmarks.floor` printed")
     asked = parser.parse_args()
-    told: list[Claim] = []
+    claims: list[Claim] = []
     for work in dict.fromkeys(goal.work for goal in GOALS):
         with open_store(asked.results, write=False) as store:
             results = store.results(scenario=work)
         if results:
-            told += publish(work, results, asked.output / work, read_rates(asked.floor))
-    print(json.dumps({"claims": [claim.model_dump(mode="json") for claim in told]}, indent=1))
+            claims += publish(work, results, asked.output / work, read_rates(asked.floor))
+    print(json.dumps({"claims": [claim.model_dump(mode="json") for claim in claims]}, indent=1))
 
 
 def read_rates(path: Path | None) -> Rates | None:

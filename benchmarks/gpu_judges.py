@@ -22,10 +22,10 @@ def judge_comparison(document: Any) -> tuple[bool, str]:
     """Pass if every stack has run or was skipped."""
     rows = document["experiments"]
     passed = bool(rows) and all(one["status"] in ("ok", "degraded", "skipped") for one in rows)
-    return passed, "; ".join(map(told_of, rows))
+    return passed, "; ".join(map(describe_comparison, rows))
 
 
-def told_of(one: Any) -> str:
+def describe_comparison(one: Any) -> str:
     """Summarize one row of a comparison."""
     speed, loss, memory = one["tokens_per_second"], one["loss"], one["peak_memory_bytes"]
     words = [f"{one['stack']}: {one['status']}"]
@@ -43,11 +43,11 @@ def judge_numbers(document: Any) -> tuple[bool, str]:
     wrong = [one for one in figures if one["met"] is False]
     missing = [one for one in figures if one["met"] is None]
     names = list(dict.fromkeys(one["name"] for one in figures))
-    told = [f"{name} {span_of([one for one in figures if one['name'] == name])}" for name in names]
-    told += [f"{one['subject']}: {one['name']} is {one['value']:.4g}: WRONG" for one in wrong]
+    texts = [f"{name} {span_of([one for one in figures if one['name'] == name])}" for name in names]
+    texts += [f"{one['subject']}: {one['name']} is {one['value']:.4g}: WRONG" for one in wrong]
     unknown = dict.fromkeys(f"not measured: {one['name']} ({one['reason']})" for one in missing)
     passed = bool(figures) and (document["device_type"] == "cpu" or not (wrong or missing))
-    return passed, "; ".join([*told, *unknown, *document["problems"]])
+    return passed, "; ".join([*texts, *unknown, *document["problems"]])
 
 
 def span_of(figures: Sequence[Any]) -> str:
@@ -58,13 +58,13 @@ def span_of(figures: Sequence[Any]) -> str:
 
 def judge_overhead(document: Any) -> tuple[bool, str]:
     """Pass unless a benchmark failed; missed goals are only reported."""
-    told = [
+    texts = [
         f"{entry['name']} {entry['value']:.4g} {entry['unit']}"
         + {True: " (met)", False: f" (goal {entry['goal']} MISSED)", None: ""}[entry["met"]]
         for entry in document["entries"]
     ]
-    told += [f"{name} FAILED: {error}" for name, error in document["failed"].items()]
-    return bool(told) and not document["failed"], "; ".join(told)
+    texts += [f"{name} FAILED: {error}" for name, error in document["failed"].items()]
+    return bool(texts) and not document["failed"], "; ".join(texts)
 
 
 def judge_out_of_memory(document: Any) -> tuple[bool, str]:
@@ -76,13 +76,13 @@ def judge_out_of_memory(document: Any) -> tuple[bool, str]:
 def judge_kernels(document: Any) -> tuple[bool, str]:
     """Pass if every plugin keeps its contract on this device."""
     found = document["plugins"]
-    told = [f"{one['plugin']}: {one['proven']} proven" for one in found if one["proven"]]
-    told += [
+    texts = [f"{one['plugin']}: {one['proven']} proven" for one in found if one["proven"]]
+    texts += [
         f"{one['plugin']} VIOLATES: {'; '.join(one['violated'])}"
         for one in found
         if one["violated"]
     ]
-    return bool(found) and not any(one["violated"] for one in found), "; ".join(told)
+    return bool(found) and not any(one["violated"] for one in found), "; ".join(texts)
 
 
 def judge_floor(document: Any) -> tuple[bool, str]:
@@ -94,11 +94,11 @@ def judge_floor(document: Any) -> tuple[bool, str]:
 
 def judge_claims(document: Any) -> tuple[bool, str]:
     """Pass if there is any claim, met or not."""
-    told = [told_of_claim(one) for one in document["claims"]]
-    return bool(told), "; ".join(told)
+    texts = [describe_claim(one) for one in document["claims"]]
+    return bool(texts), "; ".join(texts)
 
 
-def told_of_claim(one: Any) -> str:
+def describe_claim(one: Any) -> str:
     """Format a claim as `work: stack tokens_per_second 12,000 (goal 10,690 met)`."""
     over = f" over {one['baseline']}" if one["unit"] == "ratio" else ""
     words = f"{one['work']}: {one['stack']}{over} {one['metric']}"

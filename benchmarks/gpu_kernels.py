@@ -50,15 +50,15 @@ def main() -> None:
 
 def check(name: str, scenario: dict[str, Any], device: str) -> dict[str, Any]:
     """Check one plugin against its contract; the kit's output goes to the log."""
-    told: dict[str, Any] = {"plugin": name, "scenario": scenario, "proven": 0}
+    found: dict[str, Any] = {"plugin": name, "scenario": scenario, "proven": 0}
     with contextlib.redirect_stdout(sys.stderr):
         try:
             report = check_plugin(name, scenario=scenario, device=device)
         except AssertionError as error:
-            return {**told, "violated": [str(error)], "not_run": ""}
+            return {**found, "violated": [str(error)], "not_run": ""}
     unproven = [str(clause) for clause in report.unproven]
     not_run = "" if report.ran else "; ".join(unproven)
-    return {**told, "proven": len(report.proven), "unproven": unproven} | {
+    return {**found, "proven": len(report.proven), "unproven": unproven} | {
         "violated": [],
         "not_run": not_run,
     }

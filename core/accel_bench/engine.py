@@ -25,11 +25,11 @@ class TokenCounts:
 
     real_pairs: int | None = None
     """Pairs of tokens of one sequence, without padding: the sum over sequences of their squared
-    lengths, by which attention's FLOPs grow. None where nobody counted them."""
+    lengths, by which attention's FLOPs grow. None where they were not counted."""
 
     processed_pairs: int | None = None
     """Pairs that attention computes, padding included: of padded rows the sum of their squared
-    widths. None where nobody counted them."""
+    widths. None where they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Price(Frozen):
     """US dollars for an hour of the machine on demand: no reservation, no tax, Linux."""
 
     spot_usd_per_hour: float | None = Field(None, gt=0)
-    """The same while nobody pays more; null where it is not known."""
+    """The same for interruptible capacity; null where it is not known."""
 
     source: str = Field(min_length=1)
     """Where the price was read."""

@@ -71,7 +71,7 @@ class GPUState(Frozen):
     """Power that the board may draw."""
 
     power_cap_default_watts: float | None = None
-    """Power that it may draw when nobody changes that."""
+    """Default power limit."""
 
     persistence_mode: bool | None = None
     memory_used_bytes: int | None = None

@@ -18,7 +18,7 @@ from accel_bench.scenario.models import Scenario, StackEntry
 from accel_bench.scenario.uses import NO_PLUGIN, Use, slot_defaults
 
 USUAL_DTYPE = "float32"
-"""What `model.dtype` is when nobody sets it."""
+"""What `model.dtype` is when it is not set."""
 
 
 def add_stack(draft: Draft, stack: str) -> None:

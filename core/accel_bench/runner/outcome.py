@@ -95,7 +95,7 @@ def _judge_rank(
     if rank in ranks:
         found = ranks[rank]
         if found.status is Status.INTERRUPTED:
-            # Ctrl-C is handled by the parent: somebody else terminated this rank.
+            # Ctrl-C is handled by the parent: another process terminated this rank.
             reason = f"{prefix}ended by SIGTERM from outside in {found.phase}"
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)

@@ -24,7 +24,7 @@ class Draft:
     """Plain data of one scenario, and the place in a file that each value came from.
 
     Every stack is spelt out as `{set: ..., use: [...]}`; named stacks are looked up. Raises
-    ScenarioError for a stack whose name nobody knows.
+    ScenarioError for an unknown stack.
     """
 
     source: str

@@ -41,7 +41,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
     """Make an engine; nothing is opened yet. Without `write` nothing is created or changed."""
     uri = f"{path.as_uri()}?mode={'rwc' if write else 'rw'}"
     if not write and not os.access(path.parent, os.W_OK) and not _has_log(path):
-        # Readers of a WAL database must create its shared memory, unless nobody writes.
+        # Readers of a WAL database must create its shared memory, unless no process writes.
         uri += "&immutable=1"
 
     def open_file() -> sqlite3.Connection:

@@ -134,7 +134,7 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     active.call_one("compile_model", run=run)
     heartbeat.phase = "parallelize_model"
     run.unwrapped_model = run.model
-    # A rehearsal is one process: there is nobody to share the work with.
+    # A rehearsal is one process: there is no other to share the work with.
     if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
         run.model = active.require("parallelize_model", run=run)
     heartbeat.phase = "build_optimizer"

@@ -155,7 +155,7 @@ def flat_inputs(rows: Sequence[np.ndarray[Any, Any]], attention: Attention) -> d
     """Return the model's arguments for one row of several sequences' token ids, on the host.
 
     `input_ids`, `labels` and `position_ids` have shape (1, tokens); positions start again with each
-    sequence, and its first token is nobody's label. Where attention goes by sequences,
+    sequence, and its first token is no label. Where attention goes by sequences,
     `cu_seq_lens_q` holds where each begins and the last one ends, int32 of shape (sequences + 1,),
     and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers hands a mask of four
     dimensions on as it is, instead of making one of tokens x tokens and waiting for the device to

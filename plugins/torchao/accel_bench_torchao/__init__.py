@@ -125,7 +125,7 @@ class TorchAO(Plugin[TorchAOOptions]):
         self._base: QuantizedBase | None = None
         if options.base is None:
             # All weights may train in float8. The class still says yes, so that an adapter is
-            # added where nobody has said anything; `adapter: none` in the scenario trains all.
+            # added where none is set; `adapter: none` in the scenario trains all.
             vars(self)["needs_adapter"] = False
 
     def claims(self) -> frozenset[str]:

@@ -52,7 +52,7 @@ class MemoryFigure(Frozen):
 
 
 class MemoryFigures(Frozen):
-    """Memory of an experiment; null for what nobody measured."""
+    """Memory of an experiment; null for what was not measured."""
 
     allocated: MemoryFigure | None = None
     """Held by tensors on a GPU."""

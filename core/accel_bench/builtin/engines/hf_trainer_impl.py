@@ -1,7 +1,7 @@
 """Trainer, made to do the work of the plain loop: our batches, optimizer, loss and stopwatch.
 
 What would wait for the device in a step is off: the filter of losses that are not finite, logging,
-the count of tokens, the norm of gradients that nobody clips, and copies that block. All else that
+the count of tokens, the norm of gradients that are not clipped, and copies that block. What else
 Trainer does in a step it does here too. Under `fp16-autocast` the gradient scaler waits in each
 step, as in the plain loop; after the last one Trainer reads its own sum of losses, once.
 """

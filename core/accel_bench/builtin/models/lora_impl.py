@@ -48,7 +48,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     places = {p.device for p in model.parameters() if p.device.type == "cuda"}
     devices = sorted(place.index for place in places)
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        # PEFT uses a name of transformers that is being replaced; nobody here can act on that.
+        # PEFT uses a name of transformers that is being replaced.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(seed)
         try:

@@ -55,9 +55,9 @@ class LigerPatch:
             ]
             for one in self._changed:
                 self._replacements.note(*one)
-        self._refuse_what_nobody_reads()
+        self._refuse_unread_attributes()
 
-    def _refuse_what_nobody_reads(self) -> None:
+    def _refuse_unread_attributes(self) -> None:
         """Raise PluginError where Liger has set a name that the modeling module did not have."""
         for owner, name, before in self._changed:
             if before is ABSENT and not isinstance(owner, nn.Module):
