@@ -114,6 +114,7 @@ def make_result(
     reasons: Sequence[str] = (),
     ranks: Sequence[RankResult] | None = None,
     loss_tolerance: float | None = None,
+    loss_tolerances: Mapping[str, float] | None = None,
 ) -> Result:
     """One attempt, of two steps of `seconds` each when it completed."""
     experiment = experiment or make_experiment()
@@ -134,6 +135,7 @@ def make_result(
         ranks=tuple(ranks),
         plugins=(PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
         loss_tolerance=loss_tolerance,
+        loss_tolerances=dict(loss_tolerances or {}),
     )
 
 

@@ -80,7 +80,7 @@ class Plugin(Generic[OptionsT]):
 
     loss_tolerance: ClassVar[float | None] = None
     """Relative distance from the baseline's loss curve that is by design; None means exactly equal
-    work."""
+    work. `allowed_loss_difference` may let it depend on the options."""
 
     deterministic: ClassVar[bool] = False
     """Whether the same seed gives the same losses, bit for bit, on the same machine; the kit in
@@ -120,6 +120,14 @@ class Plugin(Generic[OptionsT]):
         parent, which refuses what cannot fit: light, no torch. Empty means not known.
         """
         return {}
+
+    def allowed_loss_difference(self) -> float | None:
+        """Return the `loss_tolerance` of this instance, by its options.
+
+        Called in the parent: light, no torch. One above 0.02 makes the loss `different by design`
+        in the place of `equivalent`. It excuses what this plugin changes, and nothing else.
+        """
+        return self.loss_tolerance
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
         """Return what else changes the result, such as a file's content: it becomes part of the id.

@@ -281,8 +281,11 @@ class Result(Frozen):
 
     plugins: tuple[PluginVersion, ...] = ()
 
+    loss_tolerances: dict[str, float] = Field(default_factory=dict)
+    """Loss difference that each plugin allows by design, of those that declare one."""
+
     loss_tolerance: float | None = None
-    """Largest `loss_tolerance` that the stack's plugins declare; null where none does."""
+    """The largest of them: all that rows of earlier versions have."""
 
     machine: Machine | None = None
     state_before: MachineState | None = None

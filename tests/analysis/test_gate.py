@@ -56,6 +56,22 @@ def test_a_different_loss_does_not_pass_however_fast():
     assert report.points[0].reason.startswith("the loss of fast is different (by up to 5 %")
 
 
+def test_a_loss_that_is_different_by_design_does_not_pass_as_equal():
+    ranks = [make_rank(step_seconds=(0.05, 0.05), losses=[2.0, 2.04, 2.0])]
+    unlike = [make_result(FAST, round=i, ranks=ranks, loss_tolerance=0.5) for i in range(5)]
+    report = judged(make_rounds(LORA, STEADY), unlike)
+    assert report.exit_code == 4
+    assert report.points[0].reason.startswith("the loss of fast is different by design (by up to")
+
+
+def test_what_a_plugin_was_allowed_stands_beside_the_passed_loss():
+    runs = make_rounds(FAST, scaled(0.8), loss_tolerance=2e-2)
+    report = judged(make_rounds(LORA, STEADY), runs)
+    assert report.outcome == "passed"
+    assert report.points[0].loss_tolerance == 2e-2
+    assert "loss equivalent (by up to 0 %, 2 % allowed by a plugin)" in report.points[0].reason
+
+
 def test_an_open_gate_says_how_many_more_rounds_would_settle_it():
     noisy = [0.1, 0.102, 0.099, 0.101, 0.1005]
     report = judged(make_rounds(LORA, STEADY), make_rounds(FAST, noisy))

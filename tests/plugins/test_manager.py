@@ -139,12 +139,28 @@ def test_what_a_hook_yields_is_a_list() -> None:
     assert found == [("listing", ["one", "two"])]
 
 
-def test_the_largest_tolerance_of_the_stack_counts() -> None:
+def test_every_plugin_s_tolerance_is_known_that_of_a_slot_too() -> None:
     tolerant = type("Tolerant", (First,), {"loss_tolerance": 0.02})
     strict = type("Strict", (First,), {"loss_tolerance": 0.001})
     members = [member(tolerant, "a"), member(strict, "b"), member(First, "c")]
-    assert ActivePlugins(members).loss_tolerance() == 0.02
-    assert ActivePlugins([member(tolerant, "slot", "model")]).loss_tolerance() is None
+    found = ActivePlugins([*members, member(tolerant, "slot", "model")]).loss_tolerances
+    assert found == {"a": 0.02, "b": 0.001, "slot": 0.02}
+
+
+def test_a_tolerance_may_depend_on_the_options() -> None:
+    def allowed(self: Plugin[Any]) -> float | None:
+        return 0.02 if self.name == "coarse" else None
+
+    kind = type("Optional", (First,), {"allowed_loss_difference": allowed})
+    plugins = ActivePlugins([member(kind, "coarse"), member(kind, "fine")])
+    assert plugins.loss_tolerances == {"coarse": 0.02}
+
+
+@pytest.mark.parametrize("wrong", ["0.1", -0.1, float("nan"), float("inf")])
+def test_a_tolerance_that_is_no_distance_is_refused_with_the_plugin_s_name(wrong: Any) -> None:
+    kind = type("Wrong", (First,), {"allowed_loss_difference": lambda self: wrong})
+    with pytest.raises(HookError, match=r"plugin 'wrong' .*a number from 0 or None is expected"):
+        ActivePlugins([member(kind, "wrong")])
 
 
 def test_hooks_are_named_in_call_order() -> None:

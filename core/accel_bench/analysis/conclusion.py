@@ -80,7 +80,7 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
             f"for the same training{verdict}"
         )
     verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
-    loss = f"its loss not tested ({row.loss_reason})"
+    loss = f"its loss {row.loss_verdict} ({row.loss_reason})"
     if row.loss_verdict == "equivalent":
         loss = "with an equivalent loss"
     return f"{name} {verb} {as_fast}, {loss}"

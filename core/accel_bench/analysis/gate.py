@@ -76,6 +76,12 @@ class GatePoint(Frozen):
     loss_difference: float | None = None
     """Largest relative difference of the smoothed loss curves; 0.01 is 1 %."""
 
+    loss_tolerance: float | None = None
+    """What of that is allowed; null where nothing was compared."""
+
+    loss_tolerance_by: tuple[str, ...] = ()
+    """Plugins that declare it; empty where none does."""
+
     loss_reason: str = ""
     """Why the loss verdict is not `equivalent`, where it is not."""
 
@@ -172,7 +178,7 @@ def _judge_point(
         slower_by_at_most=judged.at_most if judged else None,
         rounds_needed=needed,
         more_rounds=needed - len(logs) if needed else None,
-        **loss.model_dump(exclude={"loss_tolerance"}),
+        **loss.model_dump(),
         status=stack.ending.status,
         against_status=against.ending.status,
         reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
@@ -194,8 +200,9 @@ def _outcome(
     for side in (stack, against):
         if failure := _failure(side):
             return "failed", failure
-    if loss.loss_verdict == "different":
-        return "regression", f"the loss of {stack.name} is different ({loss.loss_reason})"
+    if loss.loss_verdict in ("different", "different by design"):
+        words = f"{loss.loss_verdict} ({loss.loss_reason})"
+        return "regression", f"the loss of {stack.name} is {words}"
     if judged is None:
         rounds = len(set(stack.speeds) & set(against.speeds))
         reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
@@ -221,8 +228,8 @@ def _sentence(
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
-        tested = loss.loss_verdict == "equivalent"
-        trained = "equivalent" if tested else f"not tested ({loss.loss_reason})"
+        why = loss.loss_allowance or loss.loss_reason
+        trained = f"{loss.loss_verdict} ({why})" if why else loss.loss_verdict
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.checks.convergence import LossComparison
+from accel_bench.analysis.checks.convergence import LossComparison, LossWord
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.throughput import TokenSummary
@@ -16,7 +16,7 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
-SeedVerdict: TypeAlias = Literal["equivalent", "different", "inconclusive", "not tested"]
+SeedVerdict: TypeAlias = LossWord | Literal["inconclusive"]
 """Verdicts on the loss at the end."""
 
 

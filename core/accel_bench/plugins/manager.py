@@ -7,6 +7,7 @@ run, which call hooks in written order and attribute errors to the plugin that r
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from accel_bench.result import PluginVersion
 from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
+
+TOLERANCE = "allowed_loss_difference"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class ActivePlugins:
         for number, plugin in enumerate(self.plugins):
             self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
+        self.loss_tolerances = _loss_tolerances(self.plugins)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
         """Call a hook of every plugin that implements it, in order; yield plugin and answer.
@@ -136,11 +140,6 @@ class ActivePlugins:
         """Return name, distribution and version of each plugin, once, in order."""
         return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
-    def loss_tolerance(self) -> float | None:
-        """Return the largest tolerance that a plugin of the stack declares."""
-        of_stack = [plugin.instance.loss_tolerance for plugin in self.plugins if not plugin.slot]
-        return max((value for value in of_stack if value is not None), default=None)
-
     def _register(self, plugin: ActivePlugin, name: str) -> None:
         """Check names and arguments of the plugin's hooks, then register it with pluggy."""
         if wrong := validation_problems(type(plugin.instance)):
@@ -167,9 +166,24 @@ class ActivePlugins:
         return next(iter([*claiming, *filling]), None)
 
 
+def _loss_tolerances(plugins: Iterable[ActivePlugin]) -> dict[str, float]:
+    """Return what each plugin allows that declares something. Raises HookError."""
+    found: dict[str, float] = {}
+    for plugin in plugins:
+        with attribute_errors_to(plugin, TOLERANCE), time_limit(limit_seconds()):
+            allowed: Any = plugin.instance.allowed_loss_difference()
+        if allowed is None:
+            continue
+        if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
+            raise wrong_answer(plugin, TOLERANCE, "a number from 0 or None", allowed)
+        found[plugin.name] = max(float(allowed), found.get(plugin.name, 0.0))
+    return found
+
+
 def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
     """Return the error for a hook that returned the wrong type."""
-    problem = f"returned {type(got).__name__} where {expected} is expected"
+    shown = repr(got) if isinstance(got, int | float) else type(got).__name__
+    problem = f"returned {shown} where {expected} is expected"
     return HookError(plugin.name, plugin.distribution, hook, problem)
 
 

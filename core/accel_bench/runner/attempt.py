@@ -173,7 +173,7 @@ def _result(
         ranks=tuple(observed.ranks[rank] for rank in sorted(observed.ranks)),
         exits=tuple(describe_exit(exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
-        loss_tolerance=active.loss_tolerance(),
+        loss_tolerances=active.loss_tolerances,
         metrics=observed.metrics,
         machine=attempt.machine,
         state_before=observed.before,

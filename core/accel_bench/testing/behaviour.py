@@ -171,8 +171,7 @@ def _loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
         return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
     found = compare_losses({("", 0): baseline}, {("", 0): result})
     reason = found.loss_reason
-    declared = trials.kind.loss_tolerance
-    rule = "its loss_tolerance" if declared is not None else "it declares no loss_tolerance"
+    rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
     if found.loss_verdict == "equivalent":
         return proven(
             name,

@@ -139,5 +139,5 @@ def _skipped(planned: Planned) -> Result:
         started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         seconds=0.0,
         plugins=planned.active.versions(),
-        loss_tolerance=planned.active.loss_tolerance(),
+        loss_tolerances=planned.active.loss_tolerances,
     )

@@ -7,9 +7,9 @@ from analysis_factory import make_experiment, make_rank, make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accel_bench.analysis.checks.convergence import compare_losses, loss_tolerance, smoothed
+from accel_bench.analysis.checks.convergence import compare_losses, smoothed
 from accel_bench.result import Status
-from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.uses import Use
 
 STEPS = 10
 FLAT = [2.0] * STEPS
@@ -60,8 +60,74 @@ def test_a_declared_tolerance_replaces_the_default():
     assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
 
 
-def test_the_largest_declared_tolerance_counts():
-    assert loss_tolerance([None, 1e-2, 3e-2], Scenario(), Scenario()) == 3e-2
+def using(*plugins, **work):
+    return make_experiment("other", [Use(use=one) for one in plugins], scenario=work)
+
+
+def shifted(shift, experiment, tolerances, baseline=None):
+    before = run(FLAT, experiment=baseline, loss_tolerances=tolerances)
+    losses = [shift * loss for loss in FLAT]
+    after = run(losses, experiment=experiment, loss_tolerances=tolerances)
+    return compare_losses({("monday", 0): before}, {("monday", 0): after})
+
+
+def test_the_largest_declared_tolerance_counts_and_says_whose_it_is():
+    found = shifted(1.015, using("nf4", "fp8"), {"nf4": 2e-2, "fp8": 1e-2})
+    assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
+    assert found.loss_tolerance_by == ("nf4",)
+    assert found.loss_allowance == "by up to 1.5 %, 2 % allowed by nf4"
+
+
+def test_a_tolerance_above_2_percent_makes_the_loss_different_by_design():
+    found = shifted(1.015, using("one-block"), {"one-block": 0.5})
+    assert (found.loss_verdict, found.loss_tolerance) == ("different by design", 0.5)
+    assert found.loss_reason == (
+        "by up to 1.5 %, 50 % allowed by one-block; 2 % is the most that counts as equal"
+    )
+
+
+def test_what_needs_no_excuse_is_equivalent_whatever_is_declared():
+    assert shifted(1.0009, using("one-block"), {"one-block": 0.5}).loss_verdict == "equivalent"
+
+
+def test_no_tolerance_allows_more_than_it_declares():
+    assert shifted(1.6, using("one-block"), {"one-block": 0.5}).loss_verdict == "different"
+
+
+def test_a_plugin_that_both_stacks_use_alike_excuses_nothing():
+    both = using("nf4")
+    assert shifted(1.015, both, {"nf4": 2e-2}, both).loss_verdict == "different"
+
+
+def test_a_plugin_of_the_baseline_alone_excuses_what_it_changes():
+    found = shifted(1.015, make_experiment(), {"nf4": 2e-2}, using("nf4"))
+    assert (found.loss_verdict, found.loss_tolerance_by) == ("equivalent", ("nf4",))
+
+
+def test_a_plugin_in_a_slot_excuses_as_one_of_the_stack_does():
+    eight_bit = using(optimizer={"use": "adamw-8bit"})
+    found = shifted(1.015, eight_bit, {"adamw-8bit": 2e-2})
+    assert (found.loss_verdict, found.loss_tolerance_by) == ("equivalent", ("adamw-8bit",))
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        ({"adapter": {"use": "lora"}}, "adapter.use is lora in the place of none"),
+        ({"train": {"learning_rate": 2e-3}}, "train.learning_rate is 0.002 in the place of 0.001"),
+        ({"model": {"overrides": {"num_hidden_layers": 1}}}, "model.overrides is "),
+    ],
+)
+def test_what_trains_something_else_is_never_equivalent(work, reason):
+    found = shifted(1.0, using("nf4", **work), {"nf4": 2e-2})
+    assert found.loss_verdict == "different by design"
+    assert f"by up to 0 %, 2 % allowed by nf4; {reason}" in found.loss_reason
+
+
+def test_the_one_tolerance_of_an_older_row_still_counts():
+    old = run([1.015 * loss for loss in FLAT], loss_tolerance=2e-2)
+    found = compare_losses({("monday", 0): run(FLAT)}, {("monday", 0): old})
+    assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from analysis_factory import (
     STEADY,
     make_experiment,
+    make_rank,
     make_result,
     make_rounds,
     make_summary,
@@ -214,3 +215,18 @@ def test_what_planning_added_and_plugins_summarize_stands_under_the_table_once()
     assert shown.count("lora and fast: gptq: 14 modules in 4 bits\n") == 1
     assert shown.count(f"{notice}\n") == 1
     assert "modules: 4" not in shown
+
+
+def test_what_a_plugin_allows_stands_under_the_table():
+    runs = make_rounds(FAST, scaled(0.8), loss_tolerance=2e-2)
+    text = show(make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *runs]))
+    assert "fast: loss equivalent: by up to 0 %, 2 % allowed by a plugin" in words(text)
+
+
+def test_a_loss_that_is_different_by_design_is_not_called_equivalent():
+    ranks = [make_rank(step_seconds=(0.08, 0.08), losses=[2.0, 2.04, 2.0])]
+    runs = [make_result(FAST, round=i, ranks=ranks, loss_tolerance=0.5) for i in range(5)]
+    text = show(make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *runs]))
+    assert "its loss different by design (by up to 0.667 %, 50 % allowed by a plugin" in words(text)
+    assert " by design " in line_of(text, "fast")
+    assert "equivalent" not in text

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from statistics import fmean
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import percent
+from accel_bench.analysis.wording import join_names, percent, plain_value
 from accel_bench.documents.base import Frozen
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result
-from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.models import Scenario, Work
 
-LossWord: TypeAlias = Literal["equivalent", "different", "not tested"]
+LossWord: TypeAlias = Literal["equivalent", "different", "different by design", "not tested"]
 """Verdicts on a stack's loss."""
 
 SMOOTHING_STEPS = 5
@@ -26,6 +28,55 @@ SAME_DTYPE_TOLERANCE = 1e-3
 
 OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
+
+MAXIMUM_TOLERANCE = 2e-2
+"""Largest declared tolerance that makes a loss equivalent.
+
+It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
+"""
+
+OTHER_TRAINING = (
+    "adapter.use",
+    "data.seed",
+    "data.use",
+    "model.id",
+    "model.overrides",
+    "model.revision",
+    "model.weights",
+    "train.learning_rate",
+    "train.max_grad_norm",
+    "train.seed",
+)
+"""Settings with which something else is trained: no plugin's tolerance makes that equivalent."""
+
+
+class Allowance(NamedTuple):
+    """How far two loss curves may be apart."""
+
+    tolerance: float
+    """Relative distance that is allowed."""
+
+    usual: float
+    """What is allowed where no plugin declares anything."""
+
+    plugins: tuple[str, ...] = ()
+    """Plugins that declare the tolerance; empty for the usual one."""
+
+    other_training: str = ""
+    """What else is trained, so that the losses are not equivalent however near."""
+
+    @property
+    def by_design(self) -> str:
+        """Why a loss beyond the usual distance is not equivalent; empty when it is."""
+        if self.other_training or self.tolerance <= MAXIMUM_TOLERANCE:
+            return self.other_training
+        return f"{percent(MAXIMUM_TOLERANCE)} is the most that counts as equal"
+
+    @property
+    def words(self) -> str:
+        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
+        by = f" by {join_names(self.plugins)}" if self.plugins else ""
+        return f"{percent(self.tolerance)} allowed{by}"
 
 
 class LossComparison(Frozen):
@@ -38,10 +89,21 @@ class LossComparison(Frozen):
     """Largest relative difference of the smoothed curves, over steps and rounds; 0.01 is 1 %."""
 
     loss_tolerance: float | None = None
-    """What is allowed, by the plugins of the stack; null where nothing was compared."""
+    """What is allowed; null where nothing was compared."""
+
+    loss_tolerance_by: tuple[str, ...] = ()
+    """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
     loss_reason: str = ""
     """Why the verdict is not `equivalent`."""
+
+    @property
+    def loss_allowance(self) -> str:
+        """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
+        if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
+            return ""
+        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, self.loss_tolerance_by)
+        return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
 
 
 def compare_losses(
@@ -53,24 +115,46 @@ def compare_losses(
     pairs = [(before, after) for before, after in speeds if before and after]
     if not pairs:
         return LossComparison(loss_reason="no round in which both completed")
-    tolerance = loss_tolerance(
-        [stack[key].loss_tolerance for key in keys],
-        baseline[keys[0]].experiment.scenario,
-        stack[keys[0]].experiment.scenario,
-    )
-    return max((_compare_round(*pair, tolerance) for pair in pairs), key=_severity)
+    allowed = allowance(baseline[keys[0]], stack[keys[0]])
+    return max((_compare_round(*pair, allowed) for pair in pairs), key=_severity)
 
 
-def loss_tolerance(declared: Sequence[float | None], baseline: Scenario, stack: Scenario) -> float:
-    """Return the largest declared tolerance, else one for equal and one for different dtypes."""
-    given = [tolerance for tolerance in declared if tolerance is not None]
-    if given:
-        return max(given)
-    same = (baseline.model.dtype, baseline.train.precision) == (
-        stack.model.dtype,
-        stack.train.precision,
-    )
-    return SAME_DTYPE_TOLERANCE if same else OTHER_DTYPE_TOLERANCE
+def allowance(baseline: Result, stack: Result) -> Allowance:
+    """Return the largest tolerance of the plugins in which two runs differ, else the usual one.
+
+    A plugin that both use alike changes nothing between them, and excuses nothing.
+    """
+    before, after = baseline.experiment.scenario, stack.experiment.scenario
+    dtypes = {(work.model.dtype, work.train.precision) for work in (before, after)}
+    usual = SAME_DTYPE_TOLERANCE if len(dtypes) == 1 else OTHER_DTYPE_TOLERANCE
+    declared = _declared(baseline, stack) | _declared(stack, baseline)
+    largest = max(declared.values(), default=usual)
+    names = tuple(name for name, value in declared.items() if value == largest)
+    return Allowance(largest, usual, names, _other_training(before, after))
+
+
+def _declared(run: Result, other: Result) -> dict[str, float]:
+    """Return the tolerances of a run's plugins that the other one does not use alike."""
+    if not run.loss_tolerances and run.loss_tolerance is not None:
+        return {"a plugin": run.loss_tolerance}
+    alone = {name for name, _ in _uses(run) - _uses(other)}
+    return {name: value for name, value in run.loss_tolerances.items() if name in alone}
+
+
+def _uses(run: Result) -> set[tuple[str, str]]:
+    scenario = run.experiment.scenario
+    slots = (getattr(scenario, slot) for slot in Work.SLOTS)
+    uses = (*run.experiment.stack.uses, *slots, *scenario.metrics)
+    return {(use.use, canonical_json(use.options)) for use in uses}
+
+
+def _other_training(before: Scenario, after: Scenario) -> str:
+    """Return the first setting with which something else is trained; empty without one."""
+    for key in OTHER_TRAINING:
+        values = [attrgetter(key)(scenario) for scenario in (before, after)]
+        if values[0] != values[1]:
+            return f"{key} is {plain_value(values[1])} in the place of {plain_value(values[0])}"
+    return ""
 
 
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
@@ -98,7 +182,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _compare_round(
-    baseline: RunThroughput, stack: RunThroughput, tolerance: float
+    baseline: RunThroughput, stack: RunThroughput, allowed: Allowance
 ) -> LossComparison:
     """Compare one round's curves over the steps that both took."""
     steps = min(len(baseline.losses), len(stack.losses))
@@ -111,14 +195,31 @@ def _compare_round(
     difference, reason = math.inf, f"the loss of step {len(after)} is missing or not finite"
     if len(after) == steps:
         difference = largest_difference(before, after)
-        reason = f"by up to {percent(difference)}, {percent(tolerance)} allowed"
-    equivalent = difference <= tolerance
+        reason = f"by up to {percent(difference)}, {allowed.words}"
+    verdict = _verdict(difference, allowed)
+    why = {
+        "equivalent": "",
+        "different": reason,
+        "different by design": f"{reason}; {allowed.by_design}",
+    }
     return LossComparison(
-        loss_verdict="equivalent" if equivalent else "different",
+        loss_verdict=verdict,
         loss_difference=difference if math.isfinite(difference) else None,
-        loss_tolerance=tolerance,
-        loss_reason="" if equivalent else reason,
+        loss_tolerance=allowed.tolerance,
+        loss_tolerance_by=allowed.plugins,
+        loss_reason=why[verdict],
     )
+
+
+def _verdict(
+    difference: float, allowed: Allowance
+) -> Literal["equivalent", "different", "different by design"]:
+    """Return the word for a distance; what needs no excuse is equivalent whatever is declared."""
+    if difference > allowed.tolerance:
+        return "different"
+    if allowed.other_training or (allowed.by_design and difference > allowed.usual):
+        return "different by design"
+    return "equivalent"
 
 
 def _relative(before: float, after: float) -> float:
@@ -129,6 +230,11 @@ def _relative(before: float, after: float) -> float:
 
 def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    places: dict[LossWord, int] = {"equivalent": 0, "not tested": 1, "different": 2}
+    places: dict[LossWord, int] = {
+        "equivalent": 0,
+        "not tested": 1,
+        "different by design": 2,
+        "different": 3,
+    }
     difference = loss.loss_difference
     return places[loss.loss_verdict], math.inf if difference is None else difference

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
-from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, loss_tolerance
+from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, Allowance, allowance
 from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import JsonValue
@@ -72,24 +72,29 @@ def _compare(
     if not differences:
         verdict: SeedVerdict = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
-    before, after = pairs[0]
-    tolerance = loss_tolerance(
-        [run.loss_tolerance for run in after.completed.values()],
-        before.planned.experiment.scenario,
-        after.planned.experiment.scenario,
-    )
+    completed = next((b.last, a.last) for b, a in pairs if b.last and a.last)
+    allowed = allowance(*completed)
     low, high = _interval_90(differences) if len(differences) > 1 else (None, None)
     return SeedEquivalence(
         stack=name,
         sweep=sweep,
         seeds=len(differences),
         lost=lost,
-        verdict="different" if lost else judge_differences(differences, tolerance),
+        verdict="different" if lost else _verdict(differences, allowed),
         difference=fmean(differences),
         low=low,
         high=high,
-        tolerance=tolerance,
+        tolerance=allowed.tolerance,
     )
+
+
+def _verdict(differences: Sequence[float], allowed: Allowance) -> SeedVerdict:
+    """Return the verdict; `different by design` in the place of an excused `equivalent`."""
+    verdict = judge_differences(differences, allowed.tolerance)
+    excused = judge_differences(differences, allowed.usual) != "equivalent"
+    if verdict == "equivalent" and (allowed.other_training or (allowed.by_design and excused)):
+        return "different by design"
+    return verdict
 
 
 def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, float | None]:

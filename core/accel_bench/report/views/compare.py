@@ -52,13 +52,14 @@ def _answer(one: ExperimentComparison) -> str:
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
-    loss = f"loss {one.loss_verdict}" + (f" ({one.loss_reason})" if one.loss_reason else "")
+    why = one.loss_reason or one.loss_allowance
+    loss = f"loss {one.loss_verdict}" + (f" ({why})" if why else "")
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)
         parts.append(f"these rounds show only effects above {effect}")
     # A different loss comes first: a speed that was bought with it is not for the same training.
-    parts.insert(0 if one.loss_verdict == "different" else len(parts), loss)
+    parts.insert(0 if one.loss_verdict.startswith("different") else len(parts), loss)
     return "; ".join(parts) + "."
 
 
@@ -123,7 +124,7 @@ FACTS = (
 FLAT = (
     *paths("", "schema_version comparable paired rounds verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
-    *paths("", "loss_tolerance loss_reason"),
+    *paths("", "loss_tolerance loss_tolerance_by loss_reason"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -53,6 +53,7 @@ FLAT = (
     *paths("report", "schema_version scenario stack against floor"),
     *paths("point", "sweep outcome reason stack_id against_id rounds looks slower_by"),
     *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
+    *paths("point", "loss_tolerance loss_tolerance_by"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "reasons"),
