@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli.program import write_nulls
 
-from accel_bench.cli.progress import duration
+from accel_bench.analysis.wording import duration
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str, int]:
@@ -88,3 +89,10 @@ def test_quiet_leaves_a_terminal_empty(tmp_path: Path) -> None:
 )
 def test_durations_are_written_as_people_say_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_time_left_is_shown_before_the_first_run_has_ended(watched: tuple[str, str, int]) -> None:
+    _, shown, _ = watched
+    first = shown.partition("alone  ok")[0]
+    assert re.search(r"round 1 of 1  alone  starting  \(1\d s left\)", first)
+    assert re.search(r"step \d.* s left\)", first)

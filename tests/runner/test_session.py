@@ -12,6 +12,7 @@ from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
 
 from accel_bench.machine.info import read_machine
+from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session
@@ -32,7 +33,7 @@ class Notes:
         self.progress: list[Progress] = []
         self.results: list[Result] = []
 
-    def on_plan(self, plan: Plan, runs: int) -> None:
+    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         self.runs = runs
 
     def on_start(self, planned: Planned, what: str) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
 from accel_bench.analysis.checks.convergence import LossComparison, LossWord, compare_losses
+from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
@@ -122,6 +123,9 @@ class GateReport(Document):
     points: tuple[GatePoint, ...]
     """Every sweep point, in the order of the plan."""
 
+    noise: tuple[str, ...] = ()
+    """What else ran on the host meanwhile."""
+
 
 def judge_gate(
     stack: str,
@@ -149,6 +153,7 @@ def judge_gate(
         outcome=outcome,
         exit_code=EXIT_CODES[outcome],
         points=points,
+        noise=load_notes([run for pair in pairs for row in pair for run in row.completed.values()]),
     )
 
 

@@ -129,3 +129,13 @@ def flops(value: float) -> str:
         if value >= factor:
             return f"{significant(value / factor, 3)} {prefix}FLOP"
     return f"{value:,.0f} FLOP"
+
+
+def duration(seconds: float) -> str:
+    """Format as `45 s`, `3 min 20 s` or `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

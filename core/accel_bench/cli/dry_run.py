@@ -6,20 +6,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.wording import differs, grouped_by_reason, label
 from accel_bench.cli.output import print_report
-from accel_bench.cli.progress import duration
 from accel_bench.errors import NothingToRunError, StoreError
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.duration import estimate_time
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.store.database import open_store
-
-START_SECONDS = 10.0
-"""What a process needs at least before its first step, nearly all of it imports."""
 
 COLUMNS = ("experiment_id", "stack", "sweep", "status", "reasons", "differs")
 """Columns of the plan."""
@@ -28,9 +25,9 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 """Columns of `plugins check --scenario`."""
 
 
-def print_plan(plans: Sequence[Plan], results: Path, output: str) -> None:
+def print_plan(plans: Sequence[Plan], machine: Machine, results: Path, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
-    documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
+    documents = [_document(plan, COLUMNS, **_estimate(plan, machine, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
@@ -50,7 +47,6 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     the user must mend, and NothingToRunError when nothing is left.
     """
     from accel_bench.cli.request import find_drafts
-    from accel_bench.machine.info import read_machine
 
     machine = read_machine()
     request = PlanRequest(plugins=(plugin,) if plugin else ())
@@ -72,8 +68,8 @@ def _document(plan: Plan, columns: Sequence[str], **facts: Any) -> dict[str, Any
     return {
         "scenario": plan.file.name,
         "baseline": plan.baseline,
-        **facts,
         "notices": list(plan.notices),
+        **facts,
         "experiments": [
             {column: row[column] for column in columns} for row in map(_row, plan.summaries)
         ],
@@ -104,17 +100,11 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: Plan, results: Path) -> dict[str, Any]:
-    """Return the time of all rounds: from stored runs of the same experiments, where there are."""
-    earlier: dict[str, list[float]] = {}
-    ids = [planned.experiment.id for planned in plan.runnable]
+def _estimate(plan: Plan, machine: Machine, results: Path) -> dict[str, Any]:
+    """Return the number of runs, their memory at least, and the time of all rounds."""
+    time = estimate_time(plan, machine, None)
     with suppress(StoreError), open_store(results, write=False) as store:
-        for result in store.results(experiment_ids=ids):
-            earlier.setdefault(result.experiment.id, []).append(result.seconds)
-    runs = [median(earlier.get(name, [START_SECONDS])) for name in ids]
-    seconds = sum(runs) * plan.file.measure.rounds + START_SECONDS / 5 * len(ids)
-    known = bool(ids) and set(ids) <= set(earlier)
-    basis = "from earlier runs here" if known else "at least: the steps have not been timed here"
+        time = estimate_time(plan, machine, store)
     needs = [
         (label(one.experiment.stack.name, one.experiment.sweep), one.need.describe())
         for one in plan.runnable
@@ -123,6 +113,7 @@ def _estimate(plan: Plan, results: Path) -> dict[str, Any]:
     return {
         "runs": plan.runs,
         "memory": grouped_by_reason(needs),
-        "estimated_seconds": round(seconds, 1),
-        "estimate": f"about {duration(seconds)} ({basis})",
+        "estimated_seconds": round(time.seconds, 1),
+        "estimate": time.describe(),
+        "notices": [*plan.notices, *time.notices],
     }

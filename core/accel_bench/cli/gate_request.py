@@ -36,7 +36,7 @@ def run_gate(options: GateOptions) -> int:
         plans = _plans(machine, options)
     first = plans[0]
     if options.dry_run:
-        print_plan(plans[:1], options.results, options.output)
+        print_plan(plans[:1], machine, options.results, options.output)
     if not _points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
     return 0 if options.dry_run else _run(plans, machine, options, floor)

@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.wording import duration
+from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.session import Reporter
@@ -26,9 +28,9 @@ class LineReporter(Reporter):
         self._seconds = 0.0
         self._what = ""
 
-    def on_plan(self, plan: Plan, runs: int) -> None:
+    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Print notices, skipped stacks and the number of runs."""
-        for notice in plan.notices:
+        for notice in (*plan.notices, *(estimate.notices if runs else ())):
             self._print(f"notice: {notice}")
         for planned in plan.planned:
             if planned.skipped:
@@ -60,8 +62,10 @@ class LineReporter(Reporter):
     def _left(self) -> str:
         if not self._ended:
             return ""
-        left = self._seconds / self._ended * max(0, self._runs - self._ended)
-        return f"({duration(left)} left)"
+        return f"({duration(self._seconds_left())} left)"
+
+    def _seconds_left(self) -> float:
+        return self._seconds / self._ended * max(0, self._runs - self._ended)
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
@@ -72,26 +76,53 @@ class LiveReporter(LineReporter):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._parts: list[str] = []
+        self._expected = 0.0
+        self._since = time.monotonic()
+        self._live = Live(
+            console=console, refresh_per_second=4, transient=True, get_renderable=self._line
+        )
         self._live.start()
         self._first: tuple[int, float] | None = None
+
+    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
+        """Count down from the estimate, preparation included, until a run has ended."""
+        super().on_plan(plan, runs, estimate)
+        self._expect(estimate.seconds * runs / max(plan.runs, 1))
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Show that a process group starts."""
         super().on_start(planned, what)
         self._first = None
-        self._live.update(Text(f"{what}  {planned.experiment.stack.name}  starting"))
+        self._parts = [what, planned.experiment.stack.name, "starting"]
+
+    def on_result(self, planned: Planned, result: Result) -> None:
+        """Count down from what the rest takes at the pace of the runs so far."""
+        super().on_result(planned, result)
+        if self._ended:
+            self._expect(self._seconds_left())
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
         """Show phase, step and speed."""
         parts = [self._what, planned.experiment.stack.name, progress.phase, f"step {progress.step}"]
         rate = self._rate(planned, progress)
         parts += [f"{rate:,.0f} tokens/s"] if rate else []
-        self._live.update(Text("  ".join([*parts, self._left()])))
+        self._parts = parts
 
     def close(self) -> None:
         """Erase the line that was updated in place."""
         self._live.stop()
+
+    def _expect(self, seconds: float) -> None:
+        self._expected, self._since = seconds, time.monotonic()
+
+    def _line(self) -> Text:
+        """Return what runs, and how long all of it still takes."""
+        if not self._parts:
+            return Text("")
+        left = self._expected - (time.monotonic() - self._since)
+        end = f"({duration(left)} left)" if left > 0 else "(longer than expected)"
+        return Text("  ".join([*self._parts, end]))
 
     def _rate(self, planned: Planned, progress: Progress) -> float | None:
         """Return tokens per second since the first step reported, padding included."""
@@ -114,13 +145,3 @@ def make_reporter(quiet: bool) -> Reporter:
     if console.is_terminal and sys.stderr.isatty():
         return LiveReporter(console)
     return LineReporter(console)
-
-
-def duration(seconds: float) -> str:
-    """Format as `45 s`, `3 min 20 s` or `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -53,7 +53,7 @@ def run_scenarios(options: RunOptions) -> int:
         plans = [make_plan(draft, machine, request) for draft in drafts]
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        print_plan(plans, options.results, options.output)
+        print_plan(plans, machine, options.results, options.output)
     elif nothing_runs:
         _print([plan.summarize([]) for plan in plans], options)
     if nothing_runs:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from accel_bench.machine.info import Machine
+from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
@@ -31,7 +32,7 @@ DROPPED = frozenset(
 class Reporter:
     """Is called while a session runs; shows nothing unless a subclass does."""
 
-    def on_plan(self, plan: Plan, runs: int) -> None:
+    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Called before a plan is run; `runs` of it are still to be done."""
 
     def on_start(self, planned: Planned, what: str) -> None:
@@ -93,9 +94,8 @@ class Session:
                 document={"scenario": plan.file.model_dump(mode="json"), "order": order},
             )
         )
-        self.reporter.on_plan(
-            plan, sum(len(stacks) for rounds in order.values() for stacks in rounds)
-        )
+        runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
+        self.reporter.on_plan(plan, runs, estimate_time(plan, self.machine, self.store))
         for point in points.values():
             point.run_point()
 

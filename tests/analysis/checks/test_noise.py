@@ -8,7 +8,11 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_summary
 
 from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
+from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
+from accel_bench.report.formats import render
+from accel_bench.report.views.gate import render_gate
 from accel_bench.report.views.stack_comparison import stacks_report
 from accel_bench.result import Result
 
@@ -117,8 +121,33 @@ def test_what_we_used_ourselves_is_not_other_work() -> None:
     assert load.stolen == pytest.approx(0.04)
 
 
-def test_load_that_is_the_same_in_all_runs_is_not_worth_a_word() -> None:
-    assert load_notes([run(number, busy=80.0, stolen=15.0) for number in range(6)]) == ()
+def test_load_that_is_the_same_in_all_runs_is_told_once_as_a_level() -> None:
+    assert load_notes([run(number, busy=95.0, stolen=5.0) for number in range(6)]) == (
+        "the hypervisor took 5 % of the CPUs during these runs: read ratios only",
+        "other programs used 75 % of the CPUs during these runs: close them, or read ratios only",
+    )
+
+
+def test_an_idle_machine_has_no_level_worth_a_word() -> None:
+    assert load_notes([run(number, busy=29.0, stolen=1.0) for number in range(6)]) == ()
+
+
+def test_one_run_has_a_level_too() -> None:
+    (note,) = load_notes([run(0, busy=40.0)])
+    assert note.startswith("other programs used 20 % of the CPUs during these runs")
+
+
+def test_the_level_stands_in_table_json_and_gate() -> None:
+    runs = [run(number, busy=95.0) for number in range(12)]
+    experiments = [make_experiment("s0"), make_experiment("s1")]
+    summary = make_summary(experiments, runs, baseline="s0")
+    told = "other programs used 75 % of the CPUs during these runs: close them, or read ratios only"
+    for form in ("table", "json", "markdown"):
+        assert told in " ".join(render([summary], form).split())
+    planned = [PlannedSummary(experiment=one) for one in experiments]
+    report = judge_gate("s1", "s0", 0.01, planned, runs)
+    for form in ("table", "json", "markdown", "junit"):
+        assert told in " ".join(render_gate(report, form).split())
 
 
 def test_the_run_that_stands_out_is_named_once_with_the_median() -> None:
@@ -139,7 +168,7 @@ def test_stolen_time_is_a_note_of_its_own() -> None:
 
 
 def test_two_runs_have_no_median_to_stand_out_from() -> None:
-    assert load_notes([run(0, busy=20.0), run(1, busy=95.0)]) == ()
+    assert load_notes([run(0, busy=20.0), run(1, busy=35.0)]) == ()
 
 
 def test_runs_of_before_states_were_stored_have_no_load() -> None:

@@ -1,8 +1,8 @@
 """What disturbed a run from outside: its devices' states, and other work on the host's CPUs.
 
-Reasons that concern a device are absolute and degrade a run. What depends on load is relative to
-the session's own median, and is noted once for a table: on a shared machine a flag on every row
-would mean nothing.
+Reasons that concern a device are absolute and degrade a run. Load of the host is noted once for a
+table, its level and what stands out from the session's own median: on a shared machine a flag on
+every row would mean nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,18 @@ MINIMUM_RUNS = 3
 """Runs of a session that a median means something for."""
 
 LOADS = {"stolen": ("the hypervisor took", 0.02), "others": ("other work took", 0.10)}
-"""Kinds of load in words, and how much more of the CPUs' time than the session's median counts."""
+"""Kinds of load in words, and how much more of the CPUs' time than the session's median counts.
+
+The median itself counts from the same fraction on: what disturbs one run against the others
+disturbs all of them when it is always there. Daemons of an idle machine stay far below it.
+"""
+
+LEVELS = {
+    "stolen": "the hypervisor took {} of the CPUs during these runs: read ratios only",
+    "others": "other programs used {} of the CPUs during these runs: close them, or read ratios "
+    "only",
+}
+"""What a level of each kind means, with the median over all runs."""
 
 
 def device_reasons(
@@ -71,10 +82,10 @@ def load_of(result: Result) -> Load | None:
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """Name runs that other work on the host disturbed more than the others of their session.
+    """Return how much other work there was on the host, and the runs that it disturbed most.
 
-    One sentence for each kind of load and session. The load average is stored too, but not judged:
-    half of it is the run before.
+    One sentence for each kind of load, and one for each session with runs that stand out. The load
+    average is stored too, but not judged: half of it is the run before.
     """
     sessions: dict[str, list[tuple[str, Load]]] = {}
     for result in results:
@@ -83,9 +94,16 @@ def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
             name = label(result.experiment.stack.name, result.experiment.sweep)
             named = f"{name} (round {result.round + 1})", load
             sessions.setdefault(result.session, []).append(named)
-    return tuple(
-        note for runs in sessions.values() for kind in LOADS for note in _notes(runs, kind)
-    )
+    every = [load for runs in sessions.values() for _, load in runs]
+    changes = (note for runs in sessions.values() for kind in LOADS for note in _notes(runs, kind))
+    return (*(note for kind in LEVELS for note in _levels(every, kind)), *changes)
+
+
+def _levels(loads: Sequence[Load], kind: str) -> Iterator[str]:
+    """Yield how much of the CPUs a kind of load took in the middle run, where that is much."""
+    known = [load for one in loads if (load := getattr(one, kind)) is not None]
+    if known and median(known) >= LOADS[kind][1]:
+        yield LEVELS[kind].format(percent(round(median(known), 2)))
 
 
 def _notes(runs: Sequence[tuple[str, Load]], kind: str) -> Iterator[str]:

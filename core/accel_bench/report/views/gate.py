@@ -70,7 +70,8 @@ def gate_report(report: GateReport) -> Report:
     """Return the outcome, what was compared, and a row for each sweep point with its reason."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
     reasons = [point.reason for point in report.points]
-    more = (reason for point in report.points for reason in point.reasons)
+    more = [reason for point in report.points for reason in point.reasons]
+    more += [f"load: {note}" for note in report.noise]
     section = Section(
         title=f"{report.scenario}: {report.outcome} (exit {report.exit_code})",
         answer=reasons[0] if len(reasons) == 1 else compared,
@@ -106,7 +107,7 @@ def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) 
         time=f"{point.seconds:.3f}",
     )
     figures = [f"{column.header}: {column.text(point)}" for column in COLUMNS[2:]]
-    details = "\n".join([*figures, *map(plain, point.reasons)])
+    details = "\n".join([*figures, *map(plain, point.reasons), *map(plain, report.noise)])
     kind = FAILURES.get(point.outcome)
     if kind is None:
         ElementTree.SubElement(case, "system-out").text = f"{plain(point.reason)}\n{details}"
