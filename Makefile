@@ -54,8 +54,9 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test oldest
+release: $(VENV)/.test $(QUANTIZED)/.done oldest
 	$(BIN)/python -m pytest $(PARALLEL) -m release
+	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 
 oldest: $(OLDEST)/.done
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) $(OLDEST_TESTS)
