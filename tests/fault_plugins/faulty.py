@@ -143,6 +143,24 @@ def setsid(options: FaultyOptions) -> None:
     subprocess.Popen(command, start_new_session=True)
 
 
+RUNAWAY = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(3600)"
+
+
+def runaway(options: FaultyOptions) -> None:
+    """Leave a process behind that left its parent, its session and its environment.
+
+    Its command alone shows where it comes from.
+    """
+    mark = os.environ.get("FAULT_SUITE", "")
+    subprocess.run([sys.executable, "-I", "-S", "-c", RUNAWAY, mark], env={}, check=True)
+
+
+def runaway_and_sleep(options: FaultyOptions) -> None:
+    """Have such a process while it sleeps."""
+    runaway(options)
+    time.sleep(3600)
+
+
 def grandchild_and_sleep(options: FaultyOptions) -> None:
     """Have a process of its own while it sleeps."""
     grandchild(options)
@@ -172,7 +190,7 @@ def assorted(options: FaultyOptions) -> None:
     """Every tenth run: crash, be killed, vanish, or leave a process behind."""
     dice = chance()
     if dice.random() < 0.1:
-        dice.choice([abort, kill, vanish, grandchild, setsid])(options)
+        dice.choice([abort, kill, vanish, grandchild, setsid, runaway])(options)
 
 
 def blab(options: FaultyOptions) -> NoReturn:

@@ -107,9 +107,12 @@ class Program:
             return []
 
     def processes(self) -> list[int]:
-        """Every live process that the program has started, itself included."""
-        wanted = f"{MARK}={self.mark}".encode()
-        return [number for number, variables in _environments() if wanted in variables]
+        """Every live process that the program has started, itself included.
+
+        It carries the mark in its environment, or as an argument.
+        """
+        wanted = {f"{MARK}={self.mark}".encode(), self.mark.encode()}
+        return [number for number, texts in _texts() if wanted & texts]
 
     def end(self) -> None:
         """End what a failed test has left running."""
@@ -165,10 +168,11 @@ def wait_for(condition: Callable[[], Any], give_up: float = PATIENCE_SECONDS) ->
     return True
 
 
-def _environments() -> Iterator[tuple[int, list[bytes]]]:
-    """Processes whose environment can be read; a dead one has none left."""
+def _texts() -> Iterator[tuple[int, set[bytes]]]:
+    """Variables and arguments of the processes that can be read; a dead one has none left."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            yield int(folder.name), (folder / "environ").read_bytes().split(b"\0")
+            texts = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            yield int(folder.name), set(texts.split(b"\0"))
         except OSError:
             continue

@@ -52,6 +52,7 @@ CASES = {
     ),
     "grandchild": Case({"fault": "grandchild"}, "ok", phase=""),
     "setsid": Case({"fault": "setsid"}, "ok", phase=""),
+    "runaway": Case({"fault": "runaway"}, "ok", phase=""),
     **{
         f"raise-{hook}": Case(
             {"fault": "broken", "hook": hook},

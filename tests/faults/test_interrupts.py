@@ -233,14 +233,14 @@ def test_a_full_stdout_costs_no_result_and_is_an_error(program: Program) -> None
     assert finished.code == 1
 
 
-@pytest.mark.parametrize("fault", ["grandchild", "setsid"])
+@pytest.mark.parametrize("fault", ["grandchild", "setsid", "runaway"])
 def test_what_a_worker_has_started_does_not_outlive_a_killed_parent(
     program: Program, fault: str
 ) -> None:
-    """The worker ends by itself; its child is ended by the guard, also in a session of its own."""
+    """The reaper has adopted what the worker has started, and ends it and the worker."""
     endless = {"use": "faulty", "fault": f"{fault}_and_sleep"}
     process = start_and_hang(program, {"endless": [endless]})
-    assert wait_for(lambda: len(program.processes()) == 4)  # program, guard, worker, child
+    assert wait_for(lambda: len(program.processes()) == 4)  # program, reaper, worker, child
     process.kill()
     process.communicate()
     assert program.left_behind() == []

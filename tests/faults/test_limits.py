@@ -31,6 +31,7 @@ class Case(NamedTuple):
 
 CASES = {
     "sleeps": Case({"fault": "sleep"}, "hung", "the run stood still in window after 3 steps"),
+    "runs-away": Case({"fault": "runaway_and_sleep"}, "hung", "the run stood still in window"),
     "is-deaf": Case({"fault": "ignore"}, "hung", "the run stood still in window"),
     "is-stopped": Case({"fault": "stop"}, "hung", "the run stood still in window"),
     "is-slow": Case({"fault": "slow", "at_step": 0}, "timeout", "the run was still busy in w"),

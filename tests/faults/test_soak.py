@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import MARK, Program, null_scenario, write_scenario
 
-from accel_bench.builtin.launchers.local import start_reaper
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result
@@ -54,7 +52,6 @@ def test_a_long_session_loses_no_row_and_leaks_nothing(tmp_path: Path, runs: int
     scenario = null_scenario(stacks, engine=engine, measure=measure)
     path = write_scenario(tmp_path / "soak.yaml", scenario)
     machine, gauge = read_machine(), Gauge()
-    start_reaper(os.getpid())  # Without the mark: it belongs to this process, not to a run.
     with faulty_installed(tmp_path / "site") as patch:
         patch.setenv("FAULTY_COUNTER", str(tmp_path / "counter"))
         patch.setenv(MARK, finder.mark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import select
@@ -11,35 +10,49 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-
-import psutil
 
 import accel_bench.builtin.launchers.reaper as reaper_program
 from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl, python_command
 
 MARK = "ACCEL_BENCH_RUN_ID"
-"""Environment variable by which everything that a run has started is recognised."""
+"""Environment variable by which what a run has started is recognised: run and rank."""
+
+SWEEP_SECONDS = 10.0
+"""How long a reaper may take to end what a rank has left behind."""
 
 
 class LocalProcess:
-    """One rank, the leader of a session and process group of its own."""
+    """One rank, the leader of a session and process group of its own.
+
+    On Linux it is run by a reaper, which ends with it, in the same way, and then has ended whatever
+    the rank has started.
+    """
 
     def __init__(self, job: Job, rank: int) -> None:
         self.rank = rank
-        self._mark = f"{job.run_id}/{rank}"
-        arguments = ("-m", "accel_bench.worker", str(job.path()), str(rank), str(rank))
-        with job.log_path(rank).open("ab") as log:
-            self._process = subprocess.Popen(
-                python_command(*arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=rank_environment(job, rank, self._mark),
-                start_new_session=True,
-            )
-        self.pid: int | None = self._process.pid
+        self.pid: int | None = None
+        command = python_command("-m", "accel_bench.worker", str(job.path()), str(rank), str(rank))
+        reading, writing = os.pipe()
+        adopting = sys.platform == "linux"
+        if adopting:
+            reaper = [sys.executable, "-I", "-S", reaper_program.__file__]
+            command = [*reaper, str(os.getpid()), str(writing), *command]
+        with open(reading, "rb") as report:
+            with job.log_path(rank).open("ab") as log, open(writing, "wb"):
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=rank_environment(job, rank),
+                    start_new_session=True,
+                    pass_fds=(writing,) if adopting else (),
+                )
+            try:
+                self.pid = int(report.read() or self._process.pid)
+            except BaseException:
+                self.sweep()
+                raise
 
     def wait(self, seconds: float) -> None:
         """Sleep until the process ends, without waking up to look."""
@@ -62,22 +75,27 @@ class LocalProcess:
 
     def dump_stack(self) -> None:
         """Have the worker write all its stacks, as its fault handler does on SIGUSR1."""
-        if self.poll() is None:
-            self._process.send_signal(signal.SIGUSR1)
+        if self.pid and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
 
     def signal(self, number: int) -> None:
         """Signal the group; a stopped process is continued, so that it can act on it."""
         for which in (number, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, which)
+            if self.pid and self.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, which)
 
     def sweep(self) -> None:
-        """Kill what is left of the group, and what left the group but carries the run's mark."""
-        self.signal(signal.SIGKILL)
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get(MARK) == self._mark:
-                    process.kill()
+        """Wait until the reaper has ended what the rank has left behind, as SIGTERM has it do."""
+        if sys.platform != "linux":
+            self.signal(signal.SIGKILL)
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(SWEEP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
 
 class Local(Plugin[Options]):
@@ -88,7 +106,6 @@ class Local(Plugin[Options]):
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
         """Start the ranks; none is left behind when one cannot be started."""
-        start_reaper(os.getpid())
         started: list[LocalProcess] = []
         try:
             for rank in range(job.world_size):
@@ -100,27 +117,7 @@ class Local(Plugin[Options]):
         return started
 
 
-@cache
-def start_reaper(parent: int) -> None:
-    """Start, once for each parent, what ends the workers' children should the parent be killed."""
-    if not Path("/proc/self/environ").exists():
-        return
-    reaper = subprocess.Popen(
-        [sys.executable, "-I", "-S", reaper_program.__file__, str(parent)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    atexit.register(_dismiss, reaper)
-
-
-def _dismiss(reaper: subprocess.Popen[bytes]) -> None:
-    reaper.kill()
-    reaper.communicate()
-
-
-def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:
+def rank_environment(job: Job, rank: int) -> dict[str, str]:
     """Return the parent's environment, the scenario's changes, and what all stacks get alike."""
     scenario = job.experiment.scenario
     threads = scenario.resources.threads or max(1, available_cores() // job.world_size)
@@ -130,7 +127,7 @@ def rank_environment(job: Job, rank: int, mark: str) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "true",
     }
     ours = {
-        MARK: mark,
+        MARK: f"{job.run_id}/{rank}",
         "ACCEL_BENCH_PARENT": str(os.getpid()),
         "LOCAL_RANK": str(rank),
         "PYTHONUNBUFFERED": "1",

@@ -1,52 +1,102 @@
-"""Ends what a killed session has left running: a program of its own, started by the launcher.
+"""Runs one rank, adopts what it leaves behind and ends that: a program of its own.
 
-    python -I -S reaper.py PARENT_PID        (standard input: a pipe that only the parent holds)
+    python -I -S reaper.py PARENT_PID DESCRIPTOR COMMAND...
 
-The pipe closes when the parent ends, in whatever way; then every process is killed that carries the
-parent's number in its environment. Workers end by themselves; what they have started does not.
+The rank's process id is written to the descriptor.
+
+On Linux a process can adopt the orphans among its descendants. So nothing that a rank has started
+gets away, not by leaving its session nor by changing its environment: it ends with the rank, and
+both end with the parent, however that ends.
 """
 
+import ctypes
 import os
+import resource
 import signal
 import sys
 import time
 
-CALM_SCANS = 4
-"""Scans in a row that must find nothing."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""Linux: get a signal when the parent ends; adopt orphans."""
 
-SCAN_SECONDS = 0.1
-"""Time between two scans."""
-
-
-def main(parent: bytes) -> None:
-    """Wait for the end of the parent, then scan /proc until nothing of it is left.
-
-    A process that is just being started shows no environment yet: so one scan is not enough.
-    """
-    sys.stdin.buffer.read()
-    mark = b"ACCEL_BENCH_PARENT=" + parent
-    calm = 0
-    while calm < CALM_SCANS:
-        killed = [_kill(pid, mark) for pid in os.listdir("/proc") if pid.isdigit()]
-        calm = 0 if any(killed) else calm + 1
-        time.sleep(SCAN_SECONDS)
+PATIENCE_SECONDS = 5.0
+"""How long killed processes may take to end: one that waits for a dead disk never does."""
 
 
-def _kill(pid: str, mark: bytes) -> bool:
-    """Kill a process that carries the mark; return whether it did."""
+def main(parent: int, report: int, command: list[str]) -> int:
+    """Return the exit code of the command, negative for the signal that ended it."""
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        return 1
+    os.set_inheritable(report, False)
+    environment = {**os.environ, "ACCEL_BENCH_PARENT": str(os.getpid())}
+    worker = os.posix_spawn(command[0], command, environment, setsid=True)
+    os.write(report, str(worker).encode())
+    os.close(report)
+    status = None
+    while status is None:
+        if signal.SIGTERM in os.read(reading, 512):
+            kill(worker)
+        status = reap(worker)
+    end_children()
+    return os.waitstatus_to_exitcode(status)
+
+
+def reap(worker: int) -> int | None:
+    """Take note of all children that have ended; return the status of the worker if it has."""
+    found = None
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environment:
-            if mark not in environment.read().split(b"\0"):
-                return False
-        with open(f"/proc/{pid}/stat", "rb") as status:
-            if status.read().rpartition(b")")[2].split()[0] == b"Z":
-                return False
-        os.kill(int(pid), signal.SIGKILL)
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found = ended[1] if ended[0] == worker else found
+    except ChildProcessError:
+        pass
+    return found
+
+
+def end_children() -> None:
+    """Kill all children, and theirs that are ours then, until there are none."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in os.listdir("/proc"):
+            if pid.isdigit() and parent_of(pid) == os.getpid():
+                kill(int(pid))
+        time.sleep(0.005)
+
+
+def kill(pid: int) -> None:
+    """Kill a process, unless it runs as another user."""
+    try:
+        os.kill(pid, signal.SIGKILL)
     except OSError:
-        return False
-    return True
+        pass
+
+
+def parent_of(pid: str) -> int:
+    """Return the parent of a process; 0 when it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as status:
+            return int(status.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    main(sys.argv[1].encode())
+    code = main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    if code < 0:  # end as the rank did, without a second core dump
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
