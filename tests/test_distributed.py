@@ -103,7 +103,10 @@ def run(
             str(results),
         ),
         folder=scenario.parent,
-        environment={"PYTHONPATH": str(site)} if site else None,
+        environment={
+            "ACCEL_BENCH_CACHE": str(results.with_suffix(".cache")),
+            **({"PYTHONPATH": str(site)} if site else {}),
+        },
     )
     assert done.returncode == code, done.stdout + done.stderr
     with open_store(results, write=False) as store:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from faults.program import Finished, Program, null_scenario
+from faults.program import Finished, Program, null_scenario, wait_for, write_scenario
 
 CANARIES = {
     "HF_TOKEN": "hf_CANARYa1b2c3d4e5f6g7h8i9",
@@ -55,3 +56,22 @@ def test_what_is_listed_and_shown_later_holds_none(finished: Finished) -> None:
     shown = finished.program.call("results", "export")
     assert shown.code == 0
     assert "CANARY" not in shown.out
+
+
+def test_what_a_killed_program_leaves_is_redacted_by_the_next_one(program: Program) -> None:
+    endless = {"baseline": [{"use": "faulty", "fault": "sleep"}]}
+    path = write_scenario(
+        program.folder / "s.yaml", null_scenario(endless, environment=OF_THE_SCENARIO)
+    )
+    unread = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = program.start("run", str(path), "--quiet", "--allow-env", **unread)
+    pages = "runs/*/*/rank0.heartbeat"
+    assert wait_for(lambda: any(p.stat().st_size for p in program.results_folder.glob(pages)))
+    process.kill()
+    process.wait()
+    assert program.left_behind() == []
+    (job,) = program.results_folder.glob("runs/*/*/job.json")
+    assert job.parent.stat().st_mode & 0o777 == 0o700
+    assert b"CANARY" in job.read_bytes()
+    assert program.call("results", "list").code == 0
+    assert b"CANARY" not in job.read_bytes()

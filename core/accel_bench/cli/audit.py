@@ -29,9 +29,9 @@ def audit(
     """
     from accel_bench.analysis.store_audit import audit_store
     from accel_bench.report.table import Report, Section, Table, paths
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
-    with open_store(results, write=False) as store:
+    with open_results(results) as store:
         report = audit_store(store)
     rows = len({one.run_id for one in report.broken})
     found = f"{rows} with broken invariants" if rows else "no invariant is broken"

@@ -33,11 +33,11 @@ def compare(
     """
     from accel_bench.analysis.compare import compare_stored
     from accel_bench.report.views.compare import compare_report
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
     from accel_bench.store.selection import select_pairs
 
     with ExitStack() as stack:
-        store = stack.enter_context(open_store(results, write=False))
-        other = stack.enter_context(open_store(results_b, write=False)) if results_b else None
+        store = stack.enter_context(open_results(results))
+        other = stack.enter_context(open_results(results_b)) if results_b else None
         selected = select_pairs(a, b, store, other)
     print_report(compare_report([compare_stored(left, right) for left, right in selected]), output)

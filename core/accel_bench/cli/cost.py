@@ -58,10 +58,10 @@ def cost(options: CostOptions) -> None:
     from accel_bench.analysis.metrics.cost import cost_of_results
     from accel_bench.cli.output import print_report
     from accel_bench.report.views.cost import cost_report
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
     rate = _hourly_rate(options)
-    with open_store(options.results, write=False) as store:
+    with open_results(options.results) as store:
         names = options.experiments or ()
         ids = {run.experiment.id for name in names for run in store.find(name)}
         runs = store.results(experiment_ids=ids if names else None)

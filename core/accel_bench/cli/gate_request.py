@@ -21,8 +21,8 @@ from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.report.views.gate import render_gate
 from accel_bench.runner.session import Session
+from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
-from accel_bench.store.database import open_store
 
 
 def run_gate(options: GateOptions) -> int:
@@ -88,7 +88,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: GateOptions, floor: f
     """Run rounds and judge, again with more rounds where that may settle it; print the report."""
     sessions: list[Session] = []
     report: GateReport | None = None
-    with open_store(options.results, write=True) as store:
+    with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine) as new_session:
             for plan in plans:
                 session = new_session(continues=tuple(earlier.id for earlier in sessions))

@@ -27,8 +27,9 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Status
 from accel_bench.runner.session import Session, new_id
+from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft, read_draft
-from accel_bench.store.database import Store, open_store
+from accel_bench.store.database import Store
 
 LOG_LINES = 15
 """Lines of a failed run's log that stand under the table."""
@@ -68,7 +69,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
             typer.echo(f"not run: {plan.nothing}", err=True)
     sessions: list[Session] = []
     stopped = BY_THE_USER
-    with open_store(options.results, write=True) as store:
+    with open_results(options.results, write=True) as store:
         try:
             with new_sessions(options, store, machine) as new_session:
                 sessions += [new_session() for _ in plans]

@@ -24,9 +24,9 @@ def list_results(
     """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`."""
     from accel_bench.analysis.listing import list_runs
     from accel_bench.report.views.results import listing_report
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
-    with open_store(results, write=False) as store:
+    with open_results(results) as store:
         rows = list_runs(store)
     print_report(listing_report(rows), output)
 
@@ -42,9 +42,9 @@ def show_results(
 ) -> None:
     """Show everything about a run, or about all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
-    with open_store(results, write=False) as store:
+    with open_results(results) as store:
         found = store.find(identifier)
     print_report(results_report(found, store.folder), output)
 
@@ -65,9 +65,9 @@ def export_results(
     from accel_bench.documents.files import write_atomically
     from accel_bench.report.formats import render_report
     from accel_bench.report.table import Report, keyed
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
-    with open_store(results, write=False) as store:
+    with open_results(results) as store:
         found = store.results()
         corrupt = [row.run_id for row in store.rows() if row.corrupt]
     if corrupt:
@@ -92,9 +92,9 @@ def explain_difference(
 
     from accel_bench.analysis.listing import differing_keys
     from accel_bench.report.table import Report, Section, listed
-    from accel_bench.store.database import open_store
+    from accel_bench.runner.unfinished import open_results
 
-    with open_store(results, write=False) as store:
+    with open_results(results) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]
     found = differing_keys(pair[0].identity, pair[1].identity)
     if not found:

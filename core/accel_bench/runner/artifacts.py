@@ -25,6 +25,9 @@ from accel_bench.result import Result
 RUNS_FOLDER = "runs"
 """Where the attempts' folders lie in a results folder."""
 
+RESULT_FILE = "result.json"
+"""What an attempt's folder holds once its row is stored."""
+
 KEPT_BYTES = 4 * 1024 * 1024
 """Bytes kept of the beginning of a log, and of its end."""
 
@@ -52,6 +55,8 @@ def slug(text: str) -> str:
 def run_folder(root: Path, session: str, name: str) -> Path:
     """Make and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
+    Only this user can open it, until the attempt is recorded.
+
     Raises StoreError when it is already there, or when a link would lead out of the root.
     """
     inside = root.resolve()
@@ -63,7 +68,7 @@ def run_folder(root: Path, session: str, name: str) -> Path:
             if not folder.resolve().is_relative_to(inside):
                 raise StoreError(f"{folder} is a link that leads out of {inside}; remove it")
         try:
-            target.mkdir()
+            target.mkdir(mode=0o700)  # what is written here holds secrets until the run has ended
         except FileExistsError as error:
             raise StoreError(
                 f"{target} is already there; a run's folder is never used twice"
@@ -103,7 +108,7 @@ def redact_files(job: Job) -> None:
 
 def record_result(folder: Path, result: Result) -> None:
     """Write the result, which holds no secrets any more."""
-    write_atomically(folder / "result.json", result.model_dump_json(indent=1))
+    write_atomically(folder / RESULT_FILE, result.model_dump_json(indent=1))
 
 
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
@@ -117,7 +122,8 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
     aside = path.with_name(f"{path.name}.part")
     try:
         changed = False
-        with path.open("rb") as source, aside.open("w", encoding="utf8") as target:
+        aside.unlink(missing_ok=True)  # it may be a link, in a folder that came from elsewhere
+        with path.open("rb") as source, aside.open("x", encoding="utf8") as target:
             for block in _blocks(source, shorten):
                 text = block.decode("utf8", errors="replace")
                 clean = redactor.redact(text)

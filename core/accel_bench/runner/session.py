@@ -18,6 +18,7 @@ from accel_bench.runner.artifacts import record_result, record_start, repeat_com
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.caches import cache_folder
 from accel_bench.runner.supervise import Progress
+from accel_bench.runner.unfinished import attempt_in_progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
@@ -200,12 +201,13 @@ class SweepPoint:
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
         )
-        return run_attempt(
-            replace(made, position=position, command=command),
-            planned.active,
-            lambda progress: session.reporter.on_progress(planned, progress),
-            lambda result: self._keep(folder, result, purpose),
-        )
+        with attempt_in_progress(folder):
+            return run_attempt(
+                replace(made, position=position, command=command),
+                planned.active,
+                lambda progress: session.reporter.on_progress(planned, progress),
+                lambda result: self._keep(folder, result, purpose),
+            )
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""

@@ -1,0 +1,88 @@
+"""Attempts that a kill of the program has cut off: find them, and take secrets out of their files.
+
+While an attempt goes on, its folder is open to this user alone and locked by the program; the lock
+goes with the program, however that ends. An attempt that is recorded has a `result.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from accel_bench.documents.redaction import Redactor
+from accel_bench.runner.artifacts import RESULT_FILE, RUNS_FOLDER, redact_file
+from accel_bench.store.database import Store, open_store
+
+
+@contextlib.contextmanager
+def attempt_in_progress(folder: Path) -> Iterator[None]:
+    """Lock an attempt's folder for the block; once it is recorded, others may read it."""
+    with _locked(folder):
+        yield
+        if (folder / RESULT_FILE).exists():
+            folder.chmod(folder.parent.stat().st_mode & 0o777)
+
+
+@contextlib.contextmanager
+def open_results(folder: Path, *, write: bool = False) -> Iterator[Store]:
+    """Open a results folder as `open_store` does, after `redact_unfinished`."""
+    with open_store(folder, write=write) as store:
+        redact_unfinished(store.folder)
+        yield store
+
+
+def unfinished_attempts(root: Path) -> Iterator[Path]:
+    """Yield the folders of attempts that were cut off, each locked until the next one.
+
+    Those of a program that still runs are none, nor is what a link leads to.
+    """
+    for job in sorted((root / RUNS_FOLDER).glob("*/*/job.json")):
+        folder = job.parent
+        if folder.resolve() != root.resolve() / RUNS_FOLDER / folder.parent.name / folder.name:
+            continue
+        with contextlib.suppress(OSError), _locked(folder, wait=False):
+            if not (folder / RESULT_FILE).exists():
+                yield folder
+
+
+def redact_unfinished(root: Path) -> None:
+    """Take secrets out of the jobs, logs and ranks' results of attempts that were cut off.
+
+    Known are those of this process, of the attempt's scenario, and texts of a known shape. What
+    this user may not write is left as it is.
+    """
+    for folder in unfinished_attempts(root):
+        redactor = Redactor.of_this_process(_environment(folder / "job.json"))
+        for path in sorted(folder.glob("*")):
+            if path.suffix in (".json", ".log") and not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    redact_file(path, redactor, shorten=path.suffix == ".log")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the folder's lock. Without `wait`, raises OSError where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            if not wait:  # A file system without locks shows no attempt as cut off.
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _environment(job: Path) -> dict[str, str]:
+    """Return the variables that the scenario of a job sets; empty for a job that is cut short."""
+    try:
+        found: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
+        return {str(name): str(value) for name, value in found["environment"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
