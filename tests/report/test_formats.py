@@ -25,5 +25,5 @@ def test_an_unknown_form_names_the_nearest_one():
 def test_text_is_never_wrapped_so_that_a_command_can_be_copied():
     command = "accel-bench run " + "word " * 40 + "last"
     report = Report([Section(title="a title", text=f"{command}\n  \x1b[31mindented")], width=30)
-    assert render_report(report, "table") == f"a title\n\n{command}\n   [31mindented\n"
-    assert f"\n    {command}\n       [31mindented\n" in render_report(report, "markdown")
+    assert render_report(report, "table") == f"a title\n\n{command}\n  \\x1b[31mindented\n"
+    assert f"\n    {command}\n      \\x1b[31mindented\n" in render_report(report, "markdown")

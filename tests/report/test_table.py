@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from accel_bench.report.table import Column, interval_paths, paths, plain, text_of
+from accel_bench.report.table import Column, interval_paths, paths, text_of
 from accel_bench.result import Status
 
 
@@ -29,7 +29,3 @@ def test_a_path_reads_attributes_and_ends_at_null() -> None:
         "x_low",
         "x_high",
     ]
-
-
-def test_control_characters_become_spaces() -> None:
-    assert plain("a\x1b[2Jb\nc\r\x07") == "a [2Jb c  "

@@ -27,6 +27,7 @@ from accel_bench.cli import (
     stacks,
 )
 from accel_bench.cli.streams import prepare_streams
+from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
 from accel_bench.launcher import INTERRUPTIONS
 
@@ -77,7 +78,7 @@ def main() -> None:
     try:
         app(prog_name="accel-bench")
     except AccelBenchError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # while typer was ending already
         sys.exit(_exit_code(130))
@@ -86,7 +87,7 @@ def main() -> None:
     except OSError as error:
         # Whoever read our output has gone, or cannot take more; what was measured is stored.
         if not isinstance(error, BrokenPipeError):
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {printable(str(error))}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_exit_code(1))
 

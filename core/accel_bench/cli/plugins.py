@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.output import Format, print_json, print_report, print_rows
+from accel_bench.documents.shown import plain
 
 app = typer.Typer(
     help="Plugins: what they do and need, and which are installed.", invoke_without_command=True
@@ -78,6 +79,6 @@ def check(
     if output == "json":
         print_json(one)
     else:
-        typer.echo(f"{name}: ok" if one["usable"] else f"{name}: {'; '.join(one['reasons'])}")
+        typer.echo(plain(f"{name}: {'ok' if one['usable'] else '; '.join(one['reasons'])}"))
     if not one["usable"]:
         raise typer.Exit(2)

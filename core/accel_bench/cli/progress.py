@@ -11,6 +11,7 @@ from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.wording import duration
+from accel_bench.documents.shown import plain
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
@@ -68,7 +69,7 @@ class LineReporter(Reporter):
         return self._seconds / self._ended * max(0, self._runs - self._ended)
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(plain(line)), soft_wrap=True)
 
 
 class LiveReporter(LineReporter):
@@ -122,7 +123,7 @@ class LiveReporter(LineReporter):
             return Text("")
         left = self._expected - (time.monotonic() - self._since)
         end = f"({duration(left)} left)" if left > 0 else "(longer than expected)"
-        return Text("  ".join([*self._parts, end]))
+        return Text(plain("  ".join([*self._parts, end])))
 
     def _rate(self, planned: Planned, progress: Progress) -> float | None:
         """Return tokens per second since the first step reported, padding included."""

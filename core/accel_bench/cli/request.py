@@ -21,6 +21,7 @@ from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import find_presets
+from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
@@ -66,7 +67,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
     """Run the plans, print the comparison, and return the exit code."""
     for plan in plans:
         if plan.nothing:
-            typer.echo(f"not run: {plan.nothing}", err=True)
+            typer.echo(f"not run: {plain(plan.nothing)}", err=True)
     sessions: list[Session] = []
     stopped = BY_THE_USER
     with open_results(options.results, write=True) as store:
@@ -203,8 +204,8 @@ def print_failures(store: Store, sessions: Sequence[Session]) -> None:
                 continue
             shown.add(result.experiment.id)
             lines = result.log_tail.rstrip().splitlines()[-LOG_LINES:]
-            typer.echo(f"\n{result.experiment.stack.name}: {result.status.value}; log in")
-            typer.echo(f"  {store.folder / result.folder}")
+            typer.echo(f"\n{plain(result.experiment.stack.name)}: {result.status.value}; log in")
+            typer.echo(f"  {plain(str(store.folder / result.folder))}")
             for line in lines if lines != last else ["(as above)"]:
-                typer.echo(f"  | {line}")
+                typer.echo(f"  | {plain(line)}")
             last = lines

@@ -9,6 +9,7 @@ import typer
 
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, Format, print_report, print_text
+from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
     from accel_bench.scenario.experiment import Experiment
@@ -71,7 +72,7 @@ def export_results(
         found = store.results()
         corrupt = [row.run_id for row in store.rows() if row.corrupt]
     if corrupt:
-        typer.echo(f"left out as corrupt: {', '.join(corrupt)}", err=True)
+        typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
     rows = [flat_run(result) for result in found]
     keys = dict.fromkeys(name for row in rows for name in row)
     text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.output import Format
+from accel_bench.documents.shown import printable
 
 app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
 
@@ -40,7 +41,7 @@ def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` 
     """Print the file of a shipped scenario, ready to be copied and changed."""
     from accel_bench.documents.presets import preset_path
 
-    typer.echo(preset_path("scenarios", name).read_text(encoding="utf8").rstrip())
+    typer.echo(printable(preset_path("scenarios", name).read_text(encoding="utf8").rstrip()))
 
 
 @app.command("validate")
@@ -62,10 +63,10 @@ def validate(
             for draft in find_drafts([name]):
                 plan = make_plan(draft, machine, request)
                 but = f"but {plan.nothing}" if plan.nothing else f"{plan.runs} runs here"
-                typer.echo(f"{draft.source}: ok, {but}")
+                typer.echo(printable(f"{draft.source}: ok, {but}"))
         except AccelBenchError as error:
             wrong += 1
-            typer.echo(str(error), err=True)
+            typer.echo(printable(str(error)), err=True)
     raise typer.Exit(2 if wrong else 0)
 
 

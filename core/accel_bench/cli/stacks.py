@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from accel_bench.cli.output import Format, print_report
+from accel_bench.documents.shown import printable
 
 app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can refer to.")
 
@@ -74,4 +75,4 @@ def show(name: Annotated[str, typer.Argument(help="A name that `stacks list` pri
     """Print the file of a named stack."""
     from accel_bench.documents.presets import preset_path
 
-    typer.echo(preset_path("stacks", name).read_text(encoding="utf8").rstrip())
+    typer.echo(printable(preset_path("stacks", name).read_text(encoding="utf8").rstrip()))

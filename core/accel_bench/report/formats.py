@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from accel_bench.analysis.schema import Summary
+from accel_bench.documents.shown import printable_json
 from accel_bench.errors import AccelBenchError, did_you_mean
 from accel_bench.report.render_csv import render_csv
 from accel_bench.report.render_markdown import render_markdown
@@ -19,7 +20,7 @@ def render_json(document: Any) -> str:
     from pydantic_core import to_json
 
     text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
-    return text.decode() + "\n"
+    return printable_json(text.decode()) + "\n"
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

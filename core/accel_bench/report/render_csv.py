@@ -9,10 +9,11 @@ from enum import Enum
 from io import StringIO
 from typing import Any
 
+from accel_bench.documents.shown import printable
 from accel_bench.report.table import Table
 
-FORMULA_STARTS = ("=", "+", "-", "@")
-"""How a text begins that spreadsheets would run."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a text begins that spreadsheets would run; some take the wide forms of East Asia too."""
 
 
 def render_csv(table: Table) -> str:
@@ -36,6 +37,6 @@ def _cell(value: Any) -> Any:
         value = "; ".join(map(str, value))
     if not isinstance(value, str):
         return value
-    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    text = printable(value.replace("\r\n", "\n").replace("\r", "\n"))
     formula = text.startswith("\t") or text.lstrip().startswith(FORMULA_STARTS)
     return f"'{text}" if formula else text

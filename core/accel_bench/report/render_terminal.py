@@ -14,7 +14,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table as Grid
 from rich.text import Text
 
-from accel_bench.report.table import Column, Section, Table, plain
+from accel_bench.documents.shown import plain
+from accel_bench.report.table import Column, Section, Table
 from accel_bench.result import Status
 
 LAYOUTS = ((26, 2), (13, 2), (13, 1))
@@ -112,7 +113,7 @@ def _grid(table: Table, names: int, gap: int) -> Grid:
     for column in table.columns:
         title = fill(column.header, HEADER_WIDTH) if column.kind == "name" else column.header
         grid.add_column(
-            Text(f"{title}\n{column.unit}".rstrip(), style="bold"),
+            Text(f"{title}\n{plain(column.unit)}".rstrip(), style="bold"),
             justify="right" if column.kind == "number" else "left",
             no_wrap=column.kind != "text",
             overflow="fold",

@@ -8,13 +8,10 @@ from enum import Enum
 from operator import itemgetter, methodcaller
 from typing import Any, Literal
 
+from accel_bench.documents.shown import plain
+
 EMPTY = "-"
 """Stands for null: there is no number, which is not 0."""
-
-
-def plain(text: str) -> str:
-    """Return one line without control characters: no name moves the cursor or starts a row."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def text_of(value: Any) -> str:
@@ -55,7 +52,7 @@ class Column:
     @property
     def header(self) -> str:
         """Title for people."""
-        return self.title or self.key
+        return plain(self.title or self.key)
 
     def text(self, row: Any) -> str:
         """Return the cell of a row as people read it, on one line."""

@@ -70,7 +70,7 @@ def test_junit_counts_what_a_ci_system_shows() -> None:
 def test_no_reason_breaks_out_of_xml_or_of_a_table() -> None:
     nasty = report(point("regression", reason="</testcase>\x00\x1b[31m| <b> & \n# x"))
     case = ElementTree.fromstring(render_gate(nasty, "junit"))[0][0]
-    assert case[0].get("message") == "</testcase>  [31m| <b> &  # x"
+    assert case[0].get("message") == r"</testcase>\x00\x1b[31m| <b> &  # x"
     assert "\x1b" not in render_gate(nasty, "table")
     markdown = render_gate(nasty, "markdown")
     assert "\\|" in markdown

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from accel_bench.analysis.gate import GatePoint, GateReport
 from accel_bench.analysis.wording import label, percent, ratio, ratio_interval, settings
+from accel_bench.documents.shown import plain
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import (
     Column,
@@ -16,7 +17,6 @@ from accel_bench.report.table import (
     Table,
     interval_paths,
     paths,
-    plain,
     reader,
 )
 

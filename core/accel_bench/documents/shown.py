@@ -1,0 +1,38 @@
+"""Make text that came from elsewhere safe to print: what would act or hide is shown as an escape.
+
+Messages of workers, names of plugins and stacks, files and databases of other people hold escape
+sequences that move a terminal's cursor, direction overrides, and letters of no width.
+"""
+
+from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    r"""Return text on one line: `\x1b` for a control character, a space for what is space."""
+    return printable(text, kept=" ")
+
+
+def printable(text: str, kept: str = "\n\t ") -> str:
+    r"""Return text in which control and format characters are escapes such as `\x1b`, `\u202e`.
+
+    Space of any kind that is not in `kept` becomes a blank.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in kept else _shown(one) for one in text)
+
+
+def printable_json(text: str) -> str:
+    """Return a JSON document with the same values, its control and format characters as escapes."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
+
+
+def _shown(letter: str) -> str:
+    return " " if letter.isspace() else letter.encode("unicode_escape").decode()
+
+
+def _json_escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(rf"\u{units[place : place + 4]}" for place in range(0, len(units), 4))
