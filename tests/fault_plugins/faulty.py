@@ -83,6 +83,12 @@ def oom(options: FaultyOptions) -> NoReturn:
     raise MemoryError
 
 
+def hog(options: FaultyOptions) -> None:
+    """Use more memory than there is: what the kernel does about it, no exception says."""
+    held = [bytearray(os.urandom(2**20) * 16) for _ in range(256)]
+    time.sleep(len(held))
+
+
 def oom_alias(options: FaultyOptions) -> NoReturn:
     """Torch's, by name and text."""
     raise OutOfMemoryError(TORCH_TEXT)

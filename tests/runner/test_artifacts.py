@@ -55,6 +55,25 @@ def test_a_very_long_log_keeps_its_beginning_and_its_end(
     assert len(text) < 300
 
 
+@pytest.mark.parametrize("before", ["", "first\n"])
+def test_one_very_long_line_is_bounded_and_shows_no_part_of_a_secret(
+    tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    monkeypatch.setattr(artifacts, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(artifacts, "EDGE_CHARACTERS", 100)
+    path = tmp_path / "log"
+    for place in range(980, 1000):  # the cut is in the secret, at each of its characters
+        line = before + "x" * (place - len(before)) + SECRET
+        path.write_text(line + "y" * 20_000 + SECRET + "z" * (1980 - place) + "\n")
+        redact_file(path, redactor, shorten=True)
+        text = path.read_text()
+        assert len(text) < 2000
+        assert "canary" not in text and "6789" not in text
+        assert text.startswith(f"{before}x")
+        assert text.endswith("z\n")
+        assert "bytes left out]\n" in text
+
+
 def test_what_is_not_to_be_shortened_stays_whole(
     tmp_path: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,21 @@ def test_without_a_result_the_exit_speaks(tmp_path: Path, code: int, status: Sta
     assert verdict.reasons == (words,)
 
 
+@pytest.mark.parametrize(
+    ("code", "status"), [(-signal.SIGKILL, Status.OOM), (-signal.SIGSEGV, Status.CRASHED)]
+)
+def test_a_kill_while_the_kernel_killed_for_memory_is_oom(
+    tmp_path: Path, code: int, status: Status
+) -> None:
+    limit = "the limit of its control group, 2.00 GiB"
+    outcome = ProcessOutcome(exits={0: code}, first_failed=0, out_of_memory=limit)
+    verdict = judge(make_job(tmp_path), outcome, {})
+    assert verdict.status is status
+    assert (f"the kernel killed it for memory at {limit}" in verdict.reasons[0]) == (
+        status is Status.OOM
+    )
+
+
 def test_the_rank_that_says_why_comes_before_one_that_was_dragged_along(tmp_path: Path) -> None:
     job = make_job(tmp_path, ranks=3)
     write_rank(job, 1, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,11 +54,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
         yield patch
 
 
-def run_session(folder: Path, scenario: dict[str, Any], **session: Any) -> Notes:
+def run_session(
+    folder: Path, scenario: dict[str, Any], notes: Notes | None = None, **session: Any
+) -> Notes:
     """One session on the results folder."""
     path = write_scenario(folder / "scenario.yaml", scenario)
     plan = make_plan(read_draft(path), MACHINE, PlanRequest())
-    notes = Notes()
+    notes = notes or Notes()
     with open_store(folder / "results", write=True) as store:
         Session(store, MACHINE, notes, **session).run_plan(plan)
     return notes
@@ -178,3 +181,19 @@ def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:
     order = williams_rounds(["baseline", "other"], 4, 0)[1]
     assert [r.round for r in resumed.results] == [1, 1]
     assert [r.experiment.stack.name for r in resumed.results] == order
+
+
+def test_a_folder_removed_while_it_runs_costs_that_run_alone(tmp_path: Path) -> None:
+    class Removing(Notes):
+        def on_progress(self, planned: Planned, progress: Progress) -> None:
+            for folder in (tmp_path / "results" / "runs").glob("*/01-1-*"):
+                shutil.rmtree(folder)
+
+    measure = {"warmup": 1, "steps": 40, "rounds": 1}
+    engine = {"use": "null", "step_seconds": 0.02}
+    scenario = null_scenario({"baseline": [], "other": []}, measure=measure, engine=engine)
+    run_session(tmp_path, scenario, notes=Removing())
+    lost, sound = stored(tmp_path)
+    assert lost.status is Status.INFRA_ERROR
+    assert lost.reasons[0].startswith(f"{tmp_path / 'results' / lost.folder} was removed while it")
+    assert sound.status is Status.OK

@@ -34,6 +34,9 @@ KEPT_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 64 * 1024
 """Bytes of a failed rank's log that go into the result."""
 
+EDGE_CHARACTERS = 64 * 1024
+"""Characters beside what is left out of a log in which a secret that was cut in two may stand."""
+
 BLOCK_BYTES = 1024 * 1024
 """Bytes read at a time; more where a line is longer."""
 
@@ -124,13 +127,15 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
         changed = False
         aside.unlink(missing_ok=True)  # it may be a link, in a folder that came from elsewhere
         with path.open("rb") as source, aside.open("x", encoding="utf8") as target:
-            for block in _blocks(source, shorten):
+            size = path.stat().st_size
+            cut = shorten and size > 2 * KEPT_BYTES
+            target.writelines(_ends(source, size, redactor) if cut else ())
+            for block in () if cut else _blocks(source):
                 text = block.decode("utf8", errors="replace")
                 clean = redactor.redact(text)
                 changed = changed or clean != text
                 target.write(clean)
-            changed = changed or (shorten and source.tell() > 2 * KEPT_BYTES)
-        aside.replace(path) if changed else aside.unlink()
+        aside.replace(path) if changed or cut else aside.unlink()
     except OSError:
         aside.unlink(missing_ok=True)
         path.write_bytes(b"")
@@ -163,19 +168,27 @@ def packages_list() -> str:
     return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
 
 
-def _blocks(source: BinaryIO, shorten: bool) -> Iterator[bytes]:
-    """Yield blocks that end with a line, so that no secret is cut in two, and omit the middle."""
-    size = source.seek(0, 2)
-    source.seek(0)
-    left_out = shorten and size > 2 * KEPT_BYTES
+def _blocks(source: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks that end with a line, so that no secret is cut in two."""
     while block := source.read(BLOCK_BYTES):
         yield block + source.readline()
-        if left_out and source.tell() >= KEPT_BYTES:
-            skipped = source.tell()
-            source.seek(max(skipped, size - KEPT_BYTES))
-            source.readline()
-            yield f"[{source.tell() - skipped} bytes left out]\n".encode()
-            left_out = False
+
+
+def _ends(source: BinaryIO, size: int, redactor: Redactor) -> Iterator[str]:
+    """Yield the beginning and the end of a long log without secrets, in whole lines if it has any.
+
+    A secret may have been cut in two where the middle was left out: of a line that is longer than
+    EDGE_CHARACTERS so many are left out too.
+    """
+    head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
+    source.seek(size - KEPT_BYTES)
+    tail = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
+    head = head[: max(head.rfind("\n") + 1, len(head) - EDGE_CHARACTERS)]
+    first_line = tail.find("\n") + 1 or EDGE_CHARACTERS
+    tail = tail[min(first_line, EDGE_CHARACTERS) :]
+    yield head if head.endswith("\n") else f"{head}\n"
+    yield f"[{size - len(head) - len(tail)} bytes left out]\n"
+    yield tail
 
 
 def _pinned(name: str) -> str:

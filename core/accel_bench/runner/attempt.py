@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.analysis.checks.noise import device_reasons
+from accel_bench.analysis.wording import size
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
+from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
@@ -92,6 +94,7 @@ def run_attempt(
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
     on_gpu = job.experiment.scenario.resources.device != "cpu"
+    group = read_memory_group()
     try:
         observed.before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
@@ -106,8 +109,9 @@ def run_attempt(
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
     with deferred_signals():
+        observed.outcome.out_of_memory = _out_of_memory(group)
         observed.ranks = read_ranks(job)
-        verdict = verdict or judge(job, observed.outcome, observed.ranks)
+        verdict = verdict or _removed(job) or judge(job, observed.outcome, observed.ranks)
         hurried = interruption is not None
         observed.metrics, observed.fault = observation.finish(observed.ranks, hurried)
         # Who pressed Ctrl-C does not wait for a driver.
@@ -136,6 +140,24 @@ def _not_run(error: OSError | AccelBenchError) -> Verdict:
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
         return Verdict(Status.PLUGIN_ERROR, (str(error),))
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+
+
+def _out_of_memory(before: MemoryGroup | None) -> str:
+    """Return the limit at which the kernel has killed for memory since; empty if it has not."""
+    after = read_memory_group()
+    if before is None or after is None or after.kills <= before.kills:
+        return ""
+    if after.limit_bytes is None:
+        return "the size of this machine"
+    return f"the limit of its control group, {size(after.limit_bytes)}"
+
+
+def _removed(job: Job) -> Verdict | None:
+    """Return the verdict on an attempt whose folder was removed while it ran, with what it held."""
+    if Path(job.folder).is_dir():
+        return None
+    reason = f"{job.folder} was removed while it ran; leave a session's folders until it has ended"
+    return Verdict(Status.INFRA_ERROR, (reason,))
 
 
 def _with_observations(verdict: Verdict, observed: Observations) -> Verdict:

@@ -111,4 +111,7 @@ def _judge_rank(
     reason = (
         f"{prefix}ended by {end} in {progress.phase} after {progress.step} steps, without a result"
     )
+    if end == "SIGKILL" and outcome.out_of_memory:
+        status = Status.OOM
+        reason += f": the kernel killed it for memory at {outcome.out_of_memory}"
     return Verdict(status, (reason,), progress.phase, rank)

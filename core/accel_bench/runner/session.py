@@ -215,7 +215,8 @@ class SweepPoint:
             stored = self._session.store.add(result)
         else:
             stored = redact_result(result)
-        record_result(folder, stored)
+        if folder.is_dir():  # it may have been removed while the run went on
+            record_result(folder, stored)
         return stored
 
     def _missing_rounds(self, rounds: int) -> list[int]:

@@ -73,6 +73,9 @@ class ProcessOutcome:
     expired: str = ""
     """`timeout` or `hung` when the time limit was reached, else empty."""
 
+    out_of_memory: str = ""
+    """The limit at which the kernel killed processes for memory meanwhile; empty if it did not."""
+
     slowest: int | None = None
     """The rank with the fewest steps when the time limit was reached; None when all had as many."""
 
