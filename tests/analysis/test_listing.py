@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from store.store_factory import make_rank, make_result
+from pathlib import Path
+from typing import Any
 
-from accel_bench.analysis.listing import differing_keys, flat_run
+import pytest
+from store.store_factory import make_experiment, make_rank, make_result, make_session
+
+from accel_bench.analysis.listing import differing_keys, flat_run, list_runs
+from accel_bench.job import Job
+from accel_bench.report.formats import render_report
+from accel_bench.report.views.results import listing_report
 from accel_bench.result import Metric, Status
+from accel_bench.store.database import open_store
+
+
+def make_job(folder: Path, run_id: str, **fields: Any) -> Job:
+    """The job of an attempt."""
+    places = {"folder": str(folder), "cache_folder": str(folder)}
+    return Job(run_id=run_id, experiment=make_experiment(), **places, **fields)
 
 
 def test_a_flat_run_sums_tokens_over_ranks_and_takes_the_slowest_ranks_time() -> None:
@@ -36,6 +49,27 @@ def test_a_run_without_a_window_has_no_speed_and_no_zero_in_its_place() -> None:
     flat = flat_run(make_result(ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",)))
     assert "tokens_per_second" not in flat
     assert (flat["status"], flat["reasons"]) == ("oom", "asked for 2 GiB")
+
+
+def test_attempts_without_a_result_are_listed_once_as_unfinished(tmp_path: Path) -> None:
+    attempts = tmp_path / "runs" / "monday"
+    for name, text in (
+        ("stored", make_job(attempts, "run-1").model_dump_json()),
+        ("cut", make_job(attempts, "run-2", round=3).model_dump_json()),
+        ("torn", '{"run_id": "run-3", '),
+    ):
+        (attempts / name).mkdir(parents=True)
+        (attempts / name / "job.json").write_text(text, encoding="utf8")
+    with open_store(tmp_path, write=True) as store:
+        store.add_session(make_session())
+        store.add(make_result("run-1"))
+        rows = list_runs(store, sorted(attempts.iterdir()))
+    shown = [[row[key] for key in ("run_id", "stack", "round", "status")] for row in rows]
+    assert shown[1:] == [
+        ["run-2", "lora", 3, "unfinished"],
+        ["torn", None, None, "unfinished"],
+    ]
+    assert "unfinished" in render_report(listing_report(rows), "table")
 
 
 def test_differences_are_dotted_keys_with_both_values() -> None:

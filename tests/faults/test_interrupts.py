@@ -167,6 +167,10 @@ def test_workers_do_not_outlive_a_killed_parent_and_a_resumed_run_does_the_rest(
     process.communicate()
     assert program.left_behind() == []
     assert program.results() == before
+    listed = program.call("results", "list", "--format", "json").document
+    assert [(row["stack"], row["status"]) for row in listed[len(before) :]] == [
+        ("endless", "unfinished")
+    ]
 
     scenario = program.folder / "scenario.yaml"
     finished = program.call("run", str(scenario), "--quiet", "--resume", "--timeout", "2")

@@ -22,13 +22,16 @@ app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
 def list_results(
     results: options.Results = options.DEFAULT_RESULTS, output: AnyFormat = "table"
 ) -> None:
-    """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`."""
+    """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`.
+
+    What a kill of the program has cut off is `unfinished`.
+    """
     from accel_bench.analysis.listing import list_runs
     from accel_bench.report.views.results import listing_report
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.unfinished import open_results, unfinished_attempts
 
     with open_results(results) as store:
-        rows = list_runs(store)
+        rows = list_runs(store, unfinished_attempts(store.folder))
     print_report(listing_report(rows), output)
 
 

@@ -31,7 +31,7 @@ UNBROKEN = 100_000
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
     **dict.fromkeys(("slower", "different", "regression", "corrupt", "by design"), "red"),
-    **dict.fromkeys(("inconclusive", "degraded", "skipped"), "yellow"),
+    **dict.fromkeys(("inconclusive", "degraded", "skipped", "unfinished"), "yellow"),
     **dict.fromkeys(("faster", "passed"), "green"),
 }
 """Colours of verdicts, outcomes and statuses."""
