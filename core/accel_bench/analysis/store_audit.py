@@ -54,8 +54,7 @@ def audit_store(store: Store) -> AuditReport:
 def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
     """Return broken invariants of a row; of a corrupt one only its own columns are known."""
     if row.corrupt:
-        figures = "the row is corrupt: its content does not fit its checksum"
-        broken = [Broken(invariant=CHECKSUM, figures=figures)]
+        broken = [Broken(invariant=CHECKSUM, figures=row.problem)]
     else:
         broken = audit(result) if result else []
     columns = ("run_id", "experiment_id", "session", "stack")

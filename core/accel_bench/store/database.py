@@ -7,7 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Select, func, insert, inspect, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Select,
+    func,
+    insert,
+    inspect,
+    or_,
+    select,
+)
 
 from accel_bench._version import __version__
 from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
@@ -19,22 +28,32 @@ from accel_bench.store.records import (
     Row,
     SessionRecord,
     chronological_key,
-    intact,
+    readable,
     redact_result,
     run_columns,
     session_columns,
-    to_result,
     to_row,
     to_session,
 )
-from accel_bench.store.schema import CHRONOLOGICAL, IDS, META, METADATA, RUNS, SESSIONS
+from accel_bench.store.schema import (
+    CHRONOLOGICAL,
+    IDS,
+    MAXIMUM_PAYLOAD_BYTES,
+    META,
+    METADATA,
+    READING,
+    RUNS,
+    SESSIONS,
+    SHOWN_LETTERS,
+    within_limits,
+)
 
 __all__ = ["Row", "SessionRecord", "Store", "open_store"]
 
 TIMEOUT_SECONDS = 30.0
 """How long another writer is waited for."""
 
-ROWS_AT_ONCE = 100
+ROWS_AT_ONCE = 4
 """Rows fetched together: payloads are large, and a listing needs none of them twice."""
 
 
@@ -65,6 +84,11 @@ class Store:
         """
         stored = redact_result(result)
         columns = run_columns(stored)
+        if len(columns["payload"]) > MAXIMUM_PAYLOAD_BYTES:
+            raise StoreError(
+                f"run {result.run_id!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes, the limit of "
+                "a stored run; measure fewer steps, or let plugins report less evidence"
+            )
         with sqlite.named_faults(self._path), self._writing.begin() as connection:
             same = select(RUNS.c.run_id).where(RUNS.c.run_id == columns["run_id"])
             if connection.scalar(same) is not None:
@@ -95,7 +119,8 @@ class Store:
             conditions.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
         if scenario is not None:
             conditions.append(RUNS.c.scenario == scenario)
-        return [to_result(columns) for columns in self._runs(*conditions) if intact(columns)]
+        found = (readable(columns) for columns in self._runs(*conditions))
+        return [result for result in found if result is not None]
 
     def rows(self) -> list[Row]:
         """Return a listing of all runs in the same order, corrupt ones included and marked."""
@@ -109,22 +134,20 @@ class Store:
             found = list(self._runs(or_(*begins)))
         if not found:
             raise StoreError(self._unknown(prefix))
-        sound = [to_result(columns) for columns in found if intact(columns)]
+        sound = [result for columns in found if (result := readable(columns)) is not None]
         if not sound:
-            ids = ", ".join(to_row(columns).run_id for columns in found)
-            raise StoreError(
-                f"{ids}: corrupt, the content does not fit its checksum; run the experiment again"
-            )
+            raise StoreError("; ".join(to_row(columns).problem for columns in found))
         return sound
 
     def sessions(self) -> list[SessionRecord]:
         """Return all intact sessions in order of their start."""
-        query = select(SESSIONS).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
-        return [to_session(columns) for columns in self._fetch(query) if intact(columns)]
+        query = within_limits(SESSIONS, "document").order_by(SESSIONS.c.started_at, SESSIONS.c.id)
+        found = (to_session(columns) for columns in self._fetch(query))
+        return [session for session in found if session is not None]
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
         try:
-            yield from self._fetch(select(RUNS).where(*conditions).order_by(*CHRONOLOGICAL))
+            yield from self._fetch(READING.where(*conditions).order_by(*CHRONOLOGICAL))
         except sqlite.BrokenDatabaseError:
             # Sorting reads every row before it gives the first, so none was given yet.
             yield from sorted(self._salvage(*conditions), key=chronological_key)
@@ -138,7 +161,7 @@ class Store:
         for run_id in ids:
             this = RUNS.c.run_id == run_id
             try:
-                yield from self._fetch(select(RUNS).where(this, *conditions))
+                yield from self._fetch(READING.where(this, *conditions))
             except sqlite.BrokenDatabaseError:
                 yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
@@ -150,7 +173,8 @@ class Store:
 
     def _unknown(self, prefix: str) -> str:
         """Return the error for an unknown id, with the nearest ids or the newest."""
-        query = select(*IDS).order_by(RUNS.c.started_at.desc()).limit(1000)
+        short = (func.substr(name, 1, SHOWN_LETTERS).label(name.name) for name in IDS)
+        query = select(*short).order_by(RUNS.c.started_at.desc()).limit(1000)
         rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
         near = did_you_mean(prefix, {name for row in rows for name in row})
         if "did you mean" not in near:
@@ -233,13 +257,21 @@ def _has_tables(engine: Engine, path: Path) -> bool:
     """Return whether there are tables; refuse those of other programs and versions."""
     with engine.connect() as connection:
         tables = inspect(connection).get_table_names()
+        for view in {*METADATA.tables}.intersection(inspect(connection).get_view_names()):
+            # A view computes what it returns: without end, if who made it wants that.
+            raise sqlite.BrokenDatabaseError(f"{path} has a view in the place of its table {view}")
         if not tables:
             return False
         if META.name not in tables:
             raise StoreError(
                 f"{path} is a database of another program; choose another results folder"
             )
-        found = connection.execute(select(META)).one_or_none()
+        written_by = func.substr(META.c.written_by, 1, SHOWN_LETTERS).label("written_by")
+        versions = select(META.c.schema_version, written_by).distinct().limit(2)
+        rows = connection.execute(versions).all()
+    if len(rows) > 1:
+        raise sqlite.BrokenDatabaseError(f"{path} names several schema versions")
+    found = rows[0] if rows else None
     if found is None or not isinstance(found.schema_version, int):
         raise sqlite.BrokenDatabaseError(f"{path} does not name its schema version")
     if found.schema_version != SCHEMA_VERSION:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,20 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
+from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 Columns = dict[str, Any]
 """A row of a table by column name."""
 
 SHA256_DIGITS = 64
 """Hex digits of a whole checksum."""
+
+MAXIMUM_NUMBER = 1e100
+MAXIMUM_DIGITS = 40
+"""Size and length of the largest number of a result."""
+
+_ODD_NUMBER = re.compile(r"\d{25}|NaN|Infinity|[eE]\+?\d{2}")
+"""Where a number may be beyond them."""
 
 
 class SessionRecord(Frozen):
@@ -60,8 +69,13 @@ class Row:
     started_at: str
     """UTC time, ISO 8601."""
 
-    corrupt: bool
-    """Whether the row's content does not fit its checksum."""
+    problem: str = ""
+    """Why the row cannot be believed or read; empty where it can."""
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether the row cannot be believed or read."""
+        return bool(self.problem)
 
 
 def redact_result(result: Result) -> Result:
@@ -132,7 +146,11 @@ def intact(columns: Mapping[str, Any]) -> bool:
 
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
-    corrupt = not intact(columns)
+    try:
+        to_result(columns)
+        status, problem = _text(columns["status"]), ""
+    except StoreError as error:
+        status, problem = "corrupt", str(error)
     return Row(
         run_id=_text(columns["run_id"]),
         session=_text(columns["session"]),
@@ -143,32 +161,69 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         round=_number(columns["round"]),
         position=_number(columns["position"]),
         attempt=_number(columns["attempt"]),
-        status="corrupt" if corrupt else columns["status"],
+        status=status,
         started_at=_text(columns["started_at"]),
-        corrupt=corrupt,
+        problem=problem,
     )
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:
-    """Return the result of an intact row. Raises StoreError when this version cannot read it."""
+    """Return the result of a row. Raises StoreError for one that is damaged or cannot be read."""
+    run_id = _text(columns["run_id"])
+    if columns["payload"] is None:
+        raise StoreError(f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
+    if not intact(columns):
+        raise StoreError(
+            f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
+        )
     try:
-        return Result.model_validate_json(columns["payload"])
+        result = Result.model_validate_json(columns["payload"])
+        _check_numbers(columns["payload"])
     except ValueError as error:
         raise StoreError(
-            f"run {columns['run_id']!r} is intact, but this version of accel-bench cannot read it "
+            f"run {run_id!r} is intact, but this version of accel-bench cannot read it "
             f"(schema version {columns['schema_version']}): {error}"
         ) from error
+    return result
 
 
-def to_session(columns: Mapping[str, Any]) -> SessionRecord:
-    """Return the session of an intact row."""
-    return SessionRecord(
-        id=columns["id"],
-        started_at=columns["started_at"],
-        scenario=columns["scenario"],
-        command=tuple(json.loads(columns["command"])),
-        document=json.loads(columns["document"]),
-    )
+def readable(columns: Mapping[str, Any]) -> Result | None:
+    """Return the result of a row, or None for one that is damaged or cannot be read."""
+    try:
+        return to_result(columns)
+    except StoreError:
+        return None
+
+
+def to_session(columns: Mapping[str, Any]) -> SessionRecord | None:
+    """Return the session of a row, or None for one that is damaged or cannot be read."""
+    if not intact(columns):
+        return None
+    try:
+        return SessionRecord(
+            id=columns["id"],
+            started_at=columns["started_at"],
+            scenario=columns["scenario"],
+            command=tuple(json.loads(columns["command"])),
+            document=json.loads(columns["document"]),
+        )
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _check_numbers(payload: str) -> None:
+    """Refuse numbers that nothing can be computed with. Raises ValueError.
+
+    Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON has.
+    """
+    if _ODD_NUMBER.search(payload):
+        json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)
+
+
+def _limited(number: str) -> float:
+    if len(number) > MAXIMUM_DIGITS or not abs(float(number)) < MAXIMUM_NUMBER:
+        raise ValueError(f"the number {number[:30]} is beyond what can be computed with")
+    return float(number)
 
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
@@ -189,6 +244,6 @@ def _number(value: Any) -> int:
 def _mapping(value: Any) -> dict[str, Any]:
     try:
         found = json.loads(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -55,6 +55,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
 
     def configure(opened: sqlite3.Connection, record: object) -> None:
         opened.execute("PRAGMA foreign_keys=ON").close()
+        opened.execute("PRAGMA trusted_schema=OFF").close()  # The file may be another person's.
         # FULL: in WAL mode the default would lose acknowledged rows when the machine loses power.
         opened.execute("PRAGMA synchronous=FULL").close()
         if not write:

@@ -1,0 +1,179 @@
+"""A database from another person is read within limits: the bad row is named, the rest is read."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.store_factory import make_result, make_session
+
+from accel_bench.analysis.listing import flat_run, list_runs
+from accel_bench.errors import StoreError
+from accel_bench.store import database
+from accel_bench.store.database import open_store
+from accel_bench.store.records import _with_checksum
+from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+
+DEEP = "[" * 1000 + "]" * 1000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A results folder with two runs."""
+    with open_store(tmp_path, write=True) as store:
+        store.add_session(make_session())
+        for number in range(2):
+            store.add(make_result(f"run-{number}", round=number))
+    return tmp_path
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """The process may take 200 MiB more than it has: rows that are read together fail."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + 200 * 2**20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def execute(folder: Path, *statements: str) -> None:
+    """Change the database behind the store's back."""
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def forge(folder: Path, payload: str | None = None, **columns: Any) -> None:
+    """Replace columns of the first run, and give it the checksum of the result."""
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        connection.row_factory = sqlite3.Row
+        (row,) = connection.execute("SELECT * FROM runs WHERE run_id = 'run-0'")
+        changed = {
+            **dict(row),
+            **columns,
+            "payload": row["payload"] if payload is None else payload,
+        }
+        del changed["checksum"]
+        changed = _with_checksum(changed)
+        assignments = ", ".join(f"{name} = ?" for name in changed)
+        values = list(changed.values())
+        connection.execute(f"UPDATE runs SET {assignments} WHERE run_id = 'run-0'", values)
+
+
+def payload_with(**changes: str) -> str:
+    """The first run's payload, in which the evidence or a number is another JSON text."""
+    text = json.dumps(make_result("run-0").model_dump(mode="json"))
+    for old, new in changes.items():
+        before = {"evidence": '{"modules": 4}', "number": '"processed_tokens": 110'}[old]
+        after = {"evidence": f'{{"a": {new}}}', "number": f'"processed_tokens": {new}'}[old]
+        assert before in text
+        text = text.replace(before, after)
+    return text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        payload_with(evidence="NaN"),
+        payload_with(evidence="-Infinity"),
+        payload_with(evidence="1e999"),
+        payload_with(evidence="9" * 400),
+        payload_with(number="9" * 400),
+        payload_with(evidence=DEEP),
+        "null",
+        "",
+    ],
+    ids=["nan", "infinity", "beyond", "digits", "tokens", "deep", "null", "empty"],
+)
+def test_a_row_that_cannot_be_read_is_named_and_the_other_is_read(
+    folder: Path, payload: str
+) -> None:
+    forge(folder, payload)
+    with open_store(folder, write=False) as store:
+        assert [row["status"] for row in list_runs(store)] == ["corrupt", "ok"]
+        assert [flat_run(result)["run_id"] for result in store.results()] == ["run-1"]
+        with pytest.raises(StoreError, match="run-0"):
+            store.find("run-0")
+
+
+@pytest.mark.parametrize("column", ["sweep", "round", "status", "started_at"])
+def test_a_column_may_hold_anything(folder: Path, column: str) -> None:
+    forge(folder, **{column: DEEP})
+    with open_store(folder, write=False) as store:
+        assert {row.run_id for row in store.rows()} == {"run-0", "run-1"}
+        assert len(list_runs(store)) == 2
+
+
+def test_rows_of_30_megabytes_are_named_and_not_loaded(folder: Path, limited: None) -> None:
+    text = "substr(quote(zeroblob(16000000)), 1, 30000000)"
+    names = "run_id, session, experiment_id, scenario, stack, sweep, round, position, attempt"
+    rest = "status, started_at, payload, schema_version, checksum"
+    more = f"'big-' || value, session, experiment_id, scenario, stack, sweep, 2, 0, 0, {rest}"
+    more = more.replace("payload", text)
+    numbers = "(SELECT column1 AS value FROM (VALUES (1),(2),(3),(4),(5),(6),(7),(8)))"
+    execute(
+        folder,
+        f"INSERT INTO runs ({names}, {rest}) SELECT {more} FROM runs, {numbers} "
+        "WHERE run_id = 'run-0'",
+    )
+    with open_store(folder, write=False) as store:
+        assert [row.run_id for row in store.rows() if not row.corrupt] == ["run-0", "run-1"]
+        assert len(store.results()) == 2
+        with pytest.raises(
+            StoreError, match=f"big-1: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES}"
+        ):
+            store.find("big-1")
+
+
+def test_a_run_that_could_not_be_read_again_is_not_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MAXIMUM_PAYLOAD_BYTES", 100)
+    with open_store(folder, write=True) as store, pytest.raises(StoreError, match="fewer steps"):
+        store.add(make_result("run-2"))
+
+
+def test_the_version_may_stand_twice_and_not_twice_differently(folder: Path) -> None:
+    execute(folder, "INSERT INTO meta SELECT * FROM meta")
+    with open_store(folder, write=False) as store:
+        assert len(store.results()) == 2
+    execute(folder, "INSERT INTO meta VALUES (1, 'someone')")
+    with (
+        pytest.raises(StoreError, match="several schema versions"),
+        open_store(folder, write=False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("table", ["meta", "runs", "sessions"])
+def test_a_view_in_the_place_of_a_table_is_refused(folder: Path, table: str) -> None:
+    execute(
+        folder,
+        f"ALTER TABLE {table} RENAME TO other",
+        f"CREATE VIEW {table} AS SELECT * FROM other",
+    )
+    with pytest.raises(StoreError, match=f"view in the place of its table {table}"):
+        with open_store(folder, write=False):
+            pass
+
+
+def test_a_session_that_cannot_be_read_is_left_out(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        connection.row_factory = sqlite3.Row
+        (row,) = connection.execute("SELECT * FROM sessions")
+        changed = {**dict(row), "document": DEEP}
+        del changed["checksum"]
+        changed = _with_checksum(changed)
+        connection.execute(
+            "UPDATE sessions SET document = ?, checksum = ?",
+            (changed["document"], changed["checksum"]),
+        )
+    with open_store(folder, write=False) as store:
+        assert store.sessions() == []
