@@ -297,3 +297,47 @@ def test_options_that_are_no_mapping_are_an_option_of_that_name(tmp_path: Path) 
 def test_a_use_that_misspells_use_says_so(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="usee"):
         points(tmp_path, "stacks: {a: [{usee: example}]}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("m[odel: {id: x}\n", r":1:1: unknown key 'm\[odel'; did you mean 'model'"),
+        ("train: {'se]ed': 1}\n", r":1:9: unknown key 'train.se\]ed'; did you mean 'seed'"),
+        ("stacks: {'a[b]': []}\n", r":1:10: "),
+        ("stacks: {a: {set: {'train[seed]': 1}}}\n", r"train\[seed\]"),
+        ("sweep: {'train[seed]': [1]}\n", r"train\[seed\]"),
+        ("exclude: [{when: {'m[': 1}, because: x}]\n", r"m\["),
+        ("environment: {'OMP[': 1}\n", r"OMP\["),
+        ("train: {int: 1}\n", "unknown key 'train.int'"),
+    ],
+)
+def test_a_key_with_brackets_is_an_unknown_key_like_others(
+    text: str, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=problem):
+        points(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        (f"measure: {{steps: {'9' * 30}}}\n", "80000"),
+        ("measure: {rounds: 1000000000}\n", "10000"),
+        ("measure: {warmup: 1000000000}\n", "80000"),
+        ("measure: {timeout_seconds: 1e300}\n", "10000000"),
+        ("measure: {steps: 50000}\nresources: {devices: 2}\n", "the limit is 80000"),
+        (f"data: {{sequence_length: {10**18}}}\n", "16777216"),
+        (f"sweep: {{data.sequence_length: [{10**18}]}}\n", "16777216"),
+        ("resources: {threads: 1000000000}\n", "4096"),
+        ("resources: {devices: 1000000}\n", "1024"),
+        (f"train: {{micro_batch_size: {10**18}}}\n", "1000000"),
+        (f"train: {{global_batch_size: {10**18}}}\n", "1000000"),
+        (f"train: {{seed: {10**25}}}\n", "9223372036854775808"),
+    ],
+)
+def test_a_number_that_no_machine_can_work_with_is_refused_with_the_limit(
+    text: str, limit: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=rf"some.yaml:\d.*{limit}"):
+        points(tmp_path, text)

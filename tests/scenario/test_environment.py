@@ -83,3 +83,10 @@ def test_what_no_process_can_be_given_is_refused_even_when_all_is_allowed(
 def test_what_is_recorded_holds_no_secret_and_is_sorted() -> None:
     environment = {"OMP_NUM_THREADS": "2", "HF_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
     assert list(recorded(environment)) == ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"]
+
+
+@pytest.mark.parametrize("value", ["1000000000", "2,1000000000", "9" * 40])
+def test_a_thousand_million_threads_are_refused(value: str) -> None:
+    with pytest.raises(ScenarioError, match=r"here: OMP_NUM_THREADS is .*; the limit is 4096"):
+        check_environment({"OMP_NUM_THREADS": value}, lambda _: "here", False)
+    check_environment({"OMP_NUM_THREADS": "2,4"}, lambda _: "here", False)

@@ -41,17 +41,21 @@ def validate(
         text = json.dumps(data, allow_nan=False)
         return model.model_validate_json(text)
     except ValidationError as problems:
-        lines = [_line(model, problem, where, context) for problem in problems.errors()]
+        lines = [_line(model, data, problem, where, context) for problem in problems.errors()]
         raise error("\n".join(dict.fromkeys(lines))) from None
     except ValueError as problem:
         raise error(f"{where(())}: {problem}") from None
 
 
 def _line(
-    model: type[BaseModel], problem: Any, where: Callable[[Location], str], context: str
+    model: type[BaseModel],
+    data: Any,
+    problem: Any,
+    where: Callable[[Location], str],
+    context: str,
 ) -> str:
     """Format one problem in one line: place, key, what is wrong, what was given."""
-    location = tuple(part for part in problem["loc"] if not _is_internal(part))
+    location = _location(problem["loc"], data)
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
         here, name = _model_at(model, location[:-1]), str(location[-1])
@@ -70,8 +74,19 @@ def _line(
     return f"{where(location)}: {text}{context}"
 
 
+def _location(parts: Sequence[str | int], data: Any) -> Location:
+    """Return pydantic's path without the names of union members that it puts in."""
+    kept: list[str | int] = []
+    for part in parts:
+        given = isinstance(data, dict) and part in data
+        if given or not _is_internal(part):
+            kept.append(part)
+            inside = given or (isinstance(data, list | tuple) and isinstance(part, int))
+            data = data[part] if inside else None
+    return tuple(kept)
+
+
 def _is_internal(part: str | int) -> bool:
-    # Pydantic puts the names of union members into paths; no key of ours holds a bracket.
     if not isinstance(part, str):
         return False
     return part in ("int", "float", "str", "bool") or "[" in part or part.startswith("constrained-")

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable, Mapping
 
 from accel_bench.errors import ScenarioError
+from accel_bench.scenario.settings import MAXIMUM_THREADS
 
 SWITCHES = frozenset(
     """
@@ -106,6 +107,16 @@ def check_environment(
             raise ScenarioError(
                 f"{place}: a scenario may not set {name}; if you trust it, use --allow-env"
             )
+        if name.endswith("_THREADS") and _count(environment[name]) > MAXIMUM_THREADS:
+            raise ScenarioError(
+                f"{place}: {name} is {environment[name][:40]}; the limit is {MAXIMUM_THREADS}"
+            )
+
+
+def _count(text: str) -> int:
+    """Return the largest of the numbers, one for each nested level; 0 where there is none."""
+    levels = (level.strip() for level in text.split(","))
+    return max((int(level[:20]) for level in levels if level.isdecimal()), default=0)
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:

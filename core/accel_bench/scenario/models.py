@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.scenario.settings import Measure, Resources, Train, complete_batch
+from accel_bench.documents.validate import LocatedError
+from accel_bench.scenario.settings import MAXIMUM_SAMPLES, Measure, Resources, Train, complete_batch
 from accel_bench.scenario.uses import (
     AdapterUse,
     DataUse,
@@ -160,6 +161,17 @@ class Scenario(Work):
         if world_size > 1 and "parallel" not in raw:
             done["parallel"] = slot_defaults().several_devices
         return done
+
+    @model_validator(mode="after")
+    def _is_stored(self) -> Scenario:
+        """Refuse a window of more samples than a stored run can hold."""
+        if (samples := self.measure.steps * self.world_size) > MAXIMUM_SAMPLES:
+            raise LocatedError(
+                ("measure", "steps"),
+                f"measure.steps {self.measure.steps} x {self.world_size} devices = {samples} "
+                f"samples; the limit is {MAXIMUM_SAMPLES}",
+            )
+        return self
 
 
 class Exclusion(Frozen):

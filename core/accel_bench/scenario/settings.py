@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError
+
+MAXIMUM_SAMPLES = 80_000
+"""Steps of the window times ranks: a stored run holds no more samples."""
+
+MAXIMUM_THREADS = 4096
+"""Threads of a process; no machine has as many cores."""
 
 
 class Train(Frozen):
     """Settings of training, per device where a size is meant."""
 
-    micro_batch_size: PositiveInt = 1
+    micro_batch_size: int = Field(1, ge=1, le=1_000_000)
     """Samples in one forward pass, per device."""
 
-    gradient_accumulation: PositiveInt = 1
+    gradient_accumulation: int = Field(1, ge=1, le=1_000_000)
     """Forward passes in one optimizer step."""
 
-    global_batch_size: PositiveInt = 1
+    global_batch_size: int = Field(1, ge=1, le=1_000_000_000)
     """Samples in one optimizer step over all devices: any two of the three give the third."""
 
     precision: Literal["as-is", "bf16-autocast", "fp16-autocast"] = "as-is"
@@ -35,7 +41,7 @@ class Train(Frozen):
     learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
     """Constant learning rate."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of random weights, adapters and dropout; the same for every stack."""
 
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
@@ -55,13 +61,13 @@ class Resources(Frozen):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one; the resolved scenario says which it was."""
 
-    devices: PositiveInt = 1
+    devices: int = Field(1, ge=1, le=1024)
     """Devices on each node; one process each."""
 
-    nodes: PositiveInt = 1
+    nodes: int = Field(1, ge=1, le=10_000)
     """Machines."""
 
-    threads: PositiveInt | None = None
+    threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
 
 
@@ -70,26 +76,26 @@ class Measure(Frozen):
 
     renamed: ClassVar[Mapping[str, str]] = {"repeats": "rounds"}
 
-    warmup: PositiveInt | Literal["auto"] = "auto"
+    warmup: Annotated[int, Field(ge=1, le=MAXIMUM_SAMPLES)] | Literal["auto"] = "auto"
     """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count.
     """
 
-    steps: PositiveInt = 20
+    steps: int = Field(20, ge=1, le=MAXIMUM_SAMPLES)
     """Steps of the measured window."""
 
-    phase_steps: int = Field(5, ge=0)
+    phase_steps: int = Field(5, ge=0, le=10_000)
     """Steps after the window that are split into data, forward, backward and optimizer; 0: none."""
 
-    rounds: PositiveInt = 5
+    rounds: int = Field(5, ge=1, le=10_000)
     """Rounds: each runs every stack once, in fresh processes."""
 
     sync: Literal["window", "each"] = "window"
     """Device synchronisations by the harness: one for the window, or one each step (for parity)."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the order of stacks within the rounds."""
 
-    timeout_seconds: float = Field(1800.0, gt=0, allow_inf_nan=False)
+    timeout_seconds: float = Field(1800.0, gt=0, le=10_000_000, allow_inf_nan=False)
     """Wall-clock limit of one process, imports and warm-up included."""
 
 

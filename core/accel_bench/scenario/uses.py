@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
 
-from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
@@ -154,10 +154,10 @@ class DataUse(Use):
     use: str = _default_of("data")
     """Plugin that brings the data, such as `synthetic` or `text`."""
 
-    sequence_length: PositiveInt = 512
+    sequence_length: int = Field(512, ge=1, le=16_777_216)
     """Tokens in one sample, padding included."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the order of samples, and of their content where it is made up."""
 
 

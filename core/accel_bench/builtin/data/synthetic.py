@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 class Lengths(Options):
     """A log-normal distribution of lengths in tokens, such as instructions and answers have."""
 
-    median: int = Field(300, ge=1)
+    median: int = Field(300, ge=1, le=16_777_216)
     """Half of the samples are shorter than this."""
 
     sigma: float = Field(0.8, ge=0, allow_inf_nan=False)
     """Standard deviation of the natural logarithm of the length."""
 
-    minimum: int = Field(16, ge=2)
+    minimum: int = Field(16, ge=2, le=16_777_216)
     """No sample is shorter than this, and none longer than `data.sequence_length`."""
 
 
 class SyntheticOptions(Options):
     """What the made-up tokens look like."""
 
-    vocab_size: int = Field(2048, ge=2)
+    vocab_size: int = Field(2048, ge=2, le=10_000_000)
     """Token ids are below this; at most the vocabulary of the model."""
 
-    samples: int = Field(512, ge=1)
+    samples: int = Field(512, ge=1, le=10_000_000)
     """Samples of an epoch."""
 
     lengths: Lengths | None = None
@@ -45,7 +45,7 @@ class SyntheticOptions(Options):
     pattern: Literal["markov", "uniform"] = "markov"
     """`markov`: few tokens can follow each token, so that a model learns; `uniform`: pure noise."""
 
-    successors: int = Field(4, ge=1)
+    successors: int = Field(4, ge=1, le=10_000_000)
     """Tokens that can follow each token in the pattern `markov`."""
 
     maximum_token: int | None = Field(None, ge=2)

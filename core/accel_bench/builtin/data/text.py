@@ -42,10 +42,10 @@ class TextOptions(Options):
     tokenizer: str = Field("train", min_length=1)
     """`train`: a byte-level BPE of this text; else the path of a tokenizer.json."""
 
-    vocab_size: int = Field(2048, ge=258)
+    vocab_size: int = Field(2048, ge=258, le=10_000_000)
     """Largest vocabulary of a trained tokenizer; at most the vocabulary of the model."""
 
-    tokenizer_files: int = Field(120, ge=1)
+    tokenizer_files: int = Field(120, ge=1, le=10_000_000)
     """Documents that a tokenizer is trained on, evenly spread over all."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1)
@@ -54,7 +54,7 @@ class TextOptions(Options):
     maximum_documents: int | None = Field(None, ge=1)
     """Read no more documents than this; null reads up to `limit_bytes`."""
 
-    limit_bytes: int = Field(4_000_000, ge=1)
+    limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
     """Read no more bytes of text than this."""
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from accel_bench import Options, Plugin, Run, hookimpl
 class LoraOptions(Options):
     """Options of `lora`, in PEFT's words."""
 
-    r: int = Field(16, gt=0)
+    r: int = Field(16, gt=0, le=1_000_000)
     """Rank of the adapters."""
 
     alpha: float = Field(16, gt=0)
