@@ -58,3 +58,8 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path: Path
 def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file or directory"):
         write_atomically(tmp_path / "nowhere" / "export.json", "{}")
+
+
+def test_a_name_that_is_not_utf8_is_written_as_the_bytes_that_it_is(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "command.txt", "cd /work/\udcff\n")
+    assert (tmp_path / "command.txt").read_bytes() == b"cd /work/\xff\n"

@@ -12,6 +12,7 @@ import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
 
+from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
@@ -92,6 +93,20 @@ def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path
     assert notes.runs == 9
     assert notes.results == rows
     assert {row.status for row in rows} == {Status.OK}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ACCEL_BENCH_GRACE_SECONDS", "long"), ("ACCEL_BENCH_CACHE", "/dev/null/cache")],
+)
+def test_a_wrong_variable_is_refused_before_anything_is_stored_or_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(AccelBenchError, match=variable):
+        run_session(tmp_path, null_scenario({"baseline": []}))
+    with open_store(tmp_path / "results", write=False) as store:
+        assert store.sessions() == []
 
 
 def test_the_warm_up_that_round_1_finds_is_frozen_for_all(tmp_path: Path) -> None:

@@ -181,6 +181,14 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
             pass
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path: Path, write: bool) -> None:
+    with pytest.raises(StoreError, match=r"res\\udcff.*not UTF-8.*choose another folder"):
+        with open_store(tmp_path / "res\udcff", write=write):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("mine")
     with pytest.raises(StoreError):

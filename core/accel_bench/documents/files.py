@@ -34,7 +34,7 @@ def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyo
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file aside, force it to the disk and rename it.
+    """Write a file aside, force it to the disk and rename it; names that are no UTF-8 stay bytes.
 
     Raises StoreUnavailableError with the reason, such as a full disk; the old file is then still
     there.
@@ -42,7 +42,7 @@ def write_atomically(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name[:MAXIMUM_NAME]}.{secrets.token_hex(8)}")
     with naming_the_file(path):
         try:
-            with aside.open("x", encoding="utf8", newline="") as handle:
+            with aside.open("x", encoding="utf8", errors="surrogateescape", newline="") as handle:
                 handle.write(text)
                 handle.flush()
                 os.fsync(handle.fileno())

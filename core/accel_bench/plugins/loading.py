@@ -14,6 +14,7 @@ from importlib import metadata
 from types import FrameType
 from typing import Any, NoReturn
 
+from accel_bench.documents.variables import seconds_from
 from accel_bench.errors import PluginError
 from accel_bench.plugin import Plugin
 
@@ -65,7 +66,7 @@ def limit_seconds() -> float:
 
     The environment can raise the limit on a very slow disk.
     """
-    return float(os.environ.get("ACCEL_BENCH_IMPORT_SECONDS", IMPORT_SECONDS))
+    return seconds_from("ACCEL_BENCH_IMPORT_SECONDS", IMPORT_SECONDS)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.caches import cache_folder
-from accel_bench.runner.supervise import Progress
+from accel_bench.runner.supervise import Progress, grace_seconds
 from accel_bench.runner.unfinished import attempt_in_progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
@@ -82,7 +82,7 @@ class Session:
 
         Ctrl-C terminates the run in progress, stores it, and is raised again.
         """
-        cache_folder()  # Refused here, and not in the middle of a session.
+        cache_folder(), grace_seconds()  # Refused here, and not in the middle of a session.
         by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
         points = {name: SweepPoint(self, plan, list(group)) for name, group in by_point}
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}

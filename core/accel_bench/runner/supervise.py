@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import signal
 import struct
 import threading
@@ -15,7 +13,7 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from accel_bench.errors import AccelBenchError
+from accel_bench.documents.variables import seconds_from
 from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
 from accel_bench.launcher import INTERRUPTIONS, RankProcess
 from accel_bench.result import RankResult
@@ -23,27 +21,19 @@ from accel_bench.result import RankResult
 POLL_SECONDS = 0.25
 """How often heartbeats and exit codes are read."""
 
-
-def _seconds(variable: str, default: float) -> float:
-    text = os.environ.get(variable, str(default))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise AccelBenchError(f"{variable}={text!r} is no number of seconds above 0; unset it")
-    return seconds
-
-
-GRACE_SECONDS = _seconds("ACCEL_BENCH_GRACE_SECONDS", 5.0)
-"""Time that ranks get to end on SIGTERM, or after another rank has failed, before SIGKILL; the
-variable sets another one, for ranks that write much when they end."""
-
 DUMP_SECONDS = 0.5
 """Time to write the stacks of a rank that is about to be terminated."""
 
 HUNG_SECONDS = 60.0
 """A rank whose step and phase have stood still for this long, or half the time limit, hangs."""
+
+
+def grace_seconds() -> float:
+    """Return the time that ranks get to end on SIGTERM, or after another rank has failed.
+
+    The variable sets another one, for ranks that write much when they end. Raises AccelBenchError.
+    """
+    return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
 
 
 @dataclass(frozen=True)
@@ -89,6 +79,7 @@ class Supervisor:
         self.outcome = ProcessOutcome()
         self._job = job
         self._ranks = ranks
+        self._grace = grace_seconds()
         self._on_progress = on_progress
         self._changed = time.monotonic()
         self._terminating = False
@@ -127,9 +118,9 @@ class Supervisor:
         self._terminating = True
         with deferred_signals() as arrived:
             self._signal(signal.SIGTERM)
-            self._wait(GRACE_SECONDS, arrived)
+            self._wait(self._grace, arrived)
             self._signal(signal.SIGKILL)
-            self._wait(GRACE_SECONDS)
+            self._wait(self._grace)
 
     def _running(self) -> list[RankProcess]:
         return [rank for rank in self._ranks if rank.poll() is None]
@@ -153,7 +144,7 @@ class Supervisor:
             self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
 
     def _terminate_after_grace(self) -> None:
-        self._wait(GRACE_SECONDS)
+        self._wait(self._grace)
         if self._running():
             self._dump_stacks()
             self.terminate()

@@ -197,6 +197,12 @@ def open_store(
     """
     try:  # links are followed once, so that everything later stays inside what they lead to
         root = folder.resolve()
+        str(root).encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(
+            f"{str(folder)!r} cannot be a results folder: its name is not UTF-8, as a database and "
+            "reports must write it; choose another folder with --results"
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error
     path = root / sqlite.FILE_NAME
