@@ -136,7 +136,10 @@ class Numbers(Sound):
         return [1]
 """
 MISPLACED: dict[str, tuple[list[Any], str]] = {
-    "two-of-one-name": (["same"], "the plugin 'same' is brought by bench-first and bench-second"),
+    "two-of-one-name": (
+        ["same"],
+        "the plugin 'same' is brought by bench-first and bench-second; write 'bench-first:same' or",
+    ),
     "two-claims": (["one", "two"], "'one' and 'two' both claim build_optimizer"),
     "unknown": (["soundd"], "no plugin is called 'soundd'; did you mean 'sound'?"),
     "option": (

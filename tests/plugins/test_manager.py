@@ -189,8 +189,23 @@ def test_doubled_names_are_known_with_their_distributions(installing: Callable[.
     installing("bench-second", {"same": "Sound", "other": "Sound"})
     rivals = {row["distribution"]: row["duplicates"] for row in overview() if row["duplicates"]}
     assert rivals == {"bench-first": ["bench-second"], "bench-second": ["bench-first"]}
-    with pytest.raises(PluginError, match="is brought by bench-first and bench-second"):
+    with pytest.raises(PluginError, match="is brought by bench-first and bench-second; write 'be"):
         find("same")
+    assert find("Bench_Second:same").distribution == "bench-second"
+
+
+def test_a_shipped_name_means_the_shipped_plugin_and_the_other_is_reached_by_its_distribution(
+    installing: Callable[..., None],
+) -> None:
+    source = "from accel_bench import Plugin\nclass Stranger(Plugin):\n    pass\n"
+    installing("bench-stranger", {"adamw": "Stranger", "torchao": "Stranger"}, source)
+    assert find("adamw").distribution == "accel-bench"
+    assert load_class("bench-stranger:adamw").__name__ == "Stranger"
+    assert {"adamw", "bench-stranger:adamw"} <= {row["name"] for row in overview()}
+    assert find("bench-stranger:torchao").use == "bench-stranger:torchao"
+    if not any(one.distribution == "accel-bench-torchao" for one in installed()):
+        with pytest.raises(PluginError, match="'torchao' is not installed; pip install"):
+            find("torchao")
 
 
 def test_a_plugin_of_an_extra_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

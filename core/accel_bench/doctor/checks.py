@@ -16,7 +16,7 @@ from accel_bench.machine.info import GPU, Machine, find_program, installed_versi
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.probe import read_state
 from accel_bench.machine.state import GPUState
-from accel_bench.plugins.registry import RIVAL, overview
+from accel_bench.plugins.registry import overview
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "clang++")}
@@ -187,7 +187,7 @@ def _plugins() -> tuple[PluginReport, ...]:
             name=row["name"],
             distribution=row["distribution"],
             version=row["version"],
-            unusable=(*row["unmet"], *map(RIVAL.format, row["duplicates"])),
+            unusable=tuple(row["unmet"]),
         )
         for row in overview()
         if row["installed"]

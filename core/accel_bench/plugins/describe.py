@@ -61,7 +61,7 @@ def check_all() -> list[dict[str, Any]]:
     """
     return [
         {
-            **(check(one.name) if one.distribution == OWN_DISTRIBUTION else _check_apart(one.name)),
+            **(check(one.use) if one.distribution == OWN_DISTRIBUTION else _check_apart(one.use)),
             "distribution": one.distribution,
             "version": one.version,
         }

@@ -10,16 +10,14 @@ from importlib import metadata
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import PROJECT
 from accel_bench.plugins.compatibility import is_on_contract, wrong_contract
-from accel_bench.plugins.shipped import extras, plugin_meant_by, shipped
-
-RIVAL = "{} brings one of that name too; uninstall one of them"
-"""Why a plugin cannot be used that two distributions bring."""
+from accel_bench.plugins.shipped import extras, is_shipped, plugin_meant_by, shipped
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Installed:
     """A plugin that is installed, as its distribution's metadata describe it."""
 
     name: str
-    """What `use` calls it."""
+    """Its name within its distribution, which others may bring too."""
 
     entry: metadata.EntryPoint
     distribution: str
@@ -39,6 +37,16 @@ class Installed:
     """Requirements (PEP 508), as in the metadata."""
 
     summary: str = ""
+
+    @property
+    def address(self) -> str:
+        """Distribution and name, by which it can always be used."""
+        return f"{canonicalize_name(self.distribution)}:{self.name}"
+
+    @property
+    def use(self) -> str:
+        """What `use` calls it: its name, and its address where that means another one."""
+        return self.name if _meant_by(self.name) == [self] else self.address
 
     @property
     def wrong_contract(self) -> str | None:
@@ -83,8 +91,8 @@ def overview() -> list[dict[str, Any]]:
 
     First those that are installed, then those that accel-bench ships and that are not.
     """
-    rows = [_row(plugin.name, plugin) for plugin in installed()]
-    absent = sorted(set(shipped()) - {row["name"] for row in rows})
+    rows = [_row(plugin.use, plugin) for plugin in installed()]
+    absent = sorted(set(shipped()) - {plugin.use for plugin in installed()})
     return [*rows, *map(_row, absent)]
 
 
@@ -92,8 +100,8 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     """Describe a plugin, by the shipped list where that has it; None is one not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
-    distributions = {one.distribution for one in installed() if one.name == name}
-    rivals = sorted(distributions - {plugin.distribution}) if plugin else []
+    same = {one.distribution for one in installed() if plugin and one.name == plugin.name}
+    rivals = sorted(same - {plugin.distribution}) if plugin else []
     return {
         "name": name,
         "does": known.does if known else plugin.summary if plugin else "",
@@ -102,21 +110,38 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
         "distribution": plugin.distribution if plugin else None,
         "version": plugin.version if plugin else None,
         "installed": plugin is not None,
-        "usable": plugin is not None and not unmet and not rivals,
+        "usable": plugin is not None and not unmet,
         "unmet": unmet,
         "duplicates": rivals,
     }
 
 
 def find(name: str) -> Installed:
-    """Return the installed plugin of that name. Raises PluginError unless there is exactly one."""
-    found = [plugin for plugin in installed() if plugin.name == name]
+    """Return the installed plugin of that name, or at that address, `distribution:name`.
+
+    Raises PluginError unless there is exactly one.
+    """
+    found = [plugin for plugin in installed() if plugin.address == _address(name)]
+    found = found or _meant_by(name)
     if len(found) > 1:
         brings = " and ".join(plugin.distribution for plugin in found)
-        raise PluginError(f"the plugin {name!r} is brought by {brings}; uninstall one of them")
+        choice = " or ".join(repr(plugin.address) for plugin in found)
+        raise PluginError(f"the plugin {name!r} is brought by {brings}; write {choice}")
     if not found:
         raise PluginError(_not_installed(name))
     return found[0]
+
+
+def _meant_by(name: str) -> list[Installed]:
+    """Return the plugins of a name; a shipped name means the shipped one, whoever has it too."""
+    same = [plugin for plugin in installed() if plugin.name == name]
+    ours = [plugin for plugin in same if is_shipped(plugin.distribution)]
+    return same if len(ours) == len(same) or name not in shipped() else ours
+
+
+def _address(name: str) -> str:
+    distribution, colon, plain = name.rpartition(":")
+    return f"{canonicalize_name(distribution)}:{plain}" if colon else ""
 
 
 @cache
@@ -171,7 +196,7 @@ def _brought_by_extras(found: metadata.Distribution, names: Iterable[str]) -> It
 def missing_extra(name: str) -> str | None:
     """Return how to install a plugin that an extra brings; None for any other, and for one that
     is installed."""
-    if name not in extras() or any(plugin.name == name for plugin in installed()):
+    if name not in extras() or _meant_by(name):
         return None
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
 
@@ -180,7 +205,7 @@ def _not_installed(name: str) -> str:
     """Return how to get a missing plugin: install an extra, or correct its name."""
     if reason := missing_extra(name):
         return reason
-    known = {plugin.name for plugin in installed()}
+    known = {plugin.use for plugin in installed()}
     near = get_close_matches(name, sorted(known | set(extras())), n=1)
     meant = plugin_meant_by(name) or next(iter(near), None)
     if meant is None:

@@ -62,8 +62,9 @@ class Use(Frozen):
     activation. YAML's `use: null` means the plugin that is called `null`.
     """
 
-    use: str = Field(min_length=1, max_length=64)
-    """Name of the plugin, as `accel-bench plugins` lists it."""
+    use: str = Field(min_length=1, max_length=200)
+    """Name of the plugin, as `accel-bench plugins` lists it; `distribution:name` names one of
+    several."""
 
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """The plugin's options; in files they stand beside `use`, not under a key of their own."""

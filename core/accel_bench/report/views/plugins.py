@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.plugins.registry import RIVAL
 from accel_bench.report.table import Report, Section, keyed, listed
 
 NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"
@@ -47,9 +46,8 @@ def _does(row: Mapping[str, Any]) -> str:
 
 
 def _problem(row: Mapping[str, Any]) -> str:
-    reasons = [*row["unmet"], *map(RIVAL.format, row["duplicates"])]
     label = f"{row['name']} ({row['distribution']} {row['version']})"
-    return f"cannot be used: {label}: {'; '.join(reasons)}"
+    return f"cannot be used: {label}: {'; '.join(row['unmet'])}"
 
 
 def _text(value: Any) -> str:
