@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         read_config,
     )
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
-    from accel_bench.flops.workload import Matmul
+    from accel_bench.flops.workload import Attention, Matmul, Workload
     from accel_bench.job import Job
     from accel_bench.launcher import Observer, RankProcess
     from accel_bench.machine import nvml
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Attention",
     "Batch",
     "Device",
     "Engine",
@@ -80,6 +81,7 @@ __all__ = [
     "Stopwatch",
     "TokenCounts",
     "Window",
+    "Workload",
     "already_quantized",
     "architecture_of",
     "available_cores",
@@ -106,7 +108,7 @@ _HOMES = {
         "read_config",
     ),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
-    "accel_bench.flops.workload": ("Matmul",),
+    "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Observer", "RankProcess"),
     "accel_bench.machine.info": ("Device", "Machine", "available_cores", "python_command"),

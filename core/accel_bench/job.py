@@ -32,11 +32,12 @@ PHASES = (
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 
-HEARTBEAT_STEP, HEARTBEAT_PHASE = 0, 1
-"""Places in a rank's heartbeat page: optimizer steps ended so far, and index of the phase."""
+HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN = 0, 1, 2
+"""Places in a rank's heartbeat page: optimizer steps ended so far, index of the phase, and number
+of the active plugin whose code is being called, from 1; 0 for none."""
 
-HEARTBEAT_BYTES = 16
-"""Size of the page: two unsigned 64-bit numbers in the machine's byte order."""
+HEARTBEAT_BYTES = 24
+"""Size of the page: three unsigned 64-bit numbers in the machine's byte order."""
 
 
 class Job(Frozen):

@@ -220,6 +220,9 @@ class RankResult(Frozen):
     workload: Workload | None = None
     """What the model's matmuls and attention compute for a token; null without torch."""
 
+    workload_reason: str = ""
+    """Why the workload is not known, or why it is a plugin's declaration."""
+
     metrics: tuple[Metric, ...] = ()
     effective: EffectiveConfiguration = EffectiveConfiguration()
 

@@ -73,7 +73,11 @@ class Run:
 
     workload: Workload | None = None
     """Matmuls and attentions for a token, as core traced them in the model that trains; set before
-    `start_metrics`, None where they are not known."""
+    `start_metrics`, None where they are not known. A plugin that loads a model which core cannot
+    trace may declare them here: that is used in its place."""
+
+    workload_reason: str = ""
+    """Why the workload is not known, or why it is a plugin's declaration."""
 
     optimizer: Any = None
     """What `build_optimizer` returned."""
@@ -86,6 +90,9 @@ class Run:
 
     active_plugin: Any = None
     """The plugin whose hook core is calling, to which `on_close` and `on_evidence` attribute."""
+
+    on_calling: Callable[[Any], None] = field(default=lambda plugin: None)
+    """Is called with the plugin whose code is called from here on; None for none."""
 
     undo_callbacks: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
     """What `on_close` has registered, each with its plugin; core calls them."""
@@ -144,10 +151,12 @@ class Run:
     def calling(self, plugin: Any) -> Iterator[None]:
         """Attribute to `plugin` what is registered within the block; core enters it."""
         before, self.active_plugin = self.active_plugin, plugin
+        self.on_calling(plugin)
         try:
             yield
         finally:
             self.active_plugin = before
+            self.on_calling(before)
 
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
         """Return the folder with the content of `key`, calling `fill(folder)` when it is not there

@@ -304,3 +304,9 @@ def test_identical_code_beside_the_baseline_widens_what_is_called_the_same():
 
 
 NOISY = [0.1 * factor for factor in (1.03, 1.0, 1.025, 1.005, 1.03)]
+
+
+def test_why_flops_are_not_known_stands_in_the_document():
+    rank = make_rank().model_copy(update={"workload_reason": "FLOPs are not known: a Conv1d"})
+    (row,) = make_summary([LORA], [make_result(LORA, ranks=[rank])], rounds=1).experiments
+    assert (row.utilization, row.utilization_reason) == (None, "FLOPs are not known: a Conv1d")

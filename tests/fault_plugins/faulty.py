@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accel_bench import Metric, Options, Plugin, hookimpl
+from accel_bench.errors import PluginError
 
 ONE_ANSWER = {
     "launch_ranks",
@@ -66,6 +67,11 @@ def none(options: FaultyOptions) -> None:
 def broken(options: FaultyOptions) -> NoReturn:
     """An exception."""
     raise ValueError("broken on purpose")
+
+
+def refuse(options: FaultyOptions) -> NoReturn:
+    """What a plugin says that cannot go on."""
+    raise PluginError("not on purpose")
 
 
 def leave(options: FaultyOptions) -> NoReturn:

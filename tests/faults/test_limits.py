@@ -37,7 +37,9 @@ CASES = {
     "is-slow": Case({"fault": "slow", "at_step": 0}, "timeout", "the run was still busy in w"),
     "one-sleeps": Case({"fault": "sleep", "rank": 1}, "hung", "rank 1 stood still", ranks=2),
     "sleeps-in-a-hook": Case(
-        {"fault": "sleep", "hook": "load_data"}, "hung", "stood still in load_data"
+        {"fault": "sleep", "hook": "load_data"},
+        "hung",
+        "stood still in load_data of plugin 'faulty' (accel-bench-faulty) after 0",
     ),
 }
 

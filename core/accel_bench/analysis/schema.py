@@ -155,6 +155,9 @@ class ExperimentSummary(LossComparison, Comparison, ExperimentFigures):
     utilization: Utilization | None = None
     """How much of its devices it used: the run of median speed."""
 
+    utilization_reason: str = ""
+    """Why FLOPs are not known, or why they are those that a plugin declares."""
+
     ratio_reason: str = ""
     """Why there is no ratio, where there is none."""
 

@@ -143,5 +143,6 @@ def _row(
         start_up=start_up(completed),
         phases=phases(completed),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
+        utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
         ratio_reason="" if comparison.ratio else comparison.verdict_reason,
     )

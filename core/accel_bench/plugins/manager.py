@@ -373,4 +373,6 @@ def _claims(plugin: ActivePlugin, hook: str) -> bool:
         claims = plugin.instance.claims()
     if claims is None:
         return plugin.slot is None
+    if not isinstance(claims, frozenset | set):
+        raise wrong_answer(plugin, "claims", "a frozenset or None", claims)
     return hook in claims and (plugin.slot is None or plugin.slot != ONE_ANSWER[hook])

@@ -111,7 +111,8 @@ def run_attempt(
     with deferred_signals():
         observed.outcome.out_of_memory = _out_of_memory(group)
         observed.ranks = read_ranks(job)
-        verdict = verdict or _removed(job) or judge(job, observed.outcome, observed.ranks)
+        verdict = verdict or _removed(job)
+        verdict = verdict or judge(job, observed.outcome, observed.ranks, active)
         hurried = interruption is not None
         observed.metrics, observed.fault = observation.finish(observed.ranks, hurried)
         # Who pressed Ctrl-C does not wait for a driver.

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from accel_bench.job import Job
+from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import RankResult, Status
 from accel_bench.runner.supervise import ProcessOutcome, Progress, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
+
+STEP_PHASES = ("warm-up", "window", "phases")
+"""Phases in which the engine takes steps."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,21 @@ def read_ranks(job: Job) -> dict[int, RankResult]:
     return {rank: result for rank, result in found.items() if result is not None}
 
 
-def judge(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
-    """Return the status of an attempt: from result files, else exit codes, else heartbeats."""
+def judge(
+    job: Job,
+    outcome: ProcessOutcome,
+    ranks: Mapping[int, RankResult],
+    active: ActivePlugins | None = None,
+) -> Verdict:
+    """Return the status of an attempt: from result files, else exit codes, else heartbeats.
+
+    `active` names the plugin whose hook never returned.
+    """
     if outcome.expired:
-        return _expired(job, outcome, ranks)
+        return _expired(job, outcome, active)
     failed = _failed_rank(job, outcome, ranks)
     if failed is not None:
-        return _judge_rank(job, failed, outcome, ranks)
+        return _judge_rank(job, failed, outcome, ranks, active)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
     for rank, code in sorted(outcome.exits.items()):
         if code != 0:
@@ -59,7 +71,18 @@ def describe_exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Verdict:
+def _where(progress: Progress, active: ActivePlugins | None) -> str:
+    """Return the phase, with the plugin whose hook was called; in a step any may be at work."""
+    plugins = active.plugins if active else ()
+    if active is None or not 0 < progress.plugin <= len(plugins):
+        return progress.phase
+    plugin = plugins[progress.plugin - 1]
+    if progress.phase in STEP_PHASES and plugin is active.answers("build_engine"):
+        return progress.phase
+    return f"{progress.phase} of plugin {plugin.name!r} ({plugin.distribution})"
+
+
+def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     """Return the verdict at the time limit; it names the rank that is furthest behind."""
     rank = outcome.slowest or 0
     progress = outcome.progress.get(rank, Progress(0, "start"))
@@ -67,7 +90,7 @@ def _expired(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult])
     # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
     who = "the run" if outcome.slowest is None or job.world_size == 1 else f"rank {rank}"
     what = "stood still" if outcome.expired == "hung" else "was still busy"
-    where = f"in {progress.phase} after {progress.step} steps at the limit of {limit:g} s"
+    where = f"in {_where(progress, active)} after {progress.step} steps at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
     return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
@@ -88,7 +111,11 @@ def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResu
 
 
 def _judge_rank(
-    job: Job, rank: int, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
+    job: Job,
+    rank: int,
+    outcome: ProcessOutcome,
+    ranks: Mapping[int, RankResult],
+    active: ActivePlugins | None,
 ) -> Verdict:
     """Return the verdict from a rank's result, else from its exit."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
@@ -108,9 +135,8 @@ def _judge_rank(
         status = Status.CRASHED
     elif code is not None and code < 0:
         status = Status.KILLED
-    reason = (
-        f"{prefix}ended by {end} in {progress.phase} after {progress.step} steps, without a result"
-    )
+    where = f"in {_where(progress, active)} after {progress.step} steps"
+    reason = f"{prefix}ended by {end} {where}, without a result"
     if end == "SIGKILL" and outcome.out_of_memory:
         status = Status.OOM
         reason += f": the kernel killed it for memory at {outcome.out_of_memory}"

@@ -46,6 +46,9 @@ class Progress:
     phase: str
     """One of `PHASES`."""
 
+    plugin: int = 0
+    """Number of the active plugin whose code was called, from 1; 0 for none."""
+
 
 @dataclass
 class ProcessOutcome:
@@ -198,8 +201,8 @@ def read_progress(job: Job, rank: int) -> Progress | None:
         return None
     if len(page) != HEARTBEAT_BYTES:
         return None
-    step, phase = struct.unpack("=QQ", page)
-    return Progress(step, PHASES[phase] if phase < len(PHASES) else "")
+    step, phase, plugin = struct.unpack("=QQQ", page)
+    return Progress(step, PHASES[phase] if phase < len(PHASES) else "", plugin)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""The worker's side of the heartbeat: two numbers in a memory-mapped page."""
+"""The worker's side of the heartbeat: three numbers in a memory-mapped page."""
 
 from __future__ import annotations
 
 import mmap
 from pathlib import Path
 
-from accel_bench.job import HEARTBEAT_BYTES, HEARTBEAT_PHASE, PHASES
+from accel_bench.job import HEARTBEAT_BYTES, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, PHASES
 
 
 class Heartbeat:
@@ -28,3 +28,7 @@ class Heartbeat:
     @phase.setter
     def phase(self, name: str) -> None:
         self.page[HEARTBEAT_PHASE] = PHASES.index(name)
+
+    def call(self, plugin: int) -> None:
+        """Store the number of the plugin whose code is called from here on; 0 for none."""
+        self.page[HEARTBEAT_PLUGIN] = plugin

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,12 @@ from accel_bench.job import Job
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
+from accel_bench.plugins.manager import (
+    ActivePlugin,
+    ActivePlugins,
+    attribute_errors_to,
+    wrong_answer,
+)
 from accel_bench.result import RankResult, Window
 from accel_bench.run import Run
 from accel_bench.worker import settings
@@ -49,6 +54,8 @@ def measure(
 ) -> RankResult:
     """Prepare or measure, as the job says, and return this rank's result, however that ends."""
     run = make_run(job, rank, local_rank)
+    numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
+    run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
     record = RankRecord(degraded=changed_at_import(active))
     error: BaseException | None = None
     phase = ""
@@ -109,6 +116,10 @@ def run_rank(
 
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
+
+    def like_model(found: object) -> bool:
+        return is_model(found, run.model)
+
     heartbeat.phase = "prepare_process"
     list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
@@ -117,17 +128,19 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
     heartbeat.phase = "load_model"
-    run.model = active.require("load_model", run=run)
+    run.model = active.require("load_model", "a model", is_model, run=run)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
         refuse_architecture(active, type(run.model).__name__)
     run.trace.mark("load_model")
     heartbeat.phase = "add_adapter"
     if active.answers("add_adapter"):
-        run.model = active.require("add_adapter", run=run)
+        run.model = active.require("add_adapter", "a model", like_model, run=run)
     if run.scenario.train.gradient_checkpointing:
         enable_gradient_checkpointing(run.model)
     heartbeat.phase = "accelerate_model"
-    for _, changed in active.call_all("accelerate_model", run=run):
+    for plugin, changed in active.call_all("accelerate_model", run=run):
+        if changed is not None and not is_model(changed, run.model):
+            raise wrong_answer(plugin, "accelerate_model", "a model or None", changed)
         run.model = run.model if changed is None else changed
     run.trace.mark("accelerate_model")
     heartbeat.phase = "compile_model"
@@ -136,17 +149,35 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.unwrapped_model = run.model
     # A rehearsal is one process: there is no other to share the work with.
     if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
-        run.model = active.require("parallelize_model", run=run)
+        run.model = active.require("parallelize_model", "a model", like_model, run=run)
     heartbeat.phase = "build_optimizer"
-    run.optimizer = active.require("build_optimizer", run=run)
+    run.optimizer = active.require(
+        "build_optimizer", "an optimizer", lambda found: is_optimizer(found, run.model), run=run
+    )
     heartbeat.phase = "build_batches"
-    run.batches = active.require("build_batches", run=run)
+    run.batches = active.require(
+        "build_batches", "an iterator", lambda found: isinstance(found, Iterator), run=run
+    )
     run.trace.mark("build")
     heartbeat.phase = "build_engine"
     engine: Engine = active.require(
         "build_engine", "an Engine", lambda found: callable(getattr(found, "run", None)), run=run
     )
     return engine
+
+
+def is_model(found: object, before: object = None) -> bool:
+    """Return whether a hook's answer can be a model: no plain value, and one with parameters where
+    that before has some."""
+    if isinstance(found, bool | float | int | list | str | tuple | Mapping | None):
+        return False
+    return not hasattr(before, "named_parameters") or hasattr(found, "named_parameters")
+
+
+def is_optimizer(found: object, model: object) -> bool:
+    """Return whether a hook's answer can be an optimizer; without parameters there is no step."""
+    takes_steps = callable(getattr(found, "step", None))
+    return found is not None and (takes_steps or not hasattr(model, "named_parameters"))
 
 
 def make_stopwatch(
@@ -266,6 +297,7 @@ def check_first_step(
 
     probe.remove()
     run.workload = record.workload = read_workload(run)
+    record.workload_reason = run.workload_reason
     record.device = used_device(run)
     record.effective = read_effective(run, probe, record.environment, synchronizations)
     degraded, invalid = differences(run, record.effective, strategy)
@@ -289,7 +321,7 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
         plugin, undo = run.undo_callbacks.pop()
         # What was registered outside of a hook belongs to no plugin.
         attributed = attribute_errors_to(plugin, "on_close") if plugin else contextlib.nullcontext()
-        with log_error(run, "on_close", plugin, errors), attributed:
+        with log_error(run, "on_close", plugin, errors), attributed, run.calling(plugin):
             undo()
     try:
         settings.leave_process_group()

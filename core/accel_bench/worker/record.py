@@ -31,6 +31,7 @@ class RankRecord:
     window: Window | None = None
     phases: PhaseSplit | None = None
     workload: Workload | None = None
+    workload_reason: str = ""
     metrics: list[Metric] = field(default_factory=list)
     effective: EffectiveConfiguration = field(default_factory=EffectiveConfiguration)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -81,7 +82,7 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
         yield plugin, "report_evidence", active.call_plugin(plugin, "report_evidence", run=run)
         for owner, report in run.evidence_callbacks:
             if owner is plugin:
-                with attribute_errors_to(plugin, "on_evidence"):
+                with attribute_errors_to(plugin, "on_evidence"), run.calling(plugin):
                     shown = report()
                 yield plugin, "on_evidence", shown
 
@@ -114,6 +115,7 @@ def rank_result(
         window=record.window,
         phases=record.phases,
         workload=record.workload,
+        workload_reason=record.workload_reason,
         metrics=tuple(record.metrics),
         effective=record.effective,
         evidence=record.evidence,

@@ -484,9 +484,29 @@ def experts_without_a_number() -> Any:
 def test_a_model_that_is_not_understood_has_no_workload_and_the_log_says_why(
     make: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert read_workload(run_of(make(), tmp_path)) is None
+    run = run_of(make(), tmp_path)
+    assert read_workload(run) is None
     (message,) = caplog.messages
     assert re.search(reason, message)
+    assert run.workload_reason == message
+
+
+def test_a_plugin_declares_the_workload_of_a_model_that_cannot_be_counted(tmp_path: Path) -> None:
+    run = run_of(nn.Sequential(nn.Conv1d(4, 4, 3)), tmp_path)
+    run.workload = Workload(matmuls=(Matmul(name="conv", rows=4, columns=12),))
+    found = read_workload(run)
+    assert found is not None
+    assert [(one.name, one.dtype) for one in found.matmuls] == [("conv", "float32")]
+    assert run.workload_reason.startswith("a plugin declares what cannot be counted: 0 (Conv1d)")
+
+
+def test_a_declaration_never_replaces_what_is_counted(tmp_path: Path) -> None:
+    run = run_of(nn.Sequential(OrderedDict(wide=nn.Linear(8, 32))), tmp_path)
+    run.workload = Workload(matmuls=(Matmul(name="more", rows=10**6, columns=10**6),))
+    found = read_workload(run)
+    assert found is not None
+    assert [one.name for one in found.matmuls] == ["wide"]
+    assert run.workload_reason == ""
 
 
 def test_a_transposed_matrix_has_its_rows_and_columns_the_right_way_round(tmp_path: Path) -> None:

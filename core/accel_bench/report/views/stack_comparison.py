@@ -208,10 +208,11 @@ def _phases(row: ExperimentSummary) -> str:
 
 def _rate(row: ExperimentSummary) -> str:
     if row.utilization is None:
-        return ""
+        return row.utilization_reason
     per_second = f"{flops(row.utilization.model_flops_per_second.causal)}/s per device (causal)"
     mfu = row.utilization.mfu
-    return f"{per_second}, MFU {mfu.causal:.1%}" if mfu else per_second
+    rate = f"{per_second}, MFU {mfu.causal:.1%}" if mfu else per_second
+    return f"{rate} ({row.utilization_reason})" if row.utilization_reason else rate
 
 
 def _start(row: ExperimentSummary) -> str:
@@ -263,7 +264,7 @@ FLAT = (
     ),
     *paths("row.utilization.mfu", "causal non_causal", "mfu_{}"),
     *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
-    *paths("row", "peak_memory_bytes peak_memory_kind"),
+    *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
     *paths("row.loss", "first last", "loss_{}"),
     *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by loss_reason"),
     *paths("step", "item", "ladder_{}"),

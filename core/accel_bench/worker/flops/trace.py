@@ -58,16 +58,28 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 
 def read_workload(run: Run) -> Workload | None:
-    """Return the workload of the run's model; None, with a log line, where part of it is not known.
+    """Return the workload of the run's model; what a plugin declares where part is not known.
 
-    Attention is causal self-attention of decoder layers. A compiled model is taken for what it
-    would do uncompiled.
+    None where neither is known; `run.workload_reason` then says why. Attention is causal
+    self-attention of decoder layers. A compiled model is taken for what it would do uncompiled.
     """
     try:
         return _Reader(run).workload()
     except UnknownPartError as error:
-        run.logger.warning("FLOPs are not known: %s", error)
+        declared = run.workload
+        if isinstance(declared, Workload):
+            run.workload_reason = f"a plugin declares what cannot be counted: {error}"
+            return _with_dtype(declared, run)
+        run.workload_reason = f"FLOPs are not known: {error}"
+        run.logger.warning(run.workload_reason)
         return None
+
+
+def _with_dtype(declared: Workload, run: Run) -> Workload:
+    """Return a workload whose matmuls without a dtype have that of the scenario."""
+    dtype = run.scenario.train.autocast_dtype or run.scenario.model.dtype
+    matmuls = (one.model_copy(update={"dtype": one.dtype or dtype}) for one in declared.matmuls)
+    return declared.model_copy(update={"matmuls": tuple(matmuls)})
 
 
 class _Reader:

@@ -1,0 +1,86 @@
+"""Metrics of plugins that a scenario names: in the document, in tables, in exports."""
+
+from __future__ import annotations
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result, make_summary
+
+from accel_bench.analysis.compare import compare_stored
+from accel_bench.analysis.listing import flat_run
+from accel_bench.analysis.metrics.named import named_metrics
+from accel_bench.report.formats import render, render_report
+from accel_bench.report.views.compare import compare_report
+from accel_bench.result import Metric
+
+NAMED = {"metrics": [{"use": "memory"}, {"use": "joules"}]}
+BASE, FAST = (make_experiment(name, scenario=NAMED) for name in ("lora", "fast"))
+
+
+def joules(value, better="lower", plugin="joules", **more):
+    facts = {"unit": "J", "scope": "rank", "better": better, "plugin": plugin, **more}
+    return Metric(name="energy", value=value, **facts)
+
+
+def runs(experiment, *per_run):
+    """One run for each tuple of metrics, one of them for each rank."""
+    return [
+        make_result(
+            experiment,
+            round=number,
+            ranks=[
+                make_rank(rank).model_copy(update={"metrics": (metric,)})
+                for rank, metric in enumerate(metrics)
+            ],
+        )
+        for number, metrics in enumerate(per_run)
+    ]
+
+
+@pytest.mark.parametrize(("better", "value"), [("lower", 20), ("higher", 10), ("neither", 15)])
+def test_the_worst_rank_counts_and_the_median_run(better, value):
+    ranks = (joules(10, better), joules(20, better))
+    more = (joules(1000, better), joules(1000, better))
+    none = (joules(None, better, reason="no counter"), joules(None, better))
+    less = (joules(0, better), joules(0, better))
+    (found,) = named_metrics(runs(BASE, ranks, more, less, none))
+    assert (found.name, found.plugin, found.unit) == ("energy", "joules", "J")
+    assert (found.value, found.better, found.reason) == (value, better, "no counter")
+
+
+def test_what_no_name_of_the_scenario_measured_and_known_figures_are_left_out():
+    assert not named_metrics(runs(BASE, (joules(1, plugin="of-a-stack"),)))
+    assert not named_metrics(runs(BASE, (joules(1, plugin="memory"),)))
+    assert not named_metrics(runs(BASE, (joules(1, figure="peak_memory"),)))
+
+
+def test_what_an_observer_measured_counts_too():
+    observed = make_result(BASE).model_copy(update={"metrics": (joules(3),)})
+    assert [one.value for one in named_metrics([observed])] == [3]
+    assert flat_run(observed)["energy_J_rank0"] == 3
+
+
+def summary():
+    results = [*runs(BASE, (joules(10),)), *runs(FAST, (joules(8),))]
+    return make_summary([BASE, FAST], results, rounds=1)
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_the_table_of_run_has_them_with_the_better_direction(form):
+    shown = " ".join(render([summary()], form).split())
+    assert "energy [J], lower is better" in shown
+    assert "0.80 times, better" in shown
+
+
+def test_json_and_csv_of_run_have_them():
+    (base, fast) = summary().experiments
+    assert [one.value for one in (*base.metrics, *fast.metrics)] == [10, 8]
+    assert '"name": "energy"' in render([summary()], "json")
+    assert "energy=8.0" in render([summary()], "csv")
+
+
+def test_compare_has_them_on_both_sides():
+    found = compare_stored(runs(BASE, (joules(10),)), runs(FAST, (joules(12),)))
+    table = render_report(compare_report([found]), "table")
+    line = next(line for line in table.splitlines() if "energy" in line)
+    assert line.split()[-5:] == ["10.00", "12.00", "(1.20", "times,", "worse)"]
+    assert "energy=12.0" in render_report(compare_report([found]), "csv")
