@@ -73,6 +73,20 @@ def test_torch_imported_on_top_is_named(tmp_path: Path) -> None:
     )
 
 
+HURRIED = """\
+import signal, sys
+if "pytest" not in sys.modules and signal.getitimer(signal.ITIMER_REAL)[0] < 30:
+    raise RuntimeError("less than half a minute to import")
+"""
+"""An import that takes long on a busy machine, as that of torch does."""
+
+
+@real_import
+def test_a_heavy_import_has_time_to_be_named_on_a_busy_machine(tmp_path: Path) -> None:
+    report = check(tmp_path, source(top=HURRIED), scenario=NULL)
+    assert "light import" in {clause.name for clause in report.proven}
+
+
 @real_import
 def test_a_variable_set_by_the_import_is_named(tmp_path: Path) -> None:
     top = "import os; os.environ['OF_THE_IMPORT'] = '1'"

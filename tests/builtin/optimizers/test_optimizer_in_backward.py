@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from accel_bench import Result, Run
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.builtin.optimizers.optimizer_in_backward_impl import OptimizerInBackward
 from accel_bench.builtin.optimizers.torch_optimizers import (
     SGD,
@@ -21,6 +22,7 @@ from accel_bench.builtin.optimizers.torch_optimizers import (
 )
 from accel_bench.errors import InvalidRunError
 from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
+from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 MakeRun = Callable[..., Run]
@@ -203,3 +205,19 @@ def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine:
     assert losses(early)[:6] == losses(ordinary)[:6]
     shown = [run.ranks[0].evidence["adamw"] for run in (ordinary, early)]
     assert [one["state_dtypes"] for one in shown] == [["float32"]] * 2
+
+
+def test_a_window_that_is_measured_again_shifts_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs differ in their number of steps; losses are compared by the number of the step."""
+    scenario = {"engine": "hf-trainer", "model": {"overrides": {"num_hidden_layers": 1}}}
+    disturbed = [["other work"], []]
+    runs = []
+    for early, found in ((False, []), (True, disturbed)):
+        monkeypatch.setattr(
+            WindowMonitor, "instabilities", lambda *_, found=found: found.pop(0) if found else []
+        )
+        runs.append(run_plugin("adamw", scenario=scenario, optimizer_in_backward=early))
+    ordinary, again = runs
+    assert len(losses(again)) > len(losses(ordinary))
+    compared = compare_losses({("", 0): ordinary}, {("", 0): again})
+    assert (compared.loss_verdict, compared.loss_difference) == ("equivalent", 0.0)
