@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.scenario.draft import read_draft
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
@@ -110,3 +114,20 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     done = python("benchmarks", "helf")
     assert done.returncode == 2
     assert "unknown: helf; known: help, listing" in done.stderr
+
+
+def test_waiting_is_compared_on_one_and_two_threads_compiled_or_not() -> None:
+    draft = read_draft(ROOT / "benchmarks" / "openmp-waiting.yaml")
+    planned = make_plan(draft, read_machine(), PlanRequest()).planned
+    found = {
+        (
+            one.experiment.scenario.resources.threads,
+            bool(one.experiment.stack.uses),
+            *one.experiment.scenario.environment.items(),
+        )
+        for one in planned
+    }
+    policies = (
+        ("GOMP_SPINCOUNT", "300000"), ("GOMP_SPINCOUNT", "10000"), ("OMP_WAIT_POLICY", "passive"),
+    )  # fmt: skip
+    assert found == set(product((1, 2), (False, True), policies))

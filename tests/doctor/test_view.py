@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from accel_bench.doctor.checks import TorchBuild, examine
 from accel_bench.doctor.conflicts import Conflict
 from accel_bench.doctor.noise_floor import NoiseFloor
 from accel_bench.doctor.view import examination_report, noise_report
 from accel_bench.machine.info import read_machine
 from accel_bench.report.formats import render_report
+from accel_bench.scenario.environment import ABOUT_WAITING
 
 
 def test_the_table_has_the_build_of_torch_and_each_conflict_its_remedy(tmp_path: Path) -> None:
@@ -33,3 +36,17 @@ def test_the_noise_floor_is_a_sentence_with_its_spread_load_and_problems() -> No
     text = render_report(noise_report(floor), "table")
     spread = "2 % spread of the step time across processes"
     assert text == f"Noise: It is quiet.\n\n{spread}\nbusy\nit broke\n"
+
+
+def test_it_says_how_threads_wait_and_how_to_have_it_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ABOUT_WAITING:
+        monkeypatch.delenv(name, raising=False)
+    examined = examine(read_machine(), tmp_path)
+    text = " ".join(render_report(examination_report(examined), "table").split())
+    assert "OpenMP threads sleep while they wait (OMP_WAIT_POLICY=passive)" in text
+    assert "environment.OMP_WAIT_POLICY: active" in text
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
+    text = " ".join(render_report(examination_report(examined), "table").split())
+    assert "OpenMP threads wait as the environment says: GOMP_SPINCOUNT=10000" in text

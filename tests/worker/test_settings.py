@@ -10,6 +10,7 @@ import pytest
 
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
+from accel_bench.scenario.environment import WAITING, recorded
 from accel_bench.scenario.models import Stack
 from accel_bench.worker.settings import SAME_FOR_ALL, apply_settings, set_environment
 
@@ -17,19 +18,22 @@ from accel_bench.worker.settings import SAME_FOR_ALL, apply_settings, set_enviro
 def test_allocator_and_device_order_are_set_where_no_launcher_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in SAME_FOR_ALL:
+    for name in (*SAME_FOR_ALL, *WAITING):
         monkeypatch.delenv(name, raising=False)
     set_environment()
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    for name in SAME_FOR_ALL:
+    assert recorded(os.environ)["OMP_WAIT_POLICY"] == "passive"
+    for name in (*SAME_FOR_ALL, *WAITING):
         monkeypatch.delenv(name)
 
 
 def test_what_a_scenario_or_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     set_environment()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
     assert os.environ["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
     assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from accel_bench.analysis.wording import percent
@@ -9,6 +10,7 @@ from accel_bench.doctor.checks import DeviceReport, Examination, TorchBuild
 from accel_bench.doctor.conflicts import Conflict
 from accel_bench.doctor.noise_floor import NoiseFloor
 from accel_bench.report.table import Report, Section, listed
+from accel_bench.scenario.environment import ABOUT_WAITING, WAITING
 
 
 def examination_report(examined: Examination) -> Report:
@@ -49,6 +51,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
     yield "memory", f"{available} of {_size(machine.memory_bytes)} free"
     for what, disk in examined.disks.items():
         yield f"disk for {what}", f"{_size(disk.free_bytes)} free in {disk.path}"
+    yield "OpenMP threads", _waiting()
     yield "python", machine.python
     yield from {**machine.versions, **examined.libraries, "torch": _torch(examined.torch)}.items()
     yield "driver", f"{machine.driver}, CUDA up to {machine.cuda}" if machine.driver else "none"
@@ -63,6 +66,18 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
     for plugin in examined.plugins:
         if plugin.unusable:
             yield f"  {plugin.name}", f"cannot be used: {'; '.join(plugin.unusable)}"
+
+
+def _waiting() -> str:
+    """Return how threads of every run wait, and how to have it otherwise."""
+    chosen = [f"{name}={os.environ[name]}" for name in ABOUT_WAITING if name in os.environ]
+    if chosen:
+        return f"wait as the environment says: {', '.join(chosen)}"
+    default = ", ".join(f"{name}={value}" for name, value in WAITING.items())
+    return (
+        f"sleep while they wait ({default}), since spinning ones take cores from other work and "
+        "from one another; for an idle machine set environment.OMP_WAIT_POLICY: active"
+    )
 
 
 def _torch(build: TorchBuild | None) -> str:

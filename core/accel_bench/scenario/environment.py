@@ -90,6 +90,18 @@ NOT_RECORDED = (
 """Exceptions to the patterns: these name places of one machine, and so would change every id."""
 
 
+WAITING = {"OMP_WAIT_POLICY": "passive"}
+"""What every worker gets unless the user or the scenario sets it: threads that wait sleep.
+
+A thread that spins takes the core from the one that it waits for as soon as there is other work:
+on a loaded machine of two cores, two threads that slept trained 1.4 to 20 times as fast.
+`benchmarks/openmp-waiting.yaml` measures it.
+"""
+
+ABOUT_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
+"""Variables by which OpenMP's threads spin or sleep while they wait."""
+
+
 def is_allowed(name: str) -> bool:
     """Return whether a scenario may set this variable without `--allow-env`."""
     return name in SWITCHES

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
+from accel_bench.scenario.environment import WAITING
 
 SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Variables that some libraries set when they are imported, so that having a library installed
@@ -20,8 +21,11 @@ ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 def set_environment() -> None:
-    """Give every stack the same allocator and order of devices, whatever it imports later."""
-    for name, value in SAME_FOR_ALL.items():
+    """Give every stack the same allocator, order of devices and way of waiting.
+
+    Called before anything is imported that reads them.
+    """
+    for name, value in {**SAME_FOR_ALL, **WAITING}.items():
         os.environ.setdefault(name, value)
 
 
