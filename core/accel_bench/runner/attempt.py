@@ -85,7 +85,8 @@ def run_attempt(
 ) -> Result:
     """Run the attempt to its end, whatever that is, and return its result as `keep` returns it.
 
-    Ctrl-C and SIGTERM terminate the ranks and are raised again once the result is kept.
+    Ctrl-C, and what else the program treats as Ctrl-C, terminates the ranks and is raised again
+    once the result is kept.
     """
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
