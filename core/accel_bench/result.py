@@ -106,6 +106,9 @@ class Metric(Frozen):
     scope: Literal["rank", "device", "global"]
     better: Literal["lower", "higher", "neither"] = "neither"
 
+    plugin: str = ""
+    """Plugin that measured it, which core fills in."""
+
     figure: Figure | None = None
     """Which of the figures that analysis knows this is; null for any other."""
 

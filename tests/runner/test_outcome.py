@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner.job_factory import make_job, write_rank
 
+from accel_bench import Options, Plugin, hookimpl
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
 from accel_bench.result import Status
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks
 from accel_bench.runner.supervise import ProcessOutcome, Progress
@@ -155,3 +158,30 @@ def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> 
     progress = {0: Progress(3, "window"), 1: Progress(3, "window")}
     verdict = judge(job, ProcessOutcome(progress=progress, expired="hung"), {})
     assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")
+
+
+class Hanging(Plugin[Options]):
+    """Has a hook in which it could hang."""
+
+    @hookimpl
+    def load_model(self, run: Any) -> Any:
+        return None
+
+    @hookimpl
+    def build_engine(self, run: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("load_model", "stood still in load_model of plugin 'mine' (tests) after 0 steps"),
+        ("window", "stood still in window after 0 steps"),
+    ],
+)
+def test_a_hook_that_hangs_names_its_plugin_and_a_step_does_not_blame_the_engine(
+    tmp_path: Path, phase: str, words: str
+) -> None:
+    active = ActivePlugins([ActivePlugin(Hanging(Options(), "mine"), "mine", None, "tests")])
+    outcome = ProcessOutcome(progress={0: Progress(0, phase, 1)}, expired="hung", slowest=0)
+    assert words in judge(make_job(tmp_path), outcome, {}, active).reasons[0]

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 from cli.program import call, write_nulls
+
+from accel_bench import Metric, Options, Plugin, hookimpl
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.worker.record import RankRecord, collect_metrics
+
+
+class Meter(Plugin[Options]):
+    """Measures one thing, and says that another plugin did."""
+
+    @hookimpl
+    def finish_metrics(self) -> list[Metric]:
+        return [Metric(name="energy", value=1, unit="J", scope="rank", plugin="memory")]
+
+
+def test_a_metric_is_attributed_to_the_plugin_that_measured_it() -> None:
+    record, run = RankRecord(), cast(Any, None)
+    collect_metrics(ActivePlugins([ActivePlugin(Meter(Options()), "m", None, "t")]), run, record)
+    assert [metric.plugin for metric in record.metrics] == ["m"]
 
 
 def test_a_stack_that_uses_its_slot_s_plugin_keeps_what_that_shows(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import ExperimentFigures, LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
@@ -180,6 +181,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         peak_memory_kind=kind,
         loss=_loss_ends(row.speeds, steps),
         differs=differs(experiment.stack),
+        metrics=named_metrics(list(row.completed.values())),
     )
 
 

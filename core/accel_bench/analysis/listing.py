@@ -145,8 +145,9 @@ def _flat_speed(speed: RunThroughput | None) -> Cells:
 
 
 def _flat_metrics(result: Result) -> Cells:
-    """Return metrics of all ranks; a metric that covers more than a rank stands there once."""
-    return {
+    """Return metrics of all ranks and observers; one that covers more than a rank stands once."""
+    observed = {_metric_name(metric, metric.rank or 0): metric.value for metric in result.metrics}
+    return observed | {
         _metric_name(metric, rank.rank): metric.value
         for rank in reversed(result.ranks)
         for metric in rank.metrics

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.checks.convergence import LossComparison, LossWord
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.statistics.estimators import Interval
@@ -118,6 +119,14 @@ class ExperimentFigures(ExperimentRow):
 
     differs: str
     """What the stack adds and changes, in one line."""
+
+    metrics: tuple[MetricFigure, ...] = ()
+    """Metrics of the plugins that the scenario names."""
+
+    @property
+    def metric_values(self) -> list[str]:
+        """Name and value of each metric, for one cell."""
+        return [f"{one.name}={one.value}" for one in self.metrics]
 
 
 class ExperimentSummary(LossComparison, Comparison, ExperimentFigures):

@@ -68,7 +68,7 @@ def _finish(
     found = _bounded(plugin, seconds, call)
     if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
         raise wrong_answer(plugin, HOOK, "Metric objects from finish", found)
-    return found
+    return [metric.model_copy(update={"plugin": plugin.name}) for metric in found]
 
 
 def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:

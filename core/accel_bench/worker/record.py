@@ -57,7 +57,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None
         for metric in metrics:
             if not isinstance(metric, Metric):
                 raise wrong_answer(plugin, "finish_metrics", "Metric objects", metric)
-        record.metrics += metrics
+        record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.compare import ExperimentComparison
+from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
     label,
@@ -65,6 +66,7 @@ def _answer(one: ExperimentComparison) -> str:
 
 def _section(one: ExperimentComparison) -> Section:
     facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in FACTS]
+    facts += [(a.label, _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
     tables = [listed(("", "A", "B"), facts)]
     for title, differences in (
         ("declared", one.declared),
@@ -81,6 +83,24 @@ def _section(one: ExperimentComparison) -> Section:
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
     )
+
+
+def _shared_metrics(
+    one: ExperimentComparison,
+) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
+    """Yield each metric of A with that of B, then those of B alone."""
+    theirs = {metric.name: metric for metric in one.b.metrics}
+    for metric in one.a.metrics:
+        yield metric, theirs.pop(metric.name, None)
+    for metric in theirs.values():
+        yield metric.model_copy(update={"value": None}), metric
+
+
+def _metric(metric: MetricFigure | None, base: MetricFigure | None = None) -> str:
+    if metric is None or metric.value is None:
+        return EMPTY
+    against = metric.against(base)
+    return significant(metric.value, 4) + (f" ({against})" if against else "")
 
 
 def _step(step: StepSeconds) -> str:
@@ -104,6 +124,7 @@ def _side_columns(name: str) -> list[Column]:
         *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
         *paths(f"{name}.loss", "last", f"{name}_loss_{{}}"),
         *paths(name, "differs", f"{name}_{{}}"),
+        Column(f"{name}_metrics", reader(f"{name}.metric_values")),
     ]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
 from accel_bench.analysis.wording import (
     flops,
@@ -70,6 +71,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
         answer=answer,
         tables=[
             *(Table(columns, summary.experiments) for columns in tables),
+            *_metric_tables(summary),
             *ladder_tables(summary),
         ],
         notes=[
@@ -102,6 +104,53 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
+
+
+class MetricRow(NamedTuple):
+    """A metric of one row, and that of the baseline at the same sweep point."""
+
+    stack: str
+    metric: MetricFigure
+    base: MetricFigure | None
+
+
+def _metric_tables(summary: Summary) -> list[Table]:
+    """Return the table of the metrics that the scenario names, where it names any."""
+    names = dict.fromkeys(one.name for row in summary.experiments for one in row.metrics)
+    rows = [
+        MetricRow(label(row.stack, row.sweep), metric, _metric_of_baseline(summary, row, name))
+        for name in names
+        for row in summary.experiments
+        for metric in row.metrics
+        if metric.name == name
+    ]
+    notes = [
+        (row.stack, f"{row.metric.label}: {row.metric.reason}") for row in rows if row.metric.reason
+    ]
+    return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
+
+
+def _metric_of_baseline(summary: Summary, row: ExperimentSummary, name: str) -> MetricFigure | None:
+    """Return the baseline's metric of that name; None for the baseline itself."""
+    return next(
+        (
+            metric
+            for other in summary.experiments
+            if other.stack == summary.baseline != row.stack and other.sweep == row.sweep
+            for metric in other.metrics
+            if metric.name == name
+        ),
+        None,
+    )
+
+
+METRICS = (
+    Column("metric", lambda row: row.metric.label),
+    Column("stack", reader("stack"), kind="name"),
+    Column("value", reader("metric.value"), form=partial(significant, digits=4), kind="number"),
+    Column("against the baseline", lambda row: row.metric.against(row.base) or None),
+)
+"""Columns of the metrics that the scenario names."""
 
 
 def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Column:
@@ -272,5 +321,6 @@ FLAT = (
     *ladder_columns("left_out"),
     *paths("row", "devices_used differs"),
     Column("plugins", _plugins),
+    Column("metrics", reader("row.metric_values")),
 )
 """Columns of the CSV."""
