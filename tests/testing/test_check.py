@@ -10,42 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from testing.faults import plugin, source
+from testing.checking import NULL, check, violations
+from testing.faults import source
 from torch.optim import optimizer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from accel_bench.testing import CheckReport, check_plugin, declared
+from accel_bench.testing import check_plugin
 
 pytestmark = pytest.mark.long
 
-NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine")}
-"""A scenario in which nothing is computed, for clauses that do not need it."""
-
-
-@pytest.fixture(autouse=True)
-def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no process to import a plugin in, but for the tests that are about the import."""
-    if not request.node.get_closest_marker("real_import"):
-        nothing: declared.Effects = ([], [])
-        monkeypatch.setattr(declared, "_effects", lambda *_: (nothing, nothing))
-
-
 real_import = pytest.mark.real_import
-
-
-def check(folder: Path, text: str, *, name: str = "it", **arguments: Any) -> CheckReport:
-    """Check a plugin with this source, on one model and in one dtype unless told otherwise."""
-    few: dict[str, Any] = {"archs": (), "dtypes": (), **arguments}
-    requires = few.pop("requires", ("accel-bench>=0.1,<0.2",))
-    with plugin(folder, text, name, requires):
-        return check_plugin(name, **few)
-
-
-def violations(folder: Path, text: str, **arguments: Any) -> list[str]:
-    """The clauses that the error lists, each as `name: sentence`."""
-    with pytest.raises(AssertionError) as caught:
-        check(folder, text, **arguments)
-    return re.findall(r"^  violated +(.*)$", str(caught.value), re.MULTILINE)
 
 
 @real_import
@@ -158,15 +132,19 @@ def test_planning_that_sets_a_variable_is_named(tmp_path: Path) -> None:
     closing = "os.environ.pop('MADE', None)"
     text = source(making="os.environ['MADE'] = '1'", closing=closing)
     (found,) = violations(tmp_path, text, scenario=NULL)
-    assert found.startswith("light planning: __init__, claims, fingerprint or check_scenario sets")
+    hooks = "__init__, claims, fingerprint, observe_ranks or check_scenario"
+    assert found.startswith(f"light planning: {hooks} sets")
     assert "MADE" in found
 
 
 @real_import
-def test_planning_that_imports_torch_is_named(tmp_path: Path) -> None:
-    more = "@hookimpl\n    def check_scenario(self, experiment):\n        import torch"
+def test_what_the_parent_s_hooks_import_is_named(tmp_path: Path) -> None:
+    more = (
+        "@hookimpl\n    def check_scenario(self, experiment):\n        import torch\n"
+        "    @hookimpl\n    def observe_ranks(self, job):\n        import pandas\n"
+    )
     (found,) = violations(tmp_path, source(more=more), scenario=NULL)
-    assert "check_scenario imports torch in the process that plans" in found
+    assert re.search("check_scenario imports .*pandas.*, torch in the process that plans", found)
 
 
 def test_what_is_left_by_a_run_that_fails_early_is_named(tmp_path: Path) -> None:
@@ -363,14 +341,16 @@ def test_an_architecture_without_a_model_in_the_catalog_is_unproven(tmp_path: Pa
 
 
 def test_a_need_of_an_adapter_that_is_not_declared_is_found(tmp_path: Path) -> None:
-    (found,) = violations(tmp_path, source(acting="run.model.peft_config"))
-    assert found.startswith("runs: on tiny-llama-cpu in float32 on cpu: plugin_error")
+    runs, adapter = violations(tmp_path, source(acting="run.model.peft_config"))
+    assert runs.startswith("runs: on tiny-llama-cpu in float32 on cpu: plugin_error")
+    assert adapter.startswith("needs_adapter: it fails without an adapter and runs with 'lora'")
 
 
 def test_a_gradient_that_is_cut_is_named(tmp_path: Path) -> None:
     acting = "run.model.model.layers[1].register_forward_pre_hook(lambda m, i: (i[0].detach(),))"
     found = violations(tmp_path, source(acting=acting), other_work=True)
     assert any("invalid" in text and "the gradient is cut" in text for text in found)
+    assert any(text.startswith("gradient flow: 20 of 21 trained tensors") for text in found)
 
 
 def test_a_plugin_for_another_device_is_not_said_to_pass(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from accel_bench.errors import did_you_mean
 from accel_bench.plugin import PROJECT, Options, Plugin
 
 
+@cache
 def hook_arguments() -> dict[str, list[str]]:
     """Return the names of all hooks in call order, with the arguments that each can take."""
     return {

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
-from accel_bench.testing.in_process import Execution, fail_in_process
+from accel_bench.scenario.uses import slot_defaults
+from accel_bench.testing.in_process import fail_in_process
 from accel_bench.testing.process_state import SEEN_THROUGH
 from accel_bench.testing.report import RUN, Clause, judged, proven, unproven, violated
-from accel_bench.testing.running import needs_processes
-from accel_bench.testing.tiny import Trial, model_of, shrunk
+from accel_bench.testing.running import needs_processes, run_or_skip
+from accel_bench.testing.tiny import merged, model_of, plan_trial, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, losses, own_reasons
+
+Step: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
+"""A name, and what tries the clauses of that name and those beside them."""
 
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change what is trained."""
 
+MOST_OUTPUT = 1_000_000
+"""Bytes that a few runs may print and log together."""
+
+MOST_EVIDENCE = 100_000
+"""Bytes of JSON that a run may show as evidence: it is stored with every run."""
+
 UNDONE = "undone at the end"
 """Name of the clause about what outlives a run."""
+
+SAME_LOSSES = "same seed, same losses"
+"""Name of the clause about `deterministic`."""
 
 ELSEWHERE = "where it cannot work, say so in restricted_model_archs or dtypes"
 """The other way out of a violation in one setting alone."""
@@ -30,40 +47,77 @@ USUAL_DTYPES = ("float32", "bfloat16")
 """Dtypes that a plugin is tried in which declares none."""
 
 
-def behaviour(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin in the usual setting, check every clause, then try the other settings."""
-    try:
-        if reason := _cannot_be_tried(trials):
-            yield unproven(RUN, f"{reason}; only its declarations were checked")
-            return
-        trial = trials.plan()
-        if trial.plugin.skipped:
-            yield unproven(RUN, f"it cannot run here: {'; '.join(trial.plugin.skipped)}")
-            return
-        baseline = trials.baseline(trial)
-        if not baseline.status.completed:
-            yield _no_baseline(trials, baseline)
-            return
-        execution = trials.run(trial)
-    except AccelBenchError as error:
-        yield violated(RUN, str(error))
+def steps(trials: TrialRuns) -> Iterator[Step]:
+    """Yield what is tried by running the plugin: in the usual setting first, then in others.
+
+    A step reads what earlier ones have run, and runs it itself in a process that starts there.
+    """
+    yield RUN, lambda: _runs(trials)
+    if _obstacle(trials) is not None:
         return
-    result, where = execution.result, _setting(execution.result)
-    yield from judged(
-        RUN, [f"{where}: {_ending(result)}"] if _failed(result) else [], f"ok {where}"
-    )
+    result = trials.execution.result
+    yield UNDONE, lambda: _undone(trials)
+    if not result.status.completed:
+        return
+    yield "what a result says", lambda: _shown(trials)
+    yield SAME_LOSSES, lambda: [_repeated(trials)]
+    yield from _other_settings(trials)
+
+
+def _runs(trials: TrialRuns) -> Iterator[Clause]:
+    """Run the plugin in the usual setting, and where that fails look for what it needs."""
+    if obstacle := _obstacle(trials):
+        yield obstacle
+        return
+    result = trials.execution.result
+    where = _setting(result)
+    failed = [f"{where}: {_ending(result)}"] if _failed(result) else []
+    yield from judged(RUN, failed, f"ok {where}")
+    if not result.status.completed:
+        yield from _cut_gradient(result)
+        yield from _missing_adapter(trials, result)
+
+
+@cache
+def _obstacle(trials: TrialRuns) -> Clause | None:
+    """Return why the plugin is not run at all; None where it is."""
+    if reason := _cannot_be_tried(trials):
+        return unproven(RUN, f"{reason}; only its declarations were checked")
+    try:
+        skipped = trials.usual.plugin.skipped
+        if skipped:
+            return unproven(RUN, f"it cannot run here: {'; '.join(skipped)}")
+        baseline = trials.baseline(trials.usual)
+    except AccelBenchError as error:
+        return violated(RUN, str(error))
+    except BaseException as error:
+        return violated(RUN, f"planning raised {type(error).__name__}: {error}")
+    return None if baseline.status.completed else _no_baseline(trials, baseline)
+
+
+def _undone(trials: TrialRuns) -> list[Clause]:
+    """Compare the process before and after a run, and after one that fails early."""
+    execution = trials.execution
     left = [*_left(execution.left)]
-    if result.status.completed:
-        left += _left_by_a_failure(trials, trial, execution)
-    yield from judged(UNDONE, left, f"as before: {SEEN_THROUGH}")
-    if result.status.completed:
-        yield _adapter(trials, result)
-        yield _gradients(result)
-        yield _evidence(trials, result)
-        yield _repeated(trials, trial, result)
-        yield _loss(trials, baseline, result)
-        yield _serialised(result)
-        yield from _other_settings(trials, execution)
+    if execution.result.status.completed:
+        left += _left_by_a_failure(trials)
+    return judged(UNDONE, left, f"as before: {SEEN_THROUGH}")
+
+
+def _shown(trials: TrialRuns) -> Iterator[Clause]:
+    """Check what the result of the usual setting says."""
+    result = trials.execution.result
+    replaced = [
+        f"{text} while the window was measured; what measures must be left alone"
+        for text in trials.execution.replaced
+    ]
+    yield from judged("what measures", replaced, "nothing of it was replaced in the window")
+    yield from _output(trials, result)
+    yield _adapter(trials, result)
+    yield _gradients(result)
+    yield _evidence(trials, result)
+    yield _loss(trials, trials.baseline(trials.usual), result)
+    yield _serialised(result)
 
 
 def _cannot_be_tried(trials: TrialRuns) -> str:
@@ -94,11 +148,11 @@ def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") 
             yield f"{where}{text}; undo it by run.on_close or close_run"
 
 
-def _left_by_a_failure(trials: TrialRuns, trial: Trial, execution: Execution) -> Iterator[str]:
+def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
     """Yield what a run leaves behind that fails before the plugin's other hooks are called."""
-    failed = fail_in_process(trial.plugin, trials.root)
+    failed = fail_in_process(trials.usual.plugin, trials.root)
     where = "after a run that failed once processes were prepared: "
-    yield from _left(failed.left, execution.left, where)
+    yield from _left(failed.left, trials.execution.left, where)
     log = failed.result.log_tail.strip()
     for hook in ("close_run", "on_close"):
         if f"{hook} of {trials.name}\n" in log:
@@ -118,6 +172,20 @@ def _adapter(trials: TrialRuns, result: Result) -> Clause:
     return unproven("needs_adapter", f"`scenario` adds the adapter {used!r}, so this was not tried")
 
 
+def _missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
+    """Run a plugin that fails without an adapter with one, and say what it does not declare."""
+    alone = result.experiment.scenario.adapter.use == "none"
+    if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
+        return
+    adapter = slot_defaults().needed_adapter
+    trial = plan_trial(trials.name, trials.options, merged(trials.scenario, {"adapter": adapter}))
+    if run_or_skip(trial.plugin, trials.root).result.status.completed:
+        yield violated(
+            "needs_adapter",
+            f"it fails without an adapter and runs with {adapter!r}: declare needs_adapter = True",
+        )
+
+
 def _gradients(result: Result) -> Clause:
     """Report how many trained tensors got a gradient in the first step; a run needs all."""
     flow = result.ranks[0].effective.gradient_flow
@@ -125,6 +193,18 @@ def _gradients(result: Result) -> Clause:
         return unproven("gradient flow", "nothing is trained by torch")
     tensors, reached = flow.trained_tensors, flow.tensors_with_gradient
     return proven("gradient flow", f"{reached} of {tensors} trained tensors got a gradient")
+
+
+def _cut_gradient(result: Result) -> Iterator[Clause]:
+    """Yield a clause where a run has ended since trained tensors got no gradient."""
+    flow = result.ranks[0].effective.gradient_flow if result.ranks else None
+    if flow is not None and flow.modules_without_gradient:
+        cut = ", ".join(flow.modules_without_gradient[:3])
+        yield violated(
+            "gradient flow",
+            f"{flow.tensors_with_gradient} of {flow.trained_tensors} trained tensors got a "
+            f"gradient, and none in {cut} ...: detach nothing on the way to the loss",
+        )
 
 
 def _evidence(trials: TrialRuns, result: Result) -> Clause:
@@ -143,12 +223,28 @@ def _evidence(trials: TrialRuns, result: Result) -> Clause:
     )
 
 
-def _repeated(trials: TrialRuns, trial: Trial, result: Result) -> Clause:
+def _output(trials: TrialRuns, result: Result) -> list[Clause]:
+    """Check how much a run has printed, logged and shown as evidence."""
+    log = trials.root / result.folder / "rank0.log"
+    written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
+    shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
+    problems = [
+        f"a run {what} {size / 1e6:.1f} MB, and {most / 1e6:.1f} MB is much; {instead}"
+        for what, size, most, instead in (
+            ("writes to its output and log", written, MOST_OUTPUT, "log what is news"),
+            ("shows as evidence", shown, MOST_EVIDENCE, "return counts, no lists"),
+        )
+        if size > most
+    ]
+    return judged("output", problems, f"{written} bytes, {shown} of evidence")
+
+
+def _repeated(trials: TrialRuns) -> Clause:
     """Compare the losses of a second run, where the plugin claims that they are equal."""
-    name = "same seed, same losses"
+    name, result = SAME_LOSSES, trials.execution.result
     if not trials.kind.deterministic:
         return unproven(name, "`deterministic` is not claimed")
-    again = trials.run(trial).result
+    again = trials.run(trials.usual).result
     if not again.status.completed:
         return violated(name, f"the second run in one process failed: {_ending(again)}")
     # A window that was disturbed is measured again, so that one of them may have more steps.
@@ -192,30 +288,33 @@ def _serialised(result: Result) -> Clause:
     return violated("serialisable", "the result is not read back from JSON as it was written")
 
 
-def _other_settings(trials: TrialRuns, usual: Execution) -> Iterator[Clause]:
+def _other_settings(trials: TrialRuns) -> Iterator[Step]:
     """Try the other dtypes on the usual model, and the other architectures in the usual dtype."""
-    model, kind = usual.result.experiment.scenario.model, trials.kind
-    yield proven("dtypes", f"{model.dtype} on {model.id}")
+    model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
+    usual = f"{model.dtype} on {model.id}"
+    yield "dtypes", lambda: [proven("dtypes", usual)]
     dtypes = sorted(kind.dtypes or USUAL_DTYPES) if trials.dtypes is None else trials.dtypes
     for dtype in dtypes:
         if dtype != model.dtype:
-            yield from _in_setting(trials, "dtypes", dtype, trials.plan(dtype=dtype), usual.left)
+            yield "dtypes", partial(_in_setting, trials, "dtypes", dtype, dtype=dtype)
     declared = sorted(kind.restricted_model_archs or USUAL_ARCHITECTURES)
     for architecture in declared if trials.archs is None else trials.archs:
-        name = model_of(architecture)
-        if name is None:
-            yield unproven("architectures", f"no model of the catalog is a {architecture}")
-        elif name == model.id:
-            yield proven("architectures", architecture)
-        else:
-            trial = trials.plan(id=name, overrides=shrunk(name))
-            yield from _in_setting(trials, "architectures", architecture, trial, usual.left)
+        yield "architectures", partial(_architecture, trials, architecture)
 
 
-def _in_setting(
-    trials: TrialRuns, clause: str, value: str, trial: Trial, known: Collection[str]
-) -> Iterator[Clause]:
-    """Run plugin and baseline in one more setting; `known` is what every run leaves."""
+def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
+    """Run the plugin on the smallest model of the catalog with an architecture."""
+    name = model_of(architecture)
+    if name is None:
+        return [unproven("architectures", f"no model of the catalog is a {architecture}")]
+    if name == trials.usual.plugin.experiment.scenario.model.id:
+        return [proven("architectures", architecture)]
+    return _in_setting(trials, "architectures", architecture, id=name, overrides=shrunk(name))
+
+
+def _in_setting(trials: TrialRuns, clause: str, value: str, **model: Any) -> Iterator[Clause]:
+    """Run plugin and baseline with other settings of the model."""
+    trial = trials.plan(**model)
     if trial.plugin.skipped:
         yield violated(clause, f"{value} is declared and refused: {trial.plugin.skipped[0]}")
         return
@@ -226,7 +325,10 @@ def _in_setting(
         return
     execution = trials.run(trial)
     result, where = execution.result, _setting(execution.result)
-    found = [violated(UNDONE, text) for text in _left(execution.left, known, f"{where}: ")]
+    found = [
+        violated(UNDONE, text)
+        for text in _left(execution.left, trials.execution.left, f"{where}: ")
+    ]
     if _failed(result):
         found.append(
             violated(clause, f"{value} is declared, and it does not run {where}: {_ending(result)}")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
+from accel_bench.scenario.uses import ModelUse
 from accel_bench.testing import declared
-from accel_bench.testing.behaviour import behaviour
-from accel_bench.testing.report import CheckReport, Clause, proven, violated
+from accel_bench.testing.apart import CLAUSE_SECONDS, try_apart
+from accel_bench.testing.behaviour import Step, steps
+from accel_bench.testing.report import RUN, CheckReport, Clause, proven, violated
+from accel_bench.testing.tiny import MODEL
 from accel_bench.testing.trial_runs import TrialRuns
+
+FATAL = frozenset({"known hooks", "declarations", "requirements"})
+"""Clauses without which no run is tried."""
 
 
 def check_plugin(  # noqa: PLR0913 - all but the name have defaults
@@ -26,6 +31,7 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     dtypes: Sequence[str] | None = None,
     device: str = "cpu",
     other_work: bool = False,
+    seconds: float = CLAUSE_SECONDS,
 ) -> CheckReport:
     """Check an installed plugin against the contract; return what is proven, and what cannot be.
 
@@ -35,8 +41,9 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     declares, or else float32 and bfloat16. `other_work=True` acknowledges that the plugin trains
     something else than the baseline, so that its loss may differ by more than its tolerance.
 
-    It runs the plugin on `device` several times in this process: half a second each for a plugin
-    that imports nothing slow. Raises AssertionError with all violated clauses.
+    It runs the plugin on `device` several times, in a process of its own: half a second each for a
+    plugin that imports nothing slow. A plugin that crashes, ends the process or takes more than
+    `seconds` for one clause violates that clause. Raises AssertionError with all violated clauses.
     """
     __tracebackhide__ = True
     trials = {
@@ -47,31 +54,53 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
         "device": device,
         "other_work": other_work,
     }
-    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, trials)))
+    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, trials, seconds)))
     print(report)
     if report.violated:
         raise AssertionError(str(report))
     return report
 
 
-def _clauses(name: str, trials: dict[str, Any]) -> Iterator[Clause]:
+def _clauses(name: str, trials: dict[str, Any], seconds: float) -> Iterator[Clause]:
     """Yield all clauses; without a class, those that need it are left out."""
-    options = trials["options"]
+    scenario = trials["scenario"]
     try:
         plugin = find(name)
-        # Before this process imports it: what the import sets would be inherited.
-        light = [*declared.light_import(plugin, options, trials["scenario"], trials["device"])]
-        kind = import_plugin(plugin.entry, f"plugin {name!r} ({plugin.distribution})", True)
     except AccelBenchError as error:
         yield violated("entry point", str(error))
         return
-    yield proven("entry point", f"{plugin.entry.value} is a Plugin")
-    yield from light
-    static = [*declared.of_the_class(plugin, kind, options)]
-    yield from static
-    fatal = {"known hooks", "declarations", "requirements"}
-    if any(clause.outcome == "violated" and clause.name in fatal for clause in static):
-        return
+    yield from declared.light_import(plugin, trials["options"], scenario, trials["device"])
+    plugin.unmet()  # Remembered, also by the processes that are forked.
+    _import_libraries(scenario)
+    threads = "threads" in scenario.get("resources", {})
+    yield from try_apart(partial(_steps, TrialRuns(name, **trials)), RUN, seconds, not threads)
+
+
+def _import_libraries(scenario: Mapping[str, Any]) -> None:
+    """Import here what a run of the tiny model needs: processes are then forked with it."""
     importlib.import_module("torch")
-    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        yield from behaviour(TrialRuns(name, kind, root=Path(folder), **trials))
+    if scenario.get("model", {}) != {"use": "null"}:
+        loading = importlib.import_module("accel_bench.modeling.loading")
+        loading.import_model_class(ModelUse(use="huggingface", id=MODEL))
+
+
+def _steps(trials: TrialRuns, folder: Path) -> Iterator[Step]:
+    """Yield what is tried: the class, and then what it does when it runs."""
+    trials.root = folder
+    yield "entry point", lambda: _entry_point(trials)
+    if not trials.importable:
+        return
+    yield "declarations", lambda: _of_the_class(trials)
+    wrong = [clause.name for clause in _of_the_class(trials) if clause.outcome == "violated"]
+    if FATAL.isdisjoint(wrong):
+        yield from steps(trials)
+
+
+def _entry_point(trials: TrialRuns) -> list[Clause]:
+    """Import the class."""
+    assert trials.kind
+    return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
+
+
+def _of_the_class(trials: TrialRuns) -> Iterator[Clause]:
+    return declared.of_the_class(find(trials.name), trials.kind, trials.options)

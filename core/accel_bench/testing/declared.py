@@ -45,9 +45,10 @@ Effects: TypeAlias = tuple[list[str], list[str]]
 """Top-level packages, and environment variables that were set, changed or removed."""
 
 PROGRAM = """\
-import contextlib, json, os, sys
+import contextlib, json, os, sys, tempfile
 import accel_bench.plugins.manager
 from accel_bench.errors import AccelBenchError
+from accel_bench.job import Job
 from accel_bench.testing.tiny import plan_trial, this_machine
 
 def effects(act, *arguments, **named):
@@ -57,9 +58,15 @@ def effects(act, *arguments, **named):
     changed = {n for n in {*before, *os.environ} if before.get(n) != os.environ.get(n)}
     return sorted(names), sorted(changed)
 
-def plan(*trial):
-    with contextlib.suppress(AccelBenchError):  # Reported where the plugin is to be run.
-        plan_trial(*trial)
+def plan(name, *trial):
+    with contextlib.suppress(AccelBenchError), tempfile.TemporaryDirectory() as folder:
+        # What goes wrong is reported where the plugin is to be run.
+        planned = plan_trial(name, *trial).plugin
+        job = Job(run_id="kit", experiment=planned.experiment, folder=folder, cache_folder=folder)
+        for plugin in planned.active.plugins:
+            if plugin.name == name:
+                watching = planned.active.call_plugin(plugin, "observe_ranks", job=job, ranks=[])
+                watching and watching.finish({})
 
 imported = effects(accel_bench.plugins.manager.load_class, sys.argv[1], allow_torch=True)
 this_machine()
@@ -80,10 +87,10 @@ def light_import(
         return
     instead = "at module level; import it in the bodies of the hooks, or in a module they import"
     yield from _light(name, module, imported, HEAVY, instead)
-    if "torch" not in imported[0]:
-        who = "__init__, claims, fingerprint or check_scenario"
-        instead = "in the process that plans; import it in other hooks"
-        yield from _light("light planning", who, planned, ("torch",), instead)
+    who = "__init__, claims, fingerprint, observe_ranks or check_scenario"
+    instead = "in the process that plans; import it in other hooks"
+    late = [package for package in HEAVY if package not in imported[0]]
+    yield from _light("light planning", who, planned, late, instead)
 
 
 def _light(
@@ -111,6 +118,11 @@ def of_the_class(
         wrong = [f"{kind.__name__} implements no hook; mark a method with @hookimpl"]
     yield from judged("known hooks", wrong, ", ".join(hooks))
     wrong = [f"{kind.__name__}.{text}" for text in wrong_declarations(kind)]
+    wrong += [
+        f"{kind.__name__}.{key} names {plugin.name!r} itself; take it out"
+        for key in ("conflicts", "after", "before")
+        if not wrong and plugin.name in getattr(kind, key)
+    ]
     yield from judged("declarations", wrong, "every declaration has its type")
     described = options_of(kind)
     bare = [
@@ -183,8 +195,14 @@ def _effects(
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
         raise PluginError(last.removeprefix("accel_bench.errors.PluginError: "))
-    # Plugins may print while they are imported: ours is the last line.
-    imported, planned = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
+    try:
+        # Plugins may print while they are imported: ours is the last line.
+        imported, planned = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
+    except (SyntaxError, ValueError):
+        raise PluginError(
+            f"plugin {name!r} ended the process that imports it and plans with it (exit 0); raise "
+            "an error instead"
+        ) from None
     return imported, planned
 
 

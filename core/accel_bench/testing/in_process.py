@@ -20,11 +20,18 @@ from accel_bench.launcher import RankProcess
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
-from accel_bench.result import RankResult, Result, Status
+from accel_bench.result import RankResult, Result, Status, Window
 from accel_bench.run import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.testing.process_state import changes, preserved, read_process_state
+from accel_bench.testing.process_state import (
+    ProcessState,
+    changes,
+    preserved,
+    read_process_state,
+    replaced_measuring,
+)
 from accel_bench.testing.tiny import this_machine
+from accel_bench.testing.traces import watch
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
@@ -40,16 +47,24 @@ class Execution:
     result: Result
 
     left: list[str] = field(default_factory=list)
-    """What is still changed in the process after `close_run`, in words."""
+    """What is still changed in the process after `close_run`, in words; empty unless watched."""
+
+    replaced: list[str] = field(default_factory=list)
+    """What measures and was replaced while the window was measured, in words."""
 
 
 class InProcess(Plugin[Options]):
     """A launcher whose only rank is the process that calls it."""
 
-    def __init__(self, options: Options, name: str = "", fails: bool = False) -> None:
+    def __init__(
+        self, options: Options, name: str = "", fails: bool = False, watched: bool = False
+    ) -> None:
         super().__init__(options, name)
         self.fails = fails
+        self.watched = watched
         self.left: list[str] = []
+        self.initial: ProcessState | None = None
+        self.replaced: list[str] = []
         self.stopped = False
 
     @hookimpl
@@ -68,19 +83,34 @@ class InProcess(Plugin[Options]):
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        """Compare what measures, after the last hook before the window."""
+        self._compare_measuring()
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> None:
+        """Compare what measures once more: the steps may have replaced it."""
+        self._compare_measuring()
+
+    def _compare_measuring(self) -> None:
+        if self.initial:
+            self.replaced += replaced_measuring(self.initial)
+
     def _work(self, job: Job) -> RankResult:
         """Do what `python -m accel_bench.worker` does, but for the process."""
         settings.set_environment()
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
-        before = read_process_state()
+        self.initial = read_process_state() if self.watched else None
         try:
             active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
             with_ours = ActivePlugins([*active.plugins, _active(self)])
             return measure(job, 0, 0, with_ours, heartbeat)
         finally:
             precision = job.experiment.scenario.train.matmul_precision
-            self.left = changes(before, read_process_state(), precision)
+            if self.initial:
+                self.left = changes(self.initial, read_process_state(), precision)
 
 
 class EndedRank:
@@ -106,29 +136,34 @@ class EndedRank:
         """Do nothing: it left no process behind."""
 
 
-def run_in_process(planned: Planned, root: Path) -> Execution:
+def run_in_process(planned: Planned, root: Path, watched: bool = False) -> Execution:
     """Prepare and measure one experiment in this process, which is as before when it returns.
 
-    The result is that of the preparation where that failed, as in the product. Ctrl-C is raised
-    again.
+    The result is that of the preparation where that failed, as in the product. What the run leaves
+    behind is only looked for where it is `watched`. Ctrl-C is raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
-        preparation = _attempt(planned, root, "prepare")
+        preparation = _attempt(planned, root, "prepare", watched=watched)
         if not preparation.result.status.completed:
             return preparation
         left = preparation.left
-    execution = _attempt(planned, root, "measure")
-    return Execution(execution.result, list(dict.fromkeys([*left, *execution.left])))
+    execution = _attempt(planned, root, "measure", watched=watched)
+    execution.left = list(dict.fromkeys([*left, *execution.left]))
+    return execution
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
     """Start to measure an experiment, and end it after `prepare_process` of all its plugins."""
-    return _attempt(planned, root, "measure", fails=True)
+    return _attempt(planned, root, "measure", fails=True, watched=True)
 
 
 def _attempt(
-    planned: Planned, root: Path, purpose: Literal["prepare", "measure"], fails: bool = False
+    planned: Planned,
+    root: Path,
+    purpose: Literal["prepare", "measure"],
+    fails: bool = False,
+    watched: bool = False,
 ) -> Execution:
     """Make a folder and an attempt, then do everything that the product does with them."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
@@ -136,7 +171,7 @@ def _attempt(
     attempt = make_attempt(
         root, folder, SESSION, this_machine(), purpose=purpose, experiment=planned.experiment
     )
-    here = InProcess(Options(), "in-process", fails)
+    here = InProcess(Options(), "in-process", fails, watched)
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
     with contextlib.ExitStack() as stack:
@@ -149,10 +184,14 @@ def _attempt(
         warnings.simplefilter("default")
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({**planned.experiment.scenario.environment, **ours})
+        traces = watch(root) if watched else None
         result = run_attempt(attempt, active, lambda _: None, lambda found: found)
-    if here.stopped:
+        here.left += traces.left() if traces else ()
+    if here.stopped and not watched:  # In the kit's own process it was the plugin that raised it.
         raise KeyboardInterrupt
-    return Execution(result, here.left)
+    # What was not put back is named once.
+    replaced = [text for text in here.replaced if f"{text} and not put back" not in here.left]
+    return Execution(result, here.left, list(dict.fromkeys(replaced)))
 
 
 def _active(here: InProcess) -> ActivePlugin:

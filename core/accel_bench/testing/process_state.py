@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from accel_bench.testing.traces import is_library
+
 WATCHED = (
-    "time",
     "torch.autograd",
     "torch.cuda",
     "torch.nn",
@@ -32,10 +33,14 @@ holds directly is watched too."""
 
 SEEN_THROUGH = (
     "the environment, the folder, signal handlers, the garbage collector, torch's global settings "
-    "and backend flags, its hooks of all modules and optimizers, and the functions of torch, "
-    f"{', '.join(WATCHED)}"
+    "and backend flags, its hooks of all modules and optimizers, the functions of the standard "
+    f"library, torch, {', '.join(WATCHED)}, and the threads, processes and files of Python code"
 )
 """What is read before and after a run; nothing else is compared."""
+
+MEASURING = "torch.cuda"
+"""What measures beside the standard library, as to synchronize does: nothing may replace that while
+the window is measured."""
 
 FLAGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -100,7 +105,15 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
         set_by_core = name.endswith("matmul_precision") and now == matmul_precision
         if was != now and not set_by_core and not _is_cache_of_torch(name, was, now):
             found.append(f"{name} is {_shown(now)}, and was {_shown(was)} before")
-    return [*found, *_changed_functions(before.functions, after.functions)]
+    left = _changed_functions(before.functions, after.functions)
+    return [*found, *(f"{text} and not put back" for text in left)]
+
+
+def replaced_measuring(before: ProcessState) -> list[str]:
+    """Return a sentence for each function that measures, or is of the standard library, and that
+    is another one now."""
+    was = {key: value for key, value in before.functions.items() if _measures(key[0])}
+    return [*_changed_functions(was, dict(_functions_of(_measures)))]
 
 
 @contextlib.contextmanager
@@ -183,10 +196,25 @@ def _global_hooks() -> dict[str, dict[int, Any]]:
 
 
 def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
+    prefixes = tuple(f"{one}." for one in WATCHED)
+    return _functions_of(
+        lambda name: name == "torch" or f"{name}.".startswith(prefixes) or _is_standard(name)
+    )
+
+
+def _functions_of(watched: Callable[[str], bool]) -> Iterator[tuple[tuple[str, str], Any]]:
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
-        if name == "torch" or any(f"{name}.".startswith(f"{one}.") for one in WATCHED):
+        if isinstance(module, ModuleType) and watched(name):
             yield from _of_module(name, module, seen)
+
+
+def _measures(name: str) -> bool:
+    return _is_standard(name) or f"{name}.".startswith(f"{MEASURING}.")
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 def _of_module(name: str, module: ModuleType, seen: set[int]) -> Iterator[tuple[Any, Any]]:
@@ -217,8 +245,7 @@ def _changed_functions(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> I
         if now is was or _wraps_itself(owner, now):
             continue
         by = f"by {_name_of(now)} of {_written_in(now)}"
-        state = "was removed" if now is None else f"was replaced {by}"
-        yield f"{owner}.{name} {state} and not put back"
+        yield f"{owner}.{name} {'was removed' if now is None else f'was replaced {by}'}"
 
 
 def _shown(value: Any) -> str:
@@ -226,11 +253,13 @@ def _shown(value: Any) -> str:
 
 
 def _wraps_itself(owner: str, now: Any) -> bool:
-    """Return whether torch has wrapped a function of its own, as it does at its first use.
+    """Return whether a library has wrapped a function, as torch does with its own at first use.
 
     It compiles only what somebody else names, but for optimizers, which it excludes by wrapping.
     """
     module = _written_in(now)
+    if _is_standard(owner) and is_library(module):
+        return True
     both = owner.partition(".")[0] == module.partition(".")[0] == "torch"
     return both and (owner.startswith("torch.optim") or module != "torch._dynamo.eval_frame")
 

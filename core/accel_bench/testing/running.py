@@ -111,9 +111,11 @@ def run_program(
     )
 
 
-def run_or_skip(planned: Planned, root: Path) -> Execution:
+def run_or_skip(planned: Planned, root: Path, watched: bool = False) -> Execution:
     """Run a planned experiment unless a constraint excludes it."""
-    return Execution(_skipped(planned)) if planned.skipped else run_in_process(planned, root)
+    if planned.skipped:
+        return Execution(_skipped(planned))
+    return run_in_process(planned, root, watched)
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:

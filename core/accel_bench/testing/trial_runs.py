@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accel_bench.plugin import Plugin
+from accel_bench.plugins.loading import import_plugin
+from accel_bench.plugins.registry import find
 from accel_bench.result import Result
 from accel_bench.testing.in_process import Execution
 from accel_bench.testing.process_state import preserved
@@ -15,12 +18,11 @@ from accel_bench.testing.running import run_or_skip
 from accel_bench.testing.tiny import Trial, merged, plan_trial, slots_of
 
 
-@dataclass
+@dataclass(eq=False)
 class TrialRuns:
     """A plugin with its options, and the settings in which it must run."""
 
     name: str
-    kind: type[Plugin[Any]]
     options: Mapping[str, Any]
 
     scenario: Mapping[str, Any]
@@ -38,15 +40,39 @@ class TrialRuns:
     other_work: bool
     """Whether the author says that the plugin trains something else."""
 
-    root: Path
+    root: Path = Path()
     """Folder of all runs, and of their cache."""
 
     _baselines: dict[str, Result] = field(default_factory=dict)
+
+    @cached_property
+    def kind(self) -> type[Plugin[Any]]:
+        """The plugin's class; it is imported here. Raises PluginError."""
+        plugin = find(self.name)
+        return import_plugin(plugin.entry, f"plugin {self.name!r} ({plugin.distribution})", True)
+
+    @property
+    def importable(self) -> bool:
+        """Whether the class can be imported."""
+        try:
+            return self.kind is not None
+        except BaseException:  # Whatever it was, it has been reported by who asked first.
+            return False
 
     @property
     def slots(self) -> tuple[str, ...]:
         """Slots that the plugin fills; none where it stands in the stack."""
         return slots_of(self.kind)
+
+    @cached_property
+    def usual(self) -> Trial:
+        """The plugin and its baseline in the setting that is tried first."""
+        return self.plan()
+
+    @cached_property
+    def execution(self) -> Execution:
+        """The first run of the plugin in the usual setting."""
+        return self.run(self.usual)
 
     def plan(self, **model: Any) -> Trial:
         """Plan the plugin and its baseline, with other settings of the model where any is given."""
@@ -64,7 +90,7 @@ class TrialRuns:
 
     def run(self, trial: Trial) -> Execution:
         """Run the plugin; each call is a run of its own."""
-        return run_or_skip(trial.plugin, self.root)
+        return run_or_skip(trial.plugin, self.root, watched=True)
 
 
 def own_reasons(result: Result) -> list[str]:

@@ -1,0 +1,220 @@
+"""Try clauses in a process of its own, so that how a plugin ends it is a line of the report.
+
+One process serves one clause after another. It is forked where that is safe, so that nothing is
+imported twice, and replaced only when the plugin has ended it, stopped it or filled its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import re
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from accel_bench.errors import AccelBenchError
+from accel_bench.job import PHASES
+from accel_bench.runner.outcome import describe_exit
+from accel_bench.testing.report import Clause, unproven, violated
+from accel_bench.testing.tiny import this_machine
+
+CLAUSE_SECONDS = 600.0
+"""How long the process may take for one clause, with the runs that it needs."""
+
+LOG_BYTES = 2**26
+"""How much the process may write to its output before it is ended."""
+
+FIRST_HOOK = PHASES.index("prepare_experiment")
+
+AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+"""A frame as `faulthandler` writes it."""
+
+Steps: TypeAlias = Callable[[Path], Iterable[tuple[str, Callable[[], Iterable[Clause]]]]]
+"""What a process tries in a folder: names, each with what yields the clauses."""
+
+
+def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> Iterator[Clause]:
+    """Try steps in processes; yield their clauses, and one for each step that ended its process.
+
+    Nothing is tried after a process that ended before the step `needed` was over. `steps` is
+    pickled where the process cannot be forked: on a machine with GPUs, or unless `fork`.
+    """
+    method = "fork" if fork and not this_machine().gpus else "spawn"
+    first, ready = 0, False
+    while True:
+        with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+            child = Child(steps, Path(folder), first, seconds, method)
+            yield from child.clauses()
+            ending = child.ending
+        ready = ready or needed in child.over
+        if not ending:
+            return
+        yield violated(child.step, ending)
+        if not ready or child.last < first:
+            yield unproven("what remains", f"it was not tried after {child.step!r} had ended so")
+            return
+        first = child.last + 1
+
+
+@dataclass
+class Child:
+    """One process, and how far it came."""
+
+    steps: Steps
+    folder: Path
+    first: int
+    """Number of the step with which it begins."""
+
+    seconds: float
+    method: str
+
+    last: int = -1
+    """Number of the step that it began last."""
+
+    step: str = "entry point"
+    """The name of that step."""
+
+    over: set[str] = field(default_factory=set)
+    """Names of the steps that it ended."""
+
+    ending: str = ""
+    """How it ended too early, in words; empty when it did all."""
+
+    def clauses(self) -> Iterator[Clause]:
+        """Start the process, and yield clauses until it has ended."""
+        context: Any = multiprocessing.get_context(self.method)
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (self.steps, self.folder, self.first, sender)
+        process = context.Process(target=work, args=arguments, name="accel-bench-clauses")
+        with warnings_ignored():
+            process.start()
+        sender.close()
+        try:
+            yield from self._received(process, receiver)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
+            receiver.close()
+
+    def _received(self, process: Any, receiver: Connection) -> Iterator[Clause]:
+        """Yield clauses as they come; set `ending` when no more will come than there should."""
+        deadline = time.monotonic() + self.seconds
+        while True:
+            wait([receiver, process.sentinel], timeout=1)
+            try:
+                message = receiver.recv() if receiver.poll() else None
+            except (EOFError, OSError):  # Cut short, as is what a process sends that is killed.
+                message = None
+            if isinstance(message, Clause):
+                yield message
+            elif message == DONE:
+                return
+            elif message is not None:
+                deadline = time.monotonic() + self.seconds
+                self.over.update([self.step] if self.last >= 0 else [])
+                self.last, self.step = message
+            elif ending := self._ended(process, deadline):
+                self.ending = f"{ending}{self._where()}"
+                return
+
+    def _ended(self, process: Any, deadline: float) -> str:
+        """Return how the process ended, or why it is to be ended; empty while it works."""
+        if not process.is_alive():
+            how = describe_exit(process.exitcode)
+            return f"the plugin ended the process ({how}); raise an error instead"
+        if (self.folder / LOG).exists() and (self.folder / LOG).stat().st_size > LOG_BYTES:
+            return f"it wrote more than {LOG_BYTES / 1e6:.0f} MB of output; print next to nothing"
+        if time.monotonic() > deadline:
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGUSR1)
+            time.sleep(0.2)  # Its stack is written meanwhile.
+            return (
+                f"it had not ended after {self.seconds:g} s; check_plugin(seconds=...) allows more"
+            )
+        return ""
+
+    def _where(self) -> str:
+        """Return in which hook and line the process was, as far as that is known."""
+        phase = last_phase(self.folder)
+        frame = last_frame(self.folder / LOG)
+        return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
+
+
+DONE = "done"
+"""What a process sends when it has done all."""
+
+LOG = "clauses.log"
+"""Where a process writes what it would print, and where it was when it was ended."""
+
+
+def work(steps: Steps, folder: Path, first: int, sender: Connection) -> None:
+    """Try all steps from the `first` on, in a process that does nothing else."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    log = (folder / LOG).open("w", encoding="utf8")
+    for number in (1, 2):
+        os.dup2(log.fileno(), number)
+    sys.stdout = sys.stderr = log
+    faulthandler.enable(log)
+    faulthandler.register(signal.SIGUSR1, log, all_threads=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # A pool of threads does not survive a fork.
+    for number, (name, attempt) in enumerate(steps(folder)):
+        if number >= first:
+            sender.send((number, name))
+            for clause in attempted(name, attempt, folder):
+                sender.send(clause)
+    sender.send(DONE)
+
+
+def attempted(name: str, attempt: Callable[[], Iterable[Clause]], folder: Path) -> Iterator[Clause]:
+    """Yield the clauses of a step; one that is violated in the place of what it raises."""
+    try:
+        yield from attempt()
+    except AccelBenchError as error:
+        yield violated(name, str(error))
+    except BaseException as error:
+        phase = last_phase(folder)
+        where = f" in {phase}" if phase else ""
+        yield violated(name, f"it raised {type(error).__name__}{where}: {error}")
+
+
+def last_phase(folder: Path) -> str:
+    """Return the phase in which the last run in a folder was; empty before its first hook."""
+    pages = sorted(folder.rglob("rank0.heartbeat"), key=lambda path: path.stat().st_mtime_ns)
+    if not pages:
+        return ""
+    _, phase = struct.unpack("=QQ", pages[-1].read_bytes())
+    return PHASES[phase] if FIRST_HOOK <= phase < len(PHASES) else ""
+
+
+def last_frame(log: Path) -> str:
+    """Return the innermost frame of the last stack in a log; empty without any."""
+    if not log.exists():
+        return ""
+    stacks = log.read_text(encoding="utf8", errors="replace")[-(2**16) :]
+    found = AT.search(stacks.rpartition("(most recent call first)")[2])
+    return f"{found[1]}, line {found[2]}, {found[3]}" if found else ""
+
+
+@contextlib.contextmanager
+def warnings_ignored() -> Iterator[None]:
+    """Ignore that this process has threads when it is forked: the other one uses none of them."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

@@ -1,0 +1,156 @@
+"""What a run starts and writes: threads, processes and files that outlive it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = frozenset(
+    {
+        "accelerate",
+        "datasets",
+        "filelock",
+        "fsspec",
+        "huggingface_hub",
+        "numpy",
+        "pandas",
+        "peft",
+        "safetensors",
+        "scipy",
+        "sympy",
+        "tokenizers",
+        "torch",
+        "tqdm",
+        "transformers",
+        "triton",
+    }
+)
+"""Packages that keep threads, processes and caches of their own, whoever uses them first."""
+
+PROCESSES = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
+
+JOIN_SECONDS = 0.5
+"""How long a thread may still take that has been asked to end."""
+
+NO_FILES = ("/dev", "/proc", "/sys")
+"""Where what is written is no file that stays."""
+
+
+@dataclass
+class Traces:
+    """What the code of plugins has started and opened since `watch`, each with its module."""
+
+    folder: Path
+    """Where files may stay."""
+
+    threads: list[tuple[threading.Thread, str]] = field(default_factory=list)
+    paths: dict[str, str] = field(default_factory=dict)
+    started_by: str = ""
+    """The module that has started a process last."""
+
+    children: frozenset[int] = field(default_factory=lambda: frozenset(_children()))
+
+    def left(self) -> Iterator[str]:
+        """Stop to watch, and yield a sentence for everything that is still there."""
+        _Watching.traces = None
+        threading.Thread.start = _START  # type: ignore[method-assign]
+        for thread, module in self.threads:
+            thread.join(JOIN_SECONDS)
+            if thread.is_alive():
+                yield f"the thread {thread.name!r} that {module} has started still runs"
+        for pid in sorted({*_children()} - self.children) if self.started_by else ():
+            yield f"the process {_command(pid)!r} that {self.started_by} has started still runs"
+        for path, module in sorted(self.paths.items()):
+            allowed = (str(self.folder.resolve()), *NO_FILES)
+            if Path(path).exists() and not any(map(Path(path).is_relative_to, allowed)):
+                yield f"{module} has written {path}, which is outside of run.folder and run.cache"
+
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Remember an audit event that code of a plugin has caused."""
+        module = _author()
+        if not module:
+            return
+        if event in PROCESSES:
+            self.started_by = module
+        elif event == "os.mkdir" or (event == "open" and _writes(*arguments[1:3])):
+            path = arguments[0]
+            # A file without a name is opened by that of its folder.
+            if isinstance(path, str | bytes | os.PathLike) and not Path(os.fsdecode(path)).is_dir():
+                self.paths[os.path.realpath(os.fsdecode(path))] = module
+
+
+_START = threading.Thread.start
+
+
+class _Watching:
+    """What the one audit hook of this process reports to."""
+
+    traces: Traces | None = None
+    hooked = False
+
+
+def watch(folder: Path) -> Traces:
+    """Watch what code of plugins starts and opens from now on."""
+    _Watching.traces = Traces(folder)
+    if not _Watching.hooked:
+        _Watching.hooked = True
+        events = {*PROCESSES, "open", "os.mkdir"}
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in events and _Watching.traces is not None:
+                _Watching.traces.note(event, arguments)
+
+        sys.addaudithook(hook)
+    threading.Thread.start = _noted_start  # type: ignore[assignment,method-assign]
+    return _Watching.traces
+
+
+def _noted_start(thread: threading.Thread) -> None:
+    """Start a thread, and remember whose it is: audit events do not say it in every Python."""
+    if _Watching.traces is not None and (module := _author()):
+        _Watching.traces.threads.append((thread, module))
+    _START(thread)
+
+
+def is_library(module: str) -> bool:
+    """Return whether a module belongs to a library that many plugins use, or to core."""
+    package = module.partition(".")[0]
+    core = package == "accel_bench" and not module.startswith("accel_bench.builtin.")
+    return core or package in LIBRARIES
+
+
+def _author() -> str:
+    """Return the module that calls the standard library; empty when it is no plugin's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module != __name__ and module.partition(".")[0] not in sys.stdlib_module_names:
+            return "" if is_library(module) else module
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _writes(mode: Any, flags: Any) -> bool:
+    if isinstance(mode, str):
+        return not {"w", "a", "x", "+"}.isdisjoint(mode)
+    return isinstance(flags, int) and bool(flags & WRITES)
+
+
+def _children() -> Iterator[int]:
+    """Yield the processes that this one has started and that still run."""
+    for task in Path("/proc/self/task").glob("*/children"):
+        for pid in map(int, task.read_text().split()):
+            stat = Path(f"/proc/{pid}/stat")
+            if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+                yield pid
+
+
+def _command(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return " ".join(word.decode(errors="replace") for word in words).strip()[:80] or str(pid)

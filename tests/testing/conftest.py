@@ -1,0 +1,15 @@
+"""What the tests of the kit do without."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.testing import declared
+
+
+@pytest.fixture(autouse=True)
+def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process to import a plugin in, but for the tests that are about the import."""
+    if not request.node.get_closest_marker("real_import"):
+        nothing: declared.Effects = ([], [])
+        monkeypatch.setattr(declared, "_effects", lambda *_: (nothing, nothing))

@@ -1,0 +1,66 @@
+"""However a plugin ends the process of the kit, that is a line of the report; the rest is tried."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from testing.checking import NULL, violations
+from testing.faults import source
+
+from accel_bench.testing import apart
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        ("os._exit(0)", "the plugin ended the process (exit 0); raise an error instead"),
+        ("os.kill(os.getpid(), 11)", "the plugin ended the process (SIGSEGV)"),
+        ("raise KeyboardInterrupt", "interrupted in accelerate_model: "),
+        ("import sys; sys.exit(0)", "SystemExit"),
+    ],
+)
+def test_an_ending_of_the_process_is_a_violation_that_names_the_hook(
+    tmp_path: Path, ends: str, how: str
+) -> None:
+    found = violations(tmp_path, source(acting=ends), scenario=NULL)[0]
+    assert found.startswith("runs: ")
+    assert how in found
+    assert "in accelerate_model" in found
+
+
+def test_a_plugin_that_hangs_is_ended_and_its_line_named(tmp_path: Path) -> None:
+    text = source(acting="import time; time.sleep(600)")
+    began = time.monotonic()
+    (found,) = violations(tmp_path, text, scenario=NULL, seconds=15)
+    assert time.monotonic() - began < 300
+    assert "runs: it had not ended after 15 s" in found
+    assert "(in accelerate_model)" in found
+    assert ", accelerate_model" in found  # The frame in which it sleeps.
+
+
+def test_an_exit_in_planning_is_a_violation(tmp_path: Path) -> None:
+    more = "@hookimpl\n    def check_scenario(self, experiment):\n        os._exit(0)"
+    (found,) = violations(tmp_path, source(more=more), scenario=NULL)
+    assert found.startswith("runs: the plugin ended the process (exit 0)")
+
+
+def test_clauses_behind_a_crash_are_tried_in_a_new_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    early = (
+        "@hookimpl\n    def prepare_process(self, run):\n"
+        "        run.scenario.model.dtype == 'bfloat16' and os._exit(3)"
+    )
+    found = violations(tmp_path, source(more=early), scenario=NULL, dtypes=("bfloat16", "float16"))
+    ending = "the plugin ended the process (exit 3); raise an error instead (in prepare_process)"
+    assert found == [f"dtypes: {ending}"]
+    assert "  proven    dtypes: float16\n" in capsys.readouterr().out
+
+
+def test_a_flood_of_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "LOG_BYTES", 2_000_000)
+    acting = "[print('x' * 1000) for n in range(10**9)]"
+    found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
+    assert found.startswith("runs: it wrote more than 2 MB of output")
