@@ -132,7 +132,8 @@ def test_broken_plugins_are_listed_like_others(site: Path) -> None:
 
 def test_the_table_has_names_of_the_json_as_columns() -> None:
     columns = list(json.loads(call("plugins", "--format", "json").out)[0])
-    assert columns[:3] == call("plugins").out.split("\n")[0].split() == ["name", "does", "needs"]
+    header = call("plugins").out.split("\n")[0].split()
+    assert columns[:4] == header == ["name", "fills", "does", "needs"]
 
 
 def test_the_table_says_why_a_plugin_cannot_be_used(site: Path) -> None:

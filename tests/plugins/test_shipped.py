@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from accel_bench.plugin import Plugin
+from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.shipped import ShippedPlugin, extras, shipped
 
 if sys.version_info >= (3, 11):
@@ -54,9 +55,12 @@ def test_the_list_has_every_shipped_plugin_and_no_other() -> None:
 
 def test_what_it_says_is_what_the_classes_say(kinds: dict[str, type[Plugin[Any]]]) -> None:
     for name, kind in kinds.items():
-        listed = shipped()[name].model_dump(include={"does", "adapter", "dtypes", "devices"})
+        listed = shipped()[name].model_dump(
+            include={"does", "fills", "adapter", "dtypes", "devices"}
+        )
         assert listed == {
             "does": (inspect.getdoc(kind) or "").partition("\n")[0],
+            "fills": slots_of(kind),
             "adapter": kind.needs_adapter,
             "dtypes": tuple(sorted(kind.dtypes or ())),
             "devices": () if kind.devices == DEVICES else tuple(sorted(kind.devices or ())),

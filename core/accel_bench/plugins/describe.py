@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic_core import to_jsonable_python
 
 from accel_bench.errors import AccelBenchError
+from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import python_command
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
@@ -22,6 +23,12 @@ from accel_bench.plugins.validation import (
     marked_methods,
     validation_problems,
 )
+
+ACCELERATING = frozenset({"accelerate_model", "compile_model"})
+"""Hooks that only a plugin of a stack has a reason to implement."""
+
+MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_ranks"})
+"""Hooks of a plugin that stands in the list `metrics`, when it changes nothing besides."""
 
 PROCESS_SECONDS = 60.0
 """Limit for a process that imports one plugin; the import's own alarm should be earlier."""
@@ -36,6 +43,7 @@ def describe(name: str) -> dict[str, Any]:
         "distribution": plugin.distribution,
         "version": plugin.version,
         "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
+        "fills": list(slots_of(kind)) or ["stack"],
         "hooks": implemented(kind),
         **{key: _plain(getattr(kind, key)) for key in declarations()},
         "unmet": list(plugin.unmet(kind.requires)),
@@ -88,6 +96,20 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
     """Return the hooks that a class implements, in call order."""
     marked = dict(marked_methods(kind))
     return [name for name in hook_arguments() if name in marked]
+
+
+def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
+    """Return the slots that a plugin fills, by its hooks; none for one of the stack.
+
+    A plugin that says itself which hooks it claims, and one that accelerates, stands in the stack.
+    """
+    hooks = set(implemented(kind))
+    if hooks & ACCELERATING or kind.claims is not Plugin.claims:
+        return ()
+    filled = [slot for hook in ONE_ANSWER if hook in hooks and (slot := ONE_ANSWER[hook])]
+    if not filled and hooks & MEASURING:
+        return ("metrics",)
+    return tuple(dict.fromkeys(filled))
 
 
 def options_of(kind: type[Plugin[Any]]) -> list[dict[str, Any]]:

@@ -104,6 +104,7 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     rivals = sorted(same - {plugin.distribution}) if plugin else []
     return {
         "name": name,
+        "fills": list(known.fills or ("stack",)) if known else [],
         "does": known.does if known else plugin.summary if plugin else "",
         "needs": list(known.needs) if known else [],
         "extra": known.extra if known else "",

@@ -24,6 +24,9 @@ class ShippedPlugin(Frozen):
     does: str = Field(min_length=1)
     """The first line of the class's docstring."""
 
+    fills: tuple[str, ...] = ()
+    """Slots that it fills; empty for one that stands in a stack."""
+
     extra: str = ""
     """Name of the extra in `accel-bench[NAME]` that brings it; empty for one in the box."""
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import PHASES
 from accel_bench.runner.outcome import describe_exit
-from accel_bench.testing.report import Clause, unproven, violated
+from accel_bench.testing.report import Clause, Step, unproven, violated
 from accel_bench.testing.tiny import this_machine
 
 CLAUSE_SECONDS = 600.0
@@ -39,7 +39,7 @@ FIRST_HOOK = PHASES.index("prepare_experiment")
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A frame as `faulthandler` writes it."""
 
-Steps: TypeAlias = Callable[[Path], Iterable[tuple[str, Callable[[], Iterable[Clause]]]]]
+Steps: TypeAlias = Callable[[Path], Iterable[Step]]
 """What a process tries in a folder: names, each with what yields the clauses."""
 
 

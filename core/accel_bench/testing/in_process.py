@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,9 @@ class Execution:
     replaced: list[str] = field(default_factory=list)
     """What measures and was replaced while the window was measured, in words."""
 
+    imported: list[str] = field(default_factory=list)
+    """Packages that were imported between `prepare_process` and the window."""
+
 
 class InProcess(Plugin[Options]):
     """A launcher whose only rank is the process that calls it."""
@@ -65,6 +69,8 @@ class InProcess(Plugin[Options]):
         self.left: list[str] = []
         self.initial: ProcessState | None = None
         self.replaced: list[str] = []
+        self.modules: frozenset[str] = frozenset()
+        self.imported: list[str] = []
         self.stopped = False
 
     @hookimpl
@@ -80,6 +86,7 @@ class InProcess(Plugin[Options]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """End the run here, after this hook of all others, where it is to fail."""
+        self.modules = frozenset(sys.modules)
         if self.fails:
             raise WorkerError("the kit ends this run, to see what is left of one that fails early")
 
@@ -87,6 +94,7 @@ class InProcess(Plugin[Options]):
     def start_metrics(self, run: Run) -> None:
         """Compare what measures, after the last hook before the window."""
         self._compare_measuring()
+        self.imported = sorted({one.partition(".")[0] for one in {*sys.modules} - self.modules})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
@@ -191,7 +199,7 @@ def _attempt(
         raise KeyboardInterrupt
     # What was not put back is named once.
     replaced = [text for text in here.replaced if f"{text} and not put back" not in here.left]
-    return Execution(result, here.left, list(dict.fromkeys(replaced)))
+    return Execution(result, here.left, list(dict.fromkeys(replaced)), here.imported)
 
 
 def _active(here: InProcess) -> ActivePlugin:

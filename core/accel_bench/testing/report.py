@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias
 
 from accel_bench.documents.base import Frozen
 
@@ -25,6 +25,10 @@ class Clause(Frozen):
 
     def __str__(self) -> str:
         return f"{self.outcome:9} {self.name}: {self.sentence}"
+
+
+Step: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
+"""A name, and what tries the clause of that name, and those beside it."""
 
 
 class CheckReport(Frozen):

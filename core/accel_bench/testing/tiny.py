@@ -9,11 +9,10 @@ from typing import Any
 
 from accel_bench.catalog.models import list_cards
 from accel_bench.errors import ScenarioError
-from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.describe import implemented
+from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.manager import load_class
 from accel_bench.scenario.draft import Draft, merge_keys
 from accel_bench.scenario.models import Work
@@ -52,12 +51,6 @@ Sizes are multiples of 128, as quantized kernels need them. Dropout is off, sinc
 compute the same draw their random numbers differently.
 """
 
-ACCELERATING = frozenset({"accelerate_model", "compile_model"})
-"""Hooks that only a plugin of a stack has a reason to implement."""
-
-MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_ranks"})
-"""Hooks of a plugin that stands in the list `metrics`, when it changes nothing besides."""
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -93,20 +86,6 @@ def plan_trial(
     draft = Draft("the tiny scenario of accel_bench.testing", {**work, "stacks": stacks})
     baseline, plugin = make_plan(draft, this_machine(), PlanRequest()).planned
     return Trial(baseline, plugin, slots)
-
-
-def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
-    """Return the slots that a plugin fills, by its hooks; none for one of the stack.
-
-    A plugin that says itself which hooks it claims, and one that accelerates, stands in the stack.
-    """
-    hooks = set(implemented(kind))
-    if hooks & ACCELERATING or kind.claims is not Plugin.claims:
-        return ()
-    filled = [slot for hook in ONE_ANSWER if hook in hooks and (slot := ONE_ANSWER[hook])]
-    if not filled and hooks & MEASURING:
-        return ("metrics",)
-    return tuple(dict.fromkeys(filled))
 
 
 def tiny_work(

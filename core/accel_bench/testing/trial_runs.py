@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.plugin import Plugin
+from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.loading import import_plugin
 from accel_bench.plugins.registry import find
 from accel_bench.result import Result
 from accel_bench.testing.in_process import Execution
 from accel_bench.testing.process_state import preserved
 from accel_bench.testing.running import run_or_skip
-from accel_bench.testing.tiny import Trial, merged, plan_trial, slots_of
+from accel_bench.testing.tiny import Trial, merged, plan_trial
 
 
 @dataclass(eq=False)
@@ -74,9 +75,9 @@ class TrialRuns:
         """The first run of the plugin in the usual setting."""
         return self.run(self.usual)
 
-    def plan(self, **model: Any) -> Trial:
-        """Plan the plugin and its baseline, with other settings of the model where any is given."""
-        scenario = merged(self.scenario, {"model": model} if model else {})
+    def plan(self, **work: Mapping[str, Any]) -> Trial:
+        """Plan the plugin and its baseline, with other keys of the work where any are given."""
+        scenario = merged(self.scenario, work)
         # Planning makes the plugin: what it does then must still be new to the run.
         with preserved():
             return plan_trial(self.name, self.options, scenario, self.device)
@@ -103,6 +104,15 @@ def own_reasons(result: Result) -> list[str]:
     reasons = [reason for rank in result.ranks for reason in rank.reasons]
     reasons += [metric.reason for metric in metrics if metric.degrades and metric.reason]
     return [reason for reason in reasons if not any(text in reason for text in instabilities)]
+
+
+def ending_of(result: Result) -> str:
+    """Return how a run ended, with its reasons."""
+    reasons = own_reasons(result) or list(result.reasons)
+    where = f" in {result.phase}" if result.phase else ""
+    if any(rank.error and rank.error.type == "KeyboardInterrupt" for rank in result.ranks):
+        return f"it raised KeyboardInterrupt{where}"
+    return f"{result.status.value}{where}: {'; '.join(reasons) or 'no reason given'}"
 
 
 def losses(result: Result) -> list[float | None]:

@@ -129,9 +129,10 @@ def _kernels_of_one_call(run: Run) -> list[str] | None:
     import torch
 
     from accel_bench.modeling.attention_kernels import attention_kernels
+    from accel_bench.modeling.contract import text_config
 
     config = getattr(run.unwrapped_model, "config", None)
-    text = config.get_text_config() if config is not None else None
+    text = text_config(config)
     heads, hidden = (getattr(text, key, None) for key in ("num_attention_heads", "hidden_size"))
     if not heads or not hidden:
         return None

@@ -23,6 +23,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from accel_bench import Batch, Run, Stopwatch
 from accel_bench.builtin.engines.hf_trainer import HFTrainerOptions
 from accel_bench.builtin.engines.torch_engine_impl import check_precision
+from accel_bench.modeling.contract import check_model
 
 LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
 """Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
@@ -32,6 +33,7 @@ class HFTrainerEngine:
     """Takes optimizer steps on `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
 
     def __init__(self, run: Run, options: HFTrainerOptions) -> None:
+        check_model(run)
         with _random_state_kept(run), _processes_as_they_are(run):
             self._trainer = LappedTrainer(run, training_arguments(run, options))
 

@@ -9,6 +9,11 @@ class Torch(Plugin[Options]):
     """Drives optimizer steps with a plain torch loop."""
 
     @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        from accel_bench.builtin.engines import torch_engine_impl  # noqa: F401
+
+    @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the loop."""
         from accel_bench.builtin.engines.torch_engine_impl import TorchEngine

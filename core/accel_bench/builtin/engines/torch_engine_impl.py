@@ -10,6 +10,7 @@ import torch
 
 from accel_bench import Batch, Run, Stopwatch
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.contract import check_model
 
 
 class TorchEngine:
@@ -32,6 +33,7 @@ class TorchEngine:
         self._gradient_scale = float(run.world_size)
         self._autocast = run.autocast()
         check_precision(run)
+        check_model(run)
         scaled = train.precision == "fp16-autocast"
         self._scaler = torch.amp.GradScaler(run.device.type, enabled=scaled)
         self._no_sync = getattr(run.model, "no_sync", contextlib.nullcontext)

@@ -8,6 +8,9 @@ from typing import Any
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.report.table import Report, Section, keyed, listed
 
+UNDECLARED = {"loss_tolerance": "exactly equal", "strategy": "none"}
+"""What a declaration without a value means, where that is not `any`."""
+
 NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"
 """Title above what extras bring."""
 
@@ -16,17 +19,18 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return the rows of `overview`: installed plugins, and those that an extra brings."""
     here = [row for row in rows if row["installed"]]
     absent = [row for row in rows if not row["installed"]]
-    table = listed(("name", "does", "needs"), [(r["name"], _does(r), r["needs"]) for r in here])
+    rows_here = [(r["name"], r["fills"], _does(r), r["needs"]) for r in here]
+    table = listed(("name", "fills", "does", "needs"), rows_here)
     sections = [Section(tables=[table], notes=[_problem(r) for r in here if not r["usable"]])]
     if absent:
-        shipped = keyed(("name", "extra", "does", "needs"), absent)
+        shipped = keyed(("name", "fills", "extra", "does", "needs"), absent)
         sections.append(Section(title=NOT_INSTALLED, tables=[shipped]))
     return Report(sections, rows)
 
 
 def plugin_report(described: Mapping[str, Any]) -> Report:
     """Return a plugin's facts, and a table of its options."""
-    facts = [(key, _text(value)) for key, value in described.items() if key != "options"]
+    facts = [(key, _fact(key, value)) for key, value in described.items() if key != "options"]
     sections = [Section(tables=[listed(("key", "value"), facts)])]
     options = [
         {key: "null" if value is None else _text(value) for key, value in option.items()}
@@ -50,9 +54,11 @@ def _problem(row: Mapping[str, Any]) -> str:
     return f"cannot be used: {label}: {'; '.join(row['unmet'])}"
 
 
+def _fact(key: str, value: Any) -> str:
+    return UNDECLARED.get(key, "any") if value is None else _text(value)
+
+
 def _text(value: Any) -> str:
-    if value is None:
-        return "any"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value)

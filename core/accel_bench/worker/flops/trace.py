@@ -18,6 +18,7 @@ from torch import nn
 from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL, CheckpointFunction
+from accel_bench.modeling.contract import text_config
 from accel_bench.run import Run
 from accel_bench.worker.flops.matrices import (
     Facts,
@@ -88,7 +89,7 @@ class _Reader:
     def __init__(self, run: Run) -> None:
         self._model: nn.Module = run.unwrapped_model
         config = getattr(self._model, "config", None)
-        self._config: Any = config.get_text_config() if config is not None else None
+        self._config: Any = text_config(config)
         self._autocast = run.scenario.train.autocast_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
         self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))

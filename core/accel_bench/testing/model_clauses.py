@@ -1,0 +1,92 @@
+"""Clauses for plugins that load a model: what `accel_bench.modeling.contract` asks for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.result import Result
+from accel_bench.testing.report import Clause, Step, proven, unproven, violated
+from accel_bench.testing.running import run_or_skip
+from accel_bench.testing.trial_runs import TrialRuns, ending_of
+
+LARGE_VOCABULARY = 300_000
+"""Tokens of data for which no model that is tried has embeddings."""
+
+
+def model_steps(trials: TrialRuns) -> Iterator[Step]:
+    """Yield what is tried of a plugin that fills the slot `model`."""
+    if trials.usual.plugin.experiment.scenario.engine.use == "null":
+        return
+    yield "accumulation", lambda: [_accumulation(trials)]
+    yield "memory", lambda: [_memory(trials)]
+    yield "vocabulary", lambda: [_vocabulary(trials)]
+    yield "checkpointing", lambda: [_checkpointing(trials)]
+
+
+def _run(trials: TrialRuns, **work: Any) -> Result:
+    return run_or_skip(trials.plan(**work).plugin, trials.root).result
+
+
+def _accumulation(trials: TrialRuns) -> Clause:
+    """Compare the losses of the same sequences in micro-batches of one."""
+    train = trials.usual.plugin.experiment.scenario.train
+    sequences = train.micro_batch_size * train.gradient_accumulation
+    several = {"micro_batch_size": 1, "gradient_accumulation": max(2, sequences)}
+    result = _run(trials, train=several)
+    if not result.status.completed:
+        return violated("accumulation", f"with {several}: {ending_of(result)}")
+    return _same_losses("accumulation", trials, result, f"with {several}")
+
+
+def _memory(trials: TrialRuns) -> Clause:
+    """Check that what is heavy was imported before the memory of the model is counted."""
+    own = trials.kind.__module__.partition(".")[0]
+    late = [
+        package
+        for package in trials.execution.imported
+        if package not in {own, "accel_bench", *sys.stdlib_module_names}
+    ]
+    if late:
+        return violated(
+            "memory",
+            f"{', '.join(late)} is imported after prepare_process, so that it counts as the "
+            "model's memory; import it there",
+        )
+    return proven("memory", "nothing is imported once the model's memory is counted")
+
+
+def _vocabulary(trials: TrialRuns) -> Clause:
+    """Check that data with more tokens than the model has embeddings is refused."""
+    if trials.usual.plugin.experiment.scenario.data.use == "null":
+        return unproven("vocabulary", "the data has no tokens")
+    result = _run(trials, data={"vocab_size": LARGE_VOCABULARY})
+    error = result.ranks[0].error if result.ranks else None
+    if error is not None and error.type == "ScenarioError":
+        return proven("vocabulary", "data that the model has no embeddings for is refused")
+    return violated(
+        "vocabulary",
+        f"data of {LARGE_VOCABULARY} tokens: {ending_of(result)}; give the model a `config` with "
+        "vocab_size, or call accel_bench.check_fit in load_model: a GPU would only abort",
+    )
+
+
+def _checkpointing(trials: TrialRuns) -> Clause:
+    """Compare the losses of a run that recomputes its activations."""
+    result = _run(trials, train={"gradient_checkpointing": True})
+    if result.status.completed:
+        return _same_losses("checkpointing", trials, result, "under gradient_checkpointing")
+    if "does not offer it" in " ".join(result.reasons):
+        return unproven(
+            "checkpointing", "the model does not offer it, and runs with it are refused"
+        )
+    return violated("checkpointing", f"under gradient_checkpointing: {ending_of(result)}")
+
+
+def _same_losses(name: str, trials: TrialRuns, result: Result, where: str) -> Clause:
+    found = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
+    if found.loss_verdict == "equivalent":
+        return proven(name, f"the same losses {where}")
+    return violated(name, f"the loss differs {found.loss_reason} {where}")

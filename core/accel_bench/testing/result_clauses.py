@@ -1,0 +1,129 @@
+"""Clauses that the result of one run proves or violates."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.result import Result
+from accel_bench.scenario.uses import slot_defaults
+from accel_bench.testing.report import Clause, judged, proven, unproven, violated
+from accel_bench.testing.running import run_or_skip
+from accel_bench.testing.tiny import merged, plan_trial
+from accel_bench.testing.trial_runs import TrialRuns
+
+SAME_WORK = frozenset({"engine", "metrics"})
+"""Slots whose plugins must not change what is trained."""
+
+MOST_OUTPUT = 1_000_000
+"""Bytes that a few runs may print and log together."""
+
+MOST_EVIDENCE = 100_000
+"""Bytes of JSON that a run may show as evidence: it is stored with every run."""
+
+
+def adapter(trials: TrialRuns, result: Result) -> Clause:
+    """Compare `needs_adapter` with the run."""
+    used = result.experiment.scenario.adapter.use
+    if trials.kind.needs_adapter or "adapter" in trials.slots:
+        return proven("needs_adapter", f"it runs with the adapter {used!r}")
+    if used == "none":
+        return proven("needs_adapter", "it runs without an adapter")
+    return unproven("needs_adapter", f"`scenario` adds the adapter {used!r}, so this was not tried")
+
+
+def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
+    """Run a plugin that fails without an adapter with one, and say what it does not declare."""
+    alone = result.experiment.scenario.adapter.use == "none"
+    if trials.kind.needs_adapter or "adapter" in trials.slots or not alone:
+        return
+    adapter = slot_defaults().needed_adapter
+    trial = plan_trial(trials.name, trials.options, merged(trials.scenario, {"adapter": adapter}))
+    if run_or_skip(trial.plugin, trials.root).result.status.completed:
+        yield violated(
+            "needs_adapter",
+            f"it fails without an adapter and runs with {adapter!r}: declare needs_adapter = True",
+        )
+
+
+def gradients(result: Result) -> Clause:
+    """Report how many trained tensors got a gradient in the first step; a run needs all."""
+    flow = result.ranks[0].effective.gradient_flow
+    if flow is None:
+        return unproven("gradient flow", "nothing is trained by torch")
+    tensors, reached = flow.trained_tensors, flow.tensors_with_gradient
+    return proven("gradient flow", f"{reached} of {tensors} trained tensors got a gradient")
+
+
+def cut_gradient(result: Result) -> Iterator[Clause]:
+    """Yield a clause where a run has ended since trained tensors got no gradient."""
+    flow = result.ranks[0].effective.gradient_flow if result.ranks else None
+    if flow is not None and flow.modules_without_gradient:
+        cut = ", ".join(flow.modules_without_gradient[:3])
+        yield violated(
+            "gradient flow",
+            f"{flow.tensors_with_gradient} of {flow.trained_tensors} trained tensors got a "
+            f"gradient, and none in {cut} ...: detach nothing on the way to the loss",
+        )
+
+
+def evidence(trials: TrialRuns, result: Result) -> Clause:
+    """Check that the plugin shows that it acted."""
+    shown = result.ranks[0].evidence.get(trials.name)
+    metrics = (*result.ranks[0].metrics, *result.metrics)
+    # What fills a slot acts in every run; what stands in the stack may have nothing to do.
+    if isinstance(shown, Mapping) and shown and (trials.slots or any(shown.values())):
+        return proven("evidence", ", ".join(shown))
+    if trials.slots == ("metrics",) and metrics:
+        return proven("evidence", "its metrics")
+    nothing = "report_evidence returns nothing but zeros" if shown else "report_evidence is empty"
+    what = nothing if shown is not None else "there is no run.on_evidence and no report_evidence"
+    return violated(
+        "evidence", f"{what}; return counts that could only be there if the plugin acted"
+    )
+
+
+def output(trials: TrialRuns, result: Result) -> list[Clause]:
+    """Check how much a run has printed, logged and shown as evidence."""
+    log = trials.root / result.folder / "rank0.log"
+    written = os.fstat(1).st_size + (log.stat().st_size if log.exists() else 0)
+    shown = len(json.dumps(result.ranks[0].evidence.get(trials.name)))
+    problems = [
+        f"a run {what} {size / 1e6:.1f} MB, and {most / 1e6:.1f} MB is much; {instead}"
+        for what, size, most, instead in (
+            ("writes to its output and log", written, MOST_OUTPUT, "log what is news"),
+            ("shows as evidence", shown, MOST_EVIDENCE, "return counts, no lists"),
+        )
+        if size > most
+    ]
+    return judged("output", problems, f"{written} bytes, {shown} of evidence")
+
+
+def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
+    """Compare the loss with the baseline's, by the rule of the reports."""
+    name = "loss of the baseline"
+    if not set(trials.slots) <= SAME_WORK:
+        return unproven(name, f"it fills {', '.join(trials.slots)}: what is trained is its own")
+    found = compare_losses({("", 0): baseline}, {("", 0): result})
+    reason = found.loss_reason
+    rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
+    if found.loss_verdict == "equivalent":
+        return proven(
+            name,
+            f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})",
+        )
+    if trials.other_work:
+        return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
+    return violated(
+        name,
+        f"the loss differs {reason} ({rule}); if that is by design, declare loss_tolerance, "
+        "or where it trains something else say check_plugin(..., other_work=True)",
+    )
+
+
+def serialised(result: Result) -> Clause:
+    if Result.model_validate_json(result.model_dump_json()) == result:
+        return proven("serialisable", "the result is read back as it was")
+    return violated("serialisable", "the result is not read back from JSON as it was written")
