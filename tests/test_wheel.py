@@ -76,6 +76,12 @@ def test_the_program_runs_from_the_wheel(site: Path, tmp_path: Path) -> None:
     assert Path(done.stdout.strip()).is_relative_to(site)
 
 
+def test_every_wheel_says_that_it_is_typed(wheels: Path) -> None:
+    for wheel in sorted(wheels.glob("*.whl")):
+        names = zipfile.ZipFile(wheel).namelist()
+        assert f"{wheel.name.partition('-')[0]}/py.typed" in names, wheel.name
+
+
 @pytest.mark.parametrize("kind", ["scenarios", "stacks", "models", "hardware"])
 def test_the_samples_are_inside(kind: str, site: Path, tmp_path: Path) -> None:
     found = names(call(site, tmp_path, kind, "list", "--format", "json"))

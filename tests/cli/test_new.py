@@ -31,6 +31,7 @@ def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
     assert written == [
         "README.md",
         "accel_bench_mine/__init__.py",
+        "accel_bench_mine/py.typed",
         "pyproject.toml",
         "tests/test_accel_bench_mine.py",
     ]

@@ -214,5 +214,31 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_partners_and_something_that_acts_are_added(tmp_path: Path) -> None:
     _, hooks = write_plugin("mine", ["load_data", "finish_metrics"], tmp_path)
     assert hooks == ["load_data", "build_batches", "start_metrics", "finish_metrics"]
-    _, hooks = write_plugin("other", ["check_scenario", "close_run"], tmp_path)
+    _, hooks = write_plugin("other", ["check_scenario"], tmp_path)
     assert hooks == ["check_scenario", "accelerate_model"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "instead"), [("close_run", "run.on_close"), ("report_evidence", "run.on_evidence")]
+)
+def test_a_hook_that_is_not_written_is_refused(hook: str, instead: str, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=f"{hook} has nothing to do alone.*calls {instead}"):
+        write_plugin("mine", [hook], tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("hook", "used"),
+    [
+        ("accelerate_model", "`accel-bench run --plugin mine`"),
+        ("build_optimizer", "`optimizer: {use: mine}`; for a comparison, `stacks: {mine: {set: "),
+        ("load_data", "the slot data of a scenario"),
+        ("finish_metrics", "`metrics: [memory, mine]`"),
+    ],
+)
+def test_the_readme_says_how_a_plugin_of_its_kind_is_used(hook: str, used: str) -> None:
+    assert used in plugin_files("mine", [hook])["README.md"]
+
+
+def test_types_are_marked() -> None:
+    assert plugin_files("mine", ["load_data"])["accel_bench_mine/py.typed"] == ""

@@ -10,7 +10,9 @@ import yaml
 
 import accel_bench
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.plugin import CONTRACT
+from accel_bench.plugins.describe import ACCELERATING, MEASURING
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.shipped import extras
 from accel_bench.plugins.validation import hook_arguments
@@ -29,8 +31,8 @@ RESERVED = frozenset({"baseline", NO_PLUGIN})
 DEFAULT_HOOKS = ("accelerate_model",)
 """What a plugin does where no hook is named, or none that acts."""
 
-REGISTERED = frozenset({"report_evidence", "close_run"})
-"""Hooks that what is written does without: others call `run.on_evidence` and `run.on_close`."""
+REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
+"""Hooks that are not written, and what the acting hook calls in their place."""
 
 PARTNERS = {
     "load_data": "build_batches",
@@ -85,6 +87,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
         "class_name": _class_name(name),
         "hooks": hooks,
         "has": lambda *any_of: not set(any_of).isdisjoint(hooks),
+        "slots": _slots(hooks),
     }
     templates = {
         "pyproject.toml": "pyproject.toml",
@@ -98,7 +101,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
         path: environment.get_template(f"{template}.jinja").render(words)
         for path, template in templates.items()
     }
-    return {path: text for path, text in texts.items() if text}
+    return {path: text for path, text in texts.items() if text} | {f"{package}/py.typed": ""}
 
 
 def _check_name(name: str) -> None:
@@ -125,11 +128,24 @@ def _chosen(hooks: Sequence[str]) -> list[str]:
     for hook in hooks:
         if hook not in known:
             raise PluginError(f"there is no hook {hook!r}{did_you_mean(hook, known)}")
-    chosen = {*hooks} - REGISTERED
+        if hook in REGISTERED:
+            raise PluginError(
+                f"{hook} has nothing to do alone, and is not written: name the hook that acts, "
+                f"which calls {REGISTERED[hook]}"
+            )
+    chosen = {*hooks}
     if chosen <= NOT_ACTING:
         chosen |= {*DEFAULT_HOOKS}
     chosen |= {PARTNERS[hook] for hook in chosen if hook in PARTNERS}
     return [hook for hook in known if hook in chosen]
+
+
+def _slots(hooks: Sequence[str]) -> list[str]:
+    """Return the slots that these hooks fill; none for a plugin that stands in a stack."""
+    if {*hooks} & ACCELERATING:
+        return []
+    filled = [slot for hook in hooks if (slot := ONE_ANSWER.get(hook))]
+    return list(dict.fromkeys(filled)) or ["metrics"] * bool({*hooks} & MEASURING)
 
 
 def _distribution(name: str) -> str:
