@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,30 @@ def test_a_plugin_without_a_file_stands_beside_the_baseline_alone() -> None:
     words = ("run", "--plugin", "torch-compile", "--dry-run", "--format", "json")
     rows = json.loads(call(*words).out)["experiments"]
     assert [row["stack"] for row in rows] == ["baseline", "torch-compile"]
+
+
+HUGE = ("--set", "model.id=llama-2-70b", "--set", "model.overrides.num_hidden_layers=8000")
+"""Seven million million parameters: no machine holds them."""
+
+
+def test_what_cannot_fit_is_refused_with_2_unless_it_is_forced() -> None:
+    refused = call("run", *HUGE)
+    assert refused.code == 2
+    assert refused.err.startswith("error: not enough memory. baseline")
+    assert "--force" in refused.err
+    forced = call("run", *HUGE, "--force", "--dry-run", "--format", "json")
+    assert forced.code == 0, forced.err
+    found = json.loads(forced.out)
+    (memory,) = found["memory"]
+    assert re.search(r": at least [\d,]+ GiB of memory \([^)]+ optimizer state\)", memory)
+    assert found["estimated_seconds"] > 86400
+    assert any("--timeout sets another limit" in notice for notice in found["notices"])
+
+
+def test_more_processes_than_cores_are_refused_with_2() -> None:
+    words = ("run", "nulls.yaml", "--dry-run", "--device", "cpu", "--set", "parallel=none")
+    refused = call(*words, "--set", "resources.devices=1000")
+    assert (refused.code, refused.out) == (2, "")
+    assert "1,000 processes would share" in refused.err
+    allowed = call(*words, "--set", "resources.devices=1000", "--oversubscribe")
+    assert allowed.code == 0, allowed.err
