@@ -94,7 +94,7 @@ WAITING = {"OMP_WAIT_POLICY": "passive"}
 """What every worker gets unless the user or the scenario sets it: threads that wait sleep.
 
 A thread that spins takes the core from the one that it waits for as soon as there is other work:
-on a loaded machine of two cores, two threads that slept trained 1.4 to 20 times as fast.
+on a loaded machine of two cores, two threads that slept trained 2 to 20 times as fast.
 `benchmarks/openmp-waiting.yaml` measures it.
 """
 
