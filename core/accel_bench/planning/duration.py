@@ -8,7 +8,7 @@ from statistics import median
 
 from accel_bench.analysis.metrics.utilization import utilization
 from accel_bench.analysis.wording import duration, flops, grouped_by_reason, label
-from accel_bench.catalog.architecture import Outline, outline_of
+from accel_bench.catalog.estimate import Outline, outline_of
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.errors import StoreError
 from accel_bench.flops.formulas import model_flops

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from accel_bench.analysis.wording import count, join_names, label, size
-from accel_bench.catalog.architecture import outline_of
+from accel_bench.catalog.estimate import outline_of
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from imported_modules import imported
 
-from accel_bench.catalog.architecture import outline_of
+from accel_bench.catalog.estimate import outline_of
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.flops.formulas import model_flops
 from accel_bench.scenario.uses import ModelUse
@@ -83,4 +83,4 @@ def test_nothing_is_said_of_a_hub_id_or_of_a_configuration_with_other_keys(tmp_p
 
 
 def test_it_needs_no_torch() -> None:
-    assert "torch" not in imported("import accel_bench.catalog.architecture", {"torch"})
+    assert "torch" not in imported("import accel_bench.catalog.estimate", {"torch"})
