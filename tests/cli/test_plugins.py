@@ -253,10 +253,12 @@ def test_an_endless_import_is_cut_short(tmp_path: Path) -> None:
     assert "takes more than 0.5 s" in done.out
 
 
-def test_a_doubled_plugin_cannot_be_shown_and_both_are_named(site: Path) -> None:
-    done = start("plugins", "show", "lora", PYTHONPATH=str(site))
+def test_a_shipped_name_shows_the_shipped_plugin_and_the_other_has_an_address(site: Path) -> None:
+    done = start("plugins", "show", "lora", "--format", "json", PYTHONPATH=str(site))
+    assert json.loads(done.out)["distribution"] == "accel-bench"
+    done = start("plugins", "show", "accel-bench-rival:lora", PYTHONPATH=str(site))
     assert done.code == 2
-    assert "brought by accel-bench and accel-bench-rival" in done.err
+    assert "plugin 'accel-bench-rival:lora' (accel-bench-rival 1.0) is broken" in done.err
 
 
 def test_the_list_says_what_can_be_used(site: Path) -> None:
@@ -264,7 +266,7 @@ def test_the_list_says_what_can_be_used(site: Path) -> None:
     usable = {row["name"]: row["usable"] for row in json.loads(done.out)}
     assert usable["example"] is True
     assert usable["good"] is False
-    assert usable["lora"] is False
+    assert usable["lora"] is usable["accel-bench-rival:lora"] is True
 
 
 # `plugins check` of everything, and of a scenario.
@@ -291,7 +293,8 @@ def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(site: Pat
         "(exit code 5)"
     ]
     assert "is built for accel-bench>=7; " in rows["newer"]["reasons"][0]
-    assert "brought by" in rows["lora"]["reasons"][0]
+    assert rows["lora"]["usable"]
+    assert "has no attribute 'It'" in rows["accel-bench-rival:lora"]["reasons"][0]
 
 
 SOUND = (

@@ -181,7 +181,7 @@ MISPLACED: dict[str, tuple[list[Any], str]] = {
     "wording": (["wording"], "failed in check_scenario: returned str where a list is expected"),
     "numbers": (
         ["numbers"],
-        "failed in check_scenario: returned int where a list of texts is expected",
+        "failed in check_scenario: returned 1 where a list of texts is expected",
     ),
 }
 """Stacks that cannot be used, and what is said of them."""
