@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import re
@@ -170,6 +171,7 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection) -> None:
     faulthandler.enable(log)
     faulthandler.register(signal.SIGUSR1, log, all_threads=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.freeze()  # The collector would copy what this process shares with the other one.
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # A pool of threads does not survive a fork.
     for number, (name, attempt) in enumerate(steps(folder)):

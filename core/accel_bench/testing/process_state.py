@@ -38,9 +38,9 @@ SEEN_THROUGH = (
 )
 """What is read before and after a run; nothing else is compared."""
 
-MEASURING = "torch.cuda"
-"""What measures beside the standard library, as to synchronize does: nothing may replace that while
-the window is measured."""
+MEASURING = ("time.", "torch.cuda.")
+"""Beginnings of the modules that measure, as clocks and events do, or to synchronize: nothing of
+them may be another while the window is measured."""
 
 FLAGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -110,8 +110,7 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
 
 
 def replaced_measuring(before: ProcessState) -> list[str]:
-    """Return a sentence for each function that measures, or is of the standard library, and that
-    is another one now."""
+    """Return a sentence for each function that measures and is another one now."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
     return [*_changed_functions(was, dict(_functions_of(_measures)))]
 
@@ -210,7 +209,7 @@ def _functions_of(watched: Callable[[str], bool]) -> Iterator[tuple[tuple[str, s
 
 
 def _measures(name: str) -> bool:
-    return _is_standard(name) or f"{name}.".startswith(f"{MEASURING}.")
+    return f"{name}.".startswith(MEASURING)
 
 
 def _is_standard(name: str) -> bool:
