@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import re
 import signal
-import struct
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.job import PHASES
+from accel_bench.job import HEARTBEAT_PHASE, PHASES
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.testing.report import Clause, Step, unproven, violated
 from accel_bench.testing.tiny import this_machine
@@ -199,7 +198,7 @@ def last_phase(folder: Path) -> str:
     pages = sorted(folder.rglob("rank0.heartbeat"), key=lambda path: path.stat().st_mtime_ns)
     if not pages:
         return ""
-    _, phase = struct.unpack("=QQ", pages[-1].read_bytes())
+    phase = memoryview(pages[-1].read_bytes()).cast("Q")[HEARTBEAT_PHASE]
     return PHASES[phase] if FIRST_HOOK <= phase < len(PHASES) else ""
 
 
