@@ -15,11 +15,14 @@ def _drop_working_folder() -> None:
     """Take off the path what `python -m accel_bench` puts there first: the working folder.
 
     A `random.py` or `yaml.py` in it is not ours. Where PYTHONPATH names the folder too, that entry
-    stays.
+    stays. Other programs that import this package keep their path.
     """
     safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
+    written = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get("-m", "")
+    if sys.argv[:1] != ["-m"] or safe or written.partition(".")[0] != "accel_bench":
+        return
     with contextlib.suppress(OSError):  # a folder that is gone
-        if sys.argv[:1] == ["-m"] and not safe and sys.path[:1] == [os.getcwd()]:
+        if sys.path[:1] == [os.getcwd()]:
             del sys.path[0]
 
 
@@ -129,6 +132,8 @@ def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
+    if name == "Plugin":  # A class is compared with the hooks when it is made.
+        import_module("accel_bench.hookspecs")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)

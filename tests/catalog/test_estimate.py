@@ -82,5 +82,12 @@ def test_nothing_is_said_of_a_hub_id_or_of_a_configuration_with_other_keys(tmp_p
         assert outline_of(ModelUse(id=str(tmp_path))) is None
 
 
+def test_layers_that_are_not_alike_are_not_estimated(tmp_path: Path) -> None:
+    config = read_card("mixtral-8x7b").config
+    for key, value in (("expert_layer_period", 2), ("mlp_only_layers", [0]), ("moe_layer_freq", 1)):
+        (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+        assert (outline_of(ModelUse(id=str(tmp_path))) is None) == (value != 1)
+
+
 def test_it_needs_no_torch() -> None:
     assert "torch" not in imported("import accel_bench.catalog.estimate", {"torch"})

@@ -47,3 +47,13 @@ def test_a_foreign_accel_bench_in_the_folder_is_not_ours(tmp_path: Path) -> None
 def test_a_working_folder_that_pythonpath_names_is_imported_from(tmp_path: Path) -> None:
     install_faulty(tmp_path)
     assert Program(tmp_path, site=tmp_path).call("plugins", "check", "witness").code == 0
+
+
+def test_a_program_that_imports_this_package_keeps_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "sibling.py").write_text("")
+    (tmp_path / "theirs" / "__init__.py").write_text("import accel_bench\n")
+    (tmp_path / "theirs" / "train.py").write_text("import sibling\n")
+    command = [sys.executable, "-m", "theirs.train"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

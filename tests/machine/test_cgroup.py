@@ -8,6 +8,7 @@ import pytest
 
 from accel_bench.machine import cgroup
 from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
+from accel_bench.machine.info import read_machine
 
 EVENTS = "low 0\nhigh 0\nmax 52\noom 3\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
@@ -55,10 +56,18 @@ def test_in_a_container_that_is_shown_another_path_the_mount_is_the_group(
     assert read_memory_group() == MemoryGroup(kills=4, limit_bytes=512)
 
 
-def test_without_groups_or_counts_there_is_no_group(mount: Path) -> None:
+def test_a_limit_counts_where_the_kernel_does_not_count_kills(mount: Path) -> None:
     assert read_memory_group() is None
     cgroup.MEMBERSHIP.write_text("0::/\n")
-    write(mount, max="max\n")
-    assert read_memory_group() is None
+    write(mount, max="1048576\n")
+    assert read_memory_group() == MemoryGroup(kills=0, limit_bytes=2**20)
     write(mount, events="low 0\noom 1\n")  # before Linux 4.13
-    assert read_memory_group() is None
+    assert read_memory_group() == MemoryGroup(kills=0, limit_bytes=2**20)
+    assert read_machine().memory_bytes == 2**20
+
+
+def test_where_the_controller_is_off_in_the_group_the_next_one_above_counts(mount: Path) -> None:
+    cgroup.MEMBERSHIP.write_text("0::/user.slice/bench\n")
+    write(mount / "user.slice", events=EVENTS.format(9), max="2147483648\n")
+    (mount / "user.slice" / "bench").mkdir()
+    assert read_memory_group() == MemoryGroup(kills=9, limit_bytes=2**31)

@@ -15,7 +15,7 @@ from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.result import Result, Window
+from accel_bench.result import Result, Status, Window
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import Store, open_store
 
@@ -127,8 +127,10 @@ def test_another_machine_s_rate_does_not_count(plan_of: Any, estimate: Any) -> N
 
 def test_stored_runs_of_the_same_experiment_come_first(plan_of: Any, estimate: Any) -> None:
     plan = plan_of(model__id="mixtral-8x7b")
-    stored = make_result(plan.planned[0].experiment).model_copy(update={"seconds": 100.0})
-    found = estimate(plan, stored)
+    experiment = plan.planned[0].experiment
+    stored = make_result(experiment).model_copy(update={"seconds": 100.0})
+    failed = make_result(experiment, round=1, status=Status.FAILED)
+    found = estimate(plan, stored, failed, failed)
     assert found.describe() == "about 5 min 0 s (from earlier runs here)"
 
 

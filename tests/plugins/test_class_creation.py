@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from accel_bench import Plugin, hookimpl, hookspecs
@@ -49,3 +52,10 @@ def test_attributes_and_methods_of_the_author_are_left_alone() -> None:
 def test_the_names_of_hooks_are_those_of_the_contract() -> None:
     assert HOOKS == [*hook_arguments()]
     assert {*HOOKS} <= {*vars(hookspecs)}
+
+
+def test_an_import_of_the_base_alone_brings_the_hooks_along() -> None:
+    program = "from accel_bench import Plugin\nclass Mine(Plugin):\n    def load_model(self): ...\n"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Mine.load_model is never called: write @hookimpl above it" in done.stderr

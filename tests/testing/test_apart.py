@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -32,9 +31,7 @@ def test_an_ending_of_the_process_is_a_violation_that_names_the_hook(
 
 def test_a_plugin_that_hangs_is_ended_and_its_line_named(tmp_path: Path) -> None:
     text = source(acting="import time; time.sleep(600)")
-    began = time.monotonic()
     (found,) = violations(tmp_path, text, scenario=NULL, seconds=15)
-    assert time.monotonic() - began < 300
     assert "runs: it had not ended after 15 s" in found
     assert "(in accelerate_model)" in found
     assert ", accelerate_model" in found  # The frame in which it sleeps.

@@ -47,7 +47,7 @@ def test_a_trainer_that_ignores_fp16_on_a_cpu_is_found_by_the_dtype_of_its_matmu
     Trainer(run.model, arguments, train_dataset=rows).train()
     probe.remove()
     degraded, _ = differences(run, read_effective(run, probe))
-    assert "matmuls compute in float32, asked was fp16-autocast" in degraded
+    assert "matmuls compute in float32, the scenario says fp16-autocast" in degraded
 
 
 def test_our_loop_refuses_fp16_on_a_cpu(llama_run: Callable[..., Run]) -> None:

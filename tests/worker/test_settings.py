@@ -47,5 +47,5 @@ def test_a_rank_does_not_wait_for_ranks_that_were_never_started(
     )
     experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
     run = Run(experiment, Device("cpu"), tmp_path, tmp_path, world_size=2)
-    with pytest.raises(InvalidRunError, match="1 processes were started, asked were 2"):
+    with pytest.raises(InvalidRunError, match="1 processes were started, the scenario says 2"):
         apply_settings(run)

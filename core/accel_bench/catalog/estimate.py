@@ -26,6 +26,18 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Sizes, and the keys that transformers' configurations have for each."""
 
+UNEVEN = (
+    "decoder_sparse_step",
+    "expert_layer_period",
+    "first_k_dense_replace",
+    "interleave_moe_layer_step",
+    "mlp_only_layers",
+    "moe_layer_freq",
+    "num_hidden_groups",
+)
+"""Keys by which some layers have no experts, or share their weights: what follows counts every
+layer alike."""
+
 GATED = ("silu", "swish")
 """Activations that come with a third matrix in all published architectures."""
 
@@ -66,6 +78,8 @@ def _outline(
     config = {**config, **text} if isinstance(text, dict) else config
     sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
     if not all(sizes[name] for name in ("vocabulary", "hidden", "layers", "heads")):
+        return None
+    if any({**config, **overrides}.get(key) not in (None, 0, 1, []) for key in UNEVEN):
         return None
     hidden, layers, vocabulary = sizes["hidden"], sizes["layers"], sizes["vocabulary"]
     head_size = sizes["head_size"] or hidden // sizes["heads"]

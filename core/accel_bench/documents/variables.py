@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from accel_bench.errors import AccelBenchError
 
+MOST_SECONDS = 86_400.0
+
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return a number of seconds above 0, or `default` where the variable is not set.
+    """Return a number of seconds of at most a day, or `default` where the variable is not set.
 
     Raises AccelBenchError for anything else.
     """
@@ -20,6 +21,9 @@ def seconds_from(variable: str, default: float) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise AccelBenchError(f"{variable}={text!r} is no number of seconds above 0; unset it")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise AccelBenchError(
+            f"{variable}={text!r} is no number of seconds above 0 and up to {MOST_SECONDS:,.0f}; "
+            "unset it"
+        )
     return seconds

@@ -23,14 +23,15 @@ class MemoryGroup(NamedTuple):
     """The memory of the control group that this process and its children are in."""
 
     kills: int
-    """Processes of the group that the kernel has killed for want of memory."""
+    """Processes of the group that the kernel has killed for want of memory; 0 where it does not
+    count them."""
 
     limit_bytes: int | None
     """Smallest limit of the group and of those that it is in; None without one."""
 
 
 def read_memory_group() -> MemoryGroup | None:
-    """Return the group of this process; None where there is none or the kernel does not count."""
+    """Return the group of this process; None where there is none."""
     try:
         lines = [line.split(":", 2) for line in MEMBERSHIP.read_text().splitlines()]
     except OSError:
@@ -46,13 +47,14 @@ def _read(mount: Path, path: str, events: str, limit: str) -> MemoryGroup | None
     folder = mount / path.lstrip("/")
     if ".." in path or not folder.is_dir():
         folder = mount
-    counts = dict(line.split() for line in _text(folder / f"memory.{events}").splitlines())
-    if not counts.get("oom_kill", "").isdigit():
-        return None
     within = [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]
+    # Where the controller is off in the group itself, the next one above it counts.
+    counters = filter(None, (_text(one / f"memory.{events}") for one in within))
+    counts = dict(line.split() for line in next(counters, "").splitlines())
+    kills = counts.get("oom_kill", "0")
     texts = [_text(one / f"memory.{limit}").strip() for one in within]
     limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED_BYTES]
-    return MemoryGroup(int(counts["oom_kill"]), min(limits, default=None))
+    return MemoryGroup(int(kills) if kills.isdigit() else 0, min(limits, default=None))
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ import psutil
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
+from accel_bench.machine.cgroup import read_memory_group
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices, library, read
 from accel_bench.machine.provenance import distribution_version
@@ -131,7 +132,7 @@ def read_machine() -> Machine:
         system=f"{platform.system()} {platform.release()}",
         processor=_processor(),
         cores=available_cores(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=_memory_bytes(),
         python=platform.python_version(),
         versions=installed_versions(RELEVANT),
         libraries=installed_versions((*COMPANIONS, *known_distributions())),
@@ -141,6 +142,13 @@ def read_machine() -> Machine:
         c_compiler=find_program(os.environ.get("CC"), "cc", "gcc", "clang"),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )
+
+
+def _memory_bytes() -> int:
+    """Return the host's memory, or what a container may use of it."""
+    group, total = read_memory_group(), psutil.virtual_memory().total
+    limit = group.limit_bytes if group else None
+    return total if limit is None else min(total, limit)
 
 
 def available_cores() -> int:

@@ -92,7 +92,8 @@ def _earlier_seconds(plan: Plan, store: Store | None) -> dict[str, float]:
     with suppress(StoreError):
         ids = [planned.experiment.id for planned in plan.runnable]
         for result in store.results(experiment_ids=ids) if store else ():
-            found.setdefault(result.experiment.id, []).append(result.seconds)
+            if result.status.completed:
+                found.setdefault(result.experiment.id, []).append(result.seconds)
     return {name: median(seconds) for name, seconds in found.items()}
 
 

@@ -82,7 +82,9 @@ class Session:
 
         Ctrl-C terminates the run in progress, stores it, and is raised again.
         """
-        cache_folder(), grace_seconds()  # Refused here, and not in the middle of a session.
+        # What they refuse is refused here, and not in the middle of a session.
+        cache_folder()
+        grace_seconds()
         by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
         points = {name: SweepPoint(self, plan, list(group)) for name, group in by_point}
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}

@@ -36,7 +36,8 @@ def apply_settings(run: Run) -> None:
     """
     started = os.environ.get("WORLD_SIZE", str(run.world_size))
     if started != str(run.world_size):  # those that a launcher has not started never come
-        raise InvalidRunError([f"{started} processes were started, asked were {run.world_size}"])
+        said = f"the scenario says {run.world_size}"
+        raise InvalidRunError([f"{started} processes were started, {said}"])
     random.seed(run.scenario.train.seed)
     if "numpy" in sys.modules:
         import numpy

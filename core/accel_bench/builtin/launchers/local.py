@@ -124,6 +124,8 @@ def rank_environment(job: Job, rank: int) -> dict[str, str]:
     defaults = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        # The worker sets it for other launchers; one that is preloaded reads it before that.
+        "OMP_WAIT_POLICY": "passive",
         "TOKENIZERS_PARALLELISM": "true",
     }
     ours = {

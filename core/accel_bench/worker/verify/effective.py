@@ -102,7 +102,7 @@ def differences(
     """
     invalid = [*_wrong_ranks(run, effective, strategy)]
     if torch.device(str(effective.device)).type != run.device.type:
-        invalid.append(f"the model is on {effective.device}, asked was {run.device}")
+        invalid.append(f"the model is on {effective.device}, the scenario says {run.device}")
     if effective.padding_free and effective.use_cache:
         invalid.append(
             "sequences lie in one row and the model keeps a cache, so they attend to one another; "
@@ -118,7 +118,7 @@ def _wrong_ranks(
 ) -> Iterator[str]:
     """Yield how the processes do not train together as the scenario says."""
     if effective.world_size != run.world_size:
-        yield f"{effective.world_size} processes train, asked were {run.world_size}"
+        yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
     if run.world_size > 1 and effective.strategy == "none":
         yield f"nothing joins the gradients of {run.world_size} processes"
     elif strategy is not None and effective.strategy != strategy:
@@ -134,44 +134,39 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     """Yield how the work is not quite that of the scenario."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
-        yield f"attention is {effective.attention}, asked was {scenario.model.attention}"
+        yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"
     # Blocks that say by which policy they are computed again were set up so by the stack.
     blocks = effective.checkpointed_blocks
     by_stack = blocks is not None and blocks.policy is not None
     if effective.gradient_checkpointing != (scenario.train.gradient_checkpointing or by_stack):
         yield (
             f"gradient checkpointing is {effective.gradient_checkpointing}, "
-            f"asked was {scenario.train.gradient_checkpointing}"
+            f"the scenario says {scenario.train.gradient_checkpointing}"
         )
     stored = {**effective.weight_dtypes, **effective.trained_dtypes}
     # A quantized base is stored as it is quantized; what is left of it may be computed in float32.
     quantized = not PACKED.isdisjoint(effective.weight_dtypes)
-    precision = scenario.train.matmul_precision
-    if effective.float32_matmul_precision not in (None, precision):
-        yield f"matmul precision is {effective.float32_matmul_precision}, asked was {precision}"
-    threads = scenario.resources.threads or _threads_at_start(effective)
+    allowed, precision = effective.float32_matmul_precision, scenario.train.matmul_precision
+    if allowed not in (None, precision):
+        yield f"matmul precision is {allowed}, the scenario says {precision}"
+    # Unless it is told how many, a library may use fewer than it is allowed to: MKL one a core.
+    threads = scenario.resources.threads
     if None not in (effective.threads, threads) and effective.threads != threads:
-        yield f"{effective.threads} threads compute, asked were {threads}"
+        yield f"{effective.threads} threads compute, the scenario says {threads}"
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
     computed = scenario.train.autocast_dtype
+    said = f"the scenario says {scenario.train.precision}"
     if computed and effective.matmul_dtype not in (None, computed):
-        yield (f"matmuls compute in {effective.matmul_dtype}, asked was {scenario.train.precision}")
+        yield f"matmuls compute in {effective.matmul_dtype}, {said}"
     grouped = "grouped_mm" in (effective.experts or "")
     if grouped and computed not in (None, scenario.model.dtype):
         yield (
-            f"experts compute in {scenario.model.dtype}, asked was {scenario.train.precision}: "
+            f"experts compute in {scenario.model.dtype}, {said}: "
             f"grouped_mm does not follow autocast; set model.dtype: {computed}"
         )
     if effective.use_cache and not effective.padding_free:
         yield "the model keeps a key-value cache while it trains"
-
-
-def _threads_at_start(effective: EffectiveConfiguration) -> int | None:
-    """Return the number of threads with which every stack's process starts, where it is set."""
-    now = effective.environment.get(THREADS)
-    first = (effective.environment_changes.get(THREADS, (now, None))[0] or "").partition(",")[0]
-    return int(first) if first.isdecimal() else None
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
