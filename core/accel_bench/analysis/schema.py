@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.convergence import LossComparison, LossWord
@@ -125,8 +126,14 @@ class ExperimentFigures(ExperimentRow):
 
     @property
     def metric_values(self) -> list[str]:
-        """Name and value of each metric, for one cell."""
-        return [f"{one.name}={one.value}" for one in self.metrics]
+        """Name and value of each metric, for one cell; with the plugin where two share a name."""
+        names = Counter(one.name for one in self.metrics)
+        return [
+            f"{one.plugin}.{one.name}={one.value}"
+            if names[one.name] > 1
+            else f"{one.name}={one.value}"
+            for one in self.metrics
+        ]
 
 
 class ExperimentSummary(LossComparison, Comparison, ExperimentFigures):

@@ -85,3 +85,38 @@ def test_compare_has_them_on_both_sides():
     line = next(line for line in table.splitlines() if "energy" in line)
     assert line.split()[-5:] == ["10.00", "12.00", "(1.20", "times,", "worse)"]
     assert "energy=12.0" in render_report(compare_report([found]), "csv")
+
+
+TWO = {"metrics": [{"use": "joules"}, {"use": "watts"}]}
+
+
+def of_two_plugins(name, *values):
+    """One run in which two plugins measured metrics of the same name."""
+    metrics = [
+        joules(value, plugin=plugin)
+        for value, plugin in zip(values, ["joules", "watts"], strict=True)
+    ]
+    ranks = [make_rank(0).model_copy(update={"metrics": tuple(metrics)})]
+    return [make_result(make_experiment(name, scenario=TWO), ranks=ranks)]
+
+
+def test_metrics_of_one_name_are_kept_apart_by_plugin_and_unit():
+    found = named_metrics(of_two_plugins("lora", 10, 1000))
+    assert [(one.plugin, one.value) for one in found] == [("joules", 10), ("watts", 1000)]
+    (kilo, plain) = named_metrics(runs(BASE, (joules(1, unit="kJ"), joules(900))))
+    assert (kilo.value, plain.value) == (1, 900)
+
+
+def test_tables_compare_the_metrics_of_each_plugin_and_name_it():
+    before, after = of_two_plugins("lora", 10, 1000), of_two_plugins("fast", 5, 4000)
+    experiments = [run.experiment for run in (*before, *after)]
+    tables = [
+        render([make_summary(experiments, [*before, *after], rounds=1)], "table"),
+        render_report(compare_report([compare_stored(before, after)]), "table"),
+    ]
+    for table in tables:
+        shown = " ".join(table.split())
+        assert "(joules)" in shown and "(watts)" in shown
+        assert "0.50 times" in shown and "4.00 times" in shown
+    flat = render_report(compare_report([compare_stored(before, after)]), "csv")
+    assert "joules.energy=5.0" in flat and "watts.energy=4000.0" in flat

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 from typing import Literal
 
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.uses import slot_defaults
+
+MetricKey = tuple[str, str, str]
+"""Plugin, name and unit: figures that share them are of one metric."""
 
 
 class MetricFigure(Frozen):
@@ -34,6 +38,11 @@ class MetricFigure(Frozen):
     """Why there is no number, or what is wrong with it."""
 
     @property
+    def key(self) -> MetricKey:
+        """Which metric this is, in any experiment."""
+        return self.plugin, self.name, self.unit
+
+    @property
     def label(self) -> str:
         """Name and unit, and which value is better."""
         unit = "" if self.unit == "1" or self.unit in self.name else f" [{self.unit}]"
@@ -57,14 +66,23 @@ def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
 
     Those that analysis knows by their `figure` have places of their own.
     """
-    found: dict[tuple[str, str], list[list[Metric]]] = {}
+    found: dict[tuple[str, ...], list[list[Metric]]] = {}
     for run in runs:
-        by_name: dict[tuple[str, str], list[Metric]] = {}
-        for metric in _metrics(run):
-            by_name.setdefault((metric.name, metric.kind), []).append(metric)
-        for key, metrics in by_name.items():
+        of_run: dict[tuple[str, ...], list[Metric]] = {}
+        for one in _metrics(run):
+            of_run.setdefault((one.plugin, one.name, one.kind, one.unit), []).append(one)
+        for key, metrics in of_run.items():
             found.setdefault(key, []).append(metrics)
     return tuple(map(_figure, found.values()))
+
+
+def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
+    """Return the label of each metric, with its plugin where that of another plugin is equal."""
+    by_key = {one.key: one.label for one in metrics}
+    count = Counter(by_key.values())
+    return {
+        key: f"{label} ({key[0]})" if count[label] > 1 else label for key, label in by_key.items()
+    }
 
 
 def _metrics(run: Result) -> Iterator[Metric]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.compare import ExperimentComparison
-from accel_bench.analysis.metrics.named import MetricFigure
+from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
     label,
@@ -66,7 +66,8 @@ def _answer(one: ExperimentComparison) -> str:
 
 def _section(one: ExperimentComparison) -> Section:
     facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in FACTS]
-    facts += [(a.label, _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
+    names = labels((*one.a.metrics, *one.b.metrics))
+    facts += [(names[a.key], _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
     tables = [listed(("", "A", "B"), facts)]
     for title, differences in (
         ("declared", one.declared),
@@ -89,9 +90,9 @@ def _shared_metrics(
     one: ExperimentComparison,
 ) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
     """Yield each metric of A with that of B, then those of B alone."""
-    theirs = {metric.name: metric for metric in one.b.metrics}
+    theirs = {metric.key: metric for metric in one.b.metrics}
     for metric in one.a.metrics:
-        yield metric, theirs.pop(metric.name, None)
+        yield metric, theirs.pop(metric.key, None)
     for metric in theirs.values():
         yield metric.model_copy(update={"value": None}), metric
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.metrics.named import MetricFigure
+from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
 from accel_bench.analysis.wording import (
     flops,
@@ -109,6 +109,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 class MetricRow(NamedTuple):
     """A metric of one row, and that of the baseline at the same sweep point."""
 
+    name: str
     stack: str
     metric: MetricFigure
     base: MetricFigure | None
@@ -116,36 +117,38 @@ class MetricRow(NamedTuple):
 
 def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
-    names = dict.fromkeys(one.name for row in summary.experiments for one in row.metrics)
+    names = labels(one for row in summary.experiments for one in row.metrics)
     rows = [
-        MetricRow(label(row.stack, row.sweep), metric, _metric_of_baseline(summary, row, name))
-        for name in names
+        MetricRow(
+            name, label(row.stack, row.sweep), metric, _metric_of_baseline(summary, row, metric)
+        )
+        for key, name in names.items()
         for row in summary.experiments
         for metric in row.metrics
-        if metric.name == name
+        if metric.key == key
     ]
-    notes = [
-        (row.stack, f"{row.metric.label}: {row.metric.reason}") for row in rows if row.metric.reason
-    ]
+    notes = [(row.stack, f"{row.name}: {row.metric.reason}") for row in rows if row.metric.reason]
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
 
 
-def _metric_of_baseline(summary: Summary, row: ExperimentSummary, name: str) -> MetricFigure | None:
-    """Return the baseline's metric of that name; None for the baseline itself."""
+def _metric_of_baseline(
+    summary: Summary, row: ExperimentSummary, metric: MetricFigure
+) -> MetricFigure | None:
+    """Return the same metric of the baseline; None for the baseline itself."""
     return next(
         (
-            metric
+            one
             for other in summary.experiments
             if other.stack == summary.baseline != row.stack and other.sweep == row.sweep
-            for metric in other.metrics
-            if metric.name == name
+            for one in other.metrics
+            if one.key == metric.key
         ),
         None,
     )
 
 
 METRICS = (
-    Column("metric", lambda row: row.metric.label),
+    Column("metric", reader("name")),
     Column("stack", reader("stack"), kind="name"),
     Column("value", reader("metric.value"), form=partial(significant, digits=4), kind="number"),
     Column("against the baseline", lambda row: row.metric.against(row.base) or None),
