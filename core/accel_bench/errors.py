@@ -41,6 +41,10 @@ class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 
 
+class ResultTooLargeError(StoreError):
+    """A result is larger than a row that can be read again."""
+
+
 class StoreUnavailableError(StoreError):
     """The disk or another process is in the way: nothing in the user's input is wrong."""
 

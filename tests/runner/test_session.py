@@ -21,6 +21,7 @@ from accel_bench.runner.session import Session
 from accel_bench.runner.supervise import Progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.draft import read_draft
+from accel_bench.store import database
 from accel_bench.store.database import open_store
 
 MACHINE = read_machine()
@@ -170,6 +171,18 @@ def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: 
     assert notes.starts[0] == ("prepared", "prepare")
     assert [what for _, what in notes.starts].count("prepare") == 1
     assert len(stored(tmp_path)) == 4
+
+
+def test_a_run_too_large_for_a_row_is_stored_without_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MAXIMUM_PAYLOAD_BYTES", 40_000)
+    measure = {"warmup": 1, "steps": 400, "rounds": 1}
+    run_session(tmp_path, null_scenario({"baseline": []}, measure=measure), retries=1)
+    (row,) = stored(tmp_path)
+    assert (row.status, row.ranks) == (Status.INVALID, ())
+    assert f"stays in their files in {row.folder}" in row.reasons[-1]
+    assert (tmp_path / "results" / row.folder / "rank0.json").stat().st_size > 40_000
 
 
 def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:

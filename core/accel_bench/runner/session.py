@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from accel_bench.errors import ResultTooLargeError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
@@ -214,12 +215,23 @@ class SweepPoint:
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""
         if purpose == "measure" or not result.status.completed:
-            stored = self._session.store.add(result)
+            stored = self._add(result)
         else:
             stored = redact_result(result)
         if folder.is_dir():  # it may have been removed while the run went on
             record_result(folder, stored)
         return stored
+
+    def _add(self, result: Result) -> Result:
+        """Store a run; one that is too large for a row is stored without what was measured."""
+        try:
+            return self._session.store.add(result)
+        except ResultTooLargeError as error:
+            status = Status.INVALID if result.status.completed else result.status
+            reason = f"{error}; what its ranks measured stays in their files in {result.folder}"
+            reasons = (*result.reasons, reason)
+            short = {"status": status, "reasons": reasons, "ranks": (), "metrics": ()}
+            return self._session.store.add(result.model_copy(update=short))
 
     def _missing_rounds(self, rounds: int) -> list[int]:
         """Return numbers of rounds to run: as many as are missing, first those with a gap.

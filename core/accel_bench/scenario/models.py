@@ -9,7 +9,15 @@ from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.validate import LocatedError
-from accel_bench.scenario.settings import MAXIMUM_SAMPLES, Measure, Resources, Train, complete_batch
+from accel_bench.scenario.settings import (
+    LONGEST_WARMUP,
+    MAXIMUM_SAMPLES,
+    MOST_DISCARDED,
+    Measure,
+    Resources,
+    Train,
+    complete_batch,
+)
 from accel_bench.scenario.uses import (
     AdapterUse,
     DataUse,
@@ -164,12 +172,15 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _is_stored(self) -> Scenario:
-        """Refuse a window of more samples than a stored run can hold."""
-        if (samples := self.measure.steps * self.world_size) > MAXIMUM_SAMPLES:
+        """Refuse warm-up and windows of more samples than a stored run can hold."""
+        measure, windows = self.measure, 1 + MOST_DISCARDED
+        warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
+        samples = (warmup + windows * measure.steps) * self.world_size
+        if samples > MAXIMUM_SAMPLES:
             raise LocatedError(
-                ("measure", "steps"),
-                f"measure.steps {self.measure.steps} x {self.world_size} devices = {samples} "
-                f"samples; the limit is {MAXIMUM_SAMPLES}",
+                ("measure", "warmup" if warmup > windows * measure.steps else "steps"),
+                f"(warm-up {warmup} + up to {windows} windows x measure.steps {measure.steps}) x "
+                f"{self.world_size} devices = {samples} samples; the limit is {MAXIMUM_SAMPLES}",
             )
         return self
 

@@ -11,7 +11,15 @@ from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError
 
 MAXIMUM_SAMPLES = 80_000
-"""Steps of the window times ranks: a stored run holds no more samples."""
+"""Measured steps times ranks, warm-up and discarded windows included: a stored run holds no more.
+"""
+
+LONGEST_WARMUP = 30
+"""Steps after which `auto` stops looking for a plateau: on a noisy machine there is none to find.
+"""
+
+MOST_DISCARDED = 2
+"""Unstable windows that are measured again; the one after them is kept as it is."""
 
 MAXIMUM_THREADS = 4096
 """Threads of a process; no machine has as many cores."""

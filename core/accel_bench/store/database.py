@@ -19,7 +19,12 @@ from sqlalchemy import (
 )
 
 from accel_bench._version import __version__
-from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
+from accel_bench.errors import (
+    ResultTooLargeError,
+    StoreError,
+    StoreUnavailableError,
+    did_you_mean,
+)
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 from accel_bench.store import sqlite
@@ -85,7 +90,7 @@ class Store:
         stored = redact_result(result)
         columns = run_columns(stored)
         if len(columns["payload"]) > MAXIMUM_PAYLOAD_BYTES:
-            raise StoreError(
+            raise ResultTooLargeError(
                 f"run {result.run_id!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes, the limit of "
                 "a stored run; measure fewer steps, or let plugins report less evidence"
             )

@@ -27,6 +27,7 @@ from accel_bench.plugins.manager import (
 )
 from accel_bench.result import RankResult, Window
 from accel_bench.run import Run
+from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import settings
 from accel_bench.worker.clocks import CudaClock, HostClock
 from accel_bench.worker.heartbeat import Heartbeat
@@ -39,7 +40,7 @@ from accel_bench.worker.record import (
     collect_metrics,
     rank_result,
 )
-from accel_bench.worker.stopwatch import MOST_DISCARDED, WindowStopwatch
+from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:

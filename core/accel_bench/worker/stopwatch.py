@@ -14,21 +14,15 @@ from typing import Any
 from accel_bench.engine import Batch, PhaseName, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import PhaseSplit, Sample, Window
+from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-
-LONGEST_WARMUP = 30
-"""Steps after which `auto` stops looking for a plateau: on a noisy machine there is none to find.
-"""
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
 
 PLATEAU_TOLERANCE = 0.01
 """Relative difference of those medians that counts as a plateau."""
-
-MOST_DISCARDED = 2
-"""Unstable windows that are measured again; the one after them is kept as it is."""
 
 
 @dataclass
