@@ -124,6 +124,32 @@ def test_what_trains_something_else_is_never_equivalent(work, reason):
     assert f"by up to 0 %, 2 % allowed by nf4; {reason}" in found.loss_reason
 
 
+def trained(**slots):
+    return make_experiment("trained", scenario={"adapter": {"use": "lora", "r": 64}} | slots)
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        ({"adapter": {"use": "lora", "r": 1}}, "adapter.r is 1 in the place of 64"),
+        ({"adapter": {"use": "lora"}}, "adapter.r is unset in the place of 64"),
+        ({"data": {"pattern": "uniform"}}, "data.pattern is uniform in the place of unset"),
+    ],
+)
+def test_another_option_of_the_adapter_or_the_data_trains_something_else(work, reason):
+    found = shifted(1.0, trained(**work), {}, trained())
+    assert (found.loss_verdict, found.loss_reason[-len(reason) :]) == (
+        "different by design",
+        reason,
+    )
+
+
+def test_options_of_storage_and_layout_train_the_same():
+    adapter = {"use": "lora", "r": 64, "autocast_adapter_dtype": False}
+    other = trained(adapter=adapter, data={"padding": "longest"})
+    assert shifted(1.0, other, {}, trained()).loss_verdict == "equivalent"
+
+
 def test_the_one_tolerance_of_an_older_row_still_counts():
     old = run([1.015 * loss for loss in FLAT], loss_tolerance=2e-2)
     found = compare_losses({("monday", 0): run(FLAT)}, {("monday", 0): old})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from statistics import fmean
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
@@ -47,7 +47,13 @@ OTHER_TRAINING = (
     "train.max_grad_norm",
     "train.seed",
 )
-"""Settings with which something else is trained: no plugin's tolerance makes that equivalent."""
+"""Settings with which something else is trained: no plugin's tolerance makes that equivalent.
+
+So do all options of the adapter and of the data, except those of `SAME_TRAINING`.
+"""
+
+SAME_TRAINING = frozenset({"adapter.autocast_adapter_dtype", "data.padding"})
+"""Options that change how the same weights are stored and the same samples are laid out."""
 
 
 class Allowance(NamedTuple):
@@ -150,11 +156,23 @@ def _uses(run: Result) -> set[tuple[str, str]]:
 
 def _other_training(before: Scenario, after: Scenario) -> str:
     """Return the first setting with which something else is trained; empty without one."""
-    for key in OTHER_TRAINING:
-        values = [attrgetter(key)(scenario) for scenario in (before, after)]
-        if values[0] != values[1]:
-            return f"{key} is {plain_value(values[1])} in the place of {plain_value(values[0])}"
+    old, new = _training(before), _training(after)
+    for key in (*old, *new):
+        if old.get(key) != new.get(key):
+            now, then = (plain_value(one[key]) if key in one else "unset" for one in (new, old))
+            return f"{key} is {now} in the place of {then}"
     return ""
+
+
+def _training(scenario: Scenario) -> dict[str, Any]:
+    """Return what decides what is trained, by dotted key."""
+    options = {
+        f"{slot}.{name}": value
+        for slot in ("adapter", "data")
+        for name, value in getattr(scenario, slot).options.items()
+        if f"{slot}.{name}" not in SAME_TRAINING
+    }
+    return {key: attrgetter(key)(scenario) for key in OTHER_TRAINING} | options
 
 
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
