@@ -104,6 +104,19 @@ def test_a_plugin_of_the_baseline_alone_excuses_what_it_changes():
     assert (found.loss_verdict, found.loss_tolerance_by) == ("equivalent", ("nf4",))
 
 
+def test_the_verdict_is_the_same_in_both_directions():
+    coarse, fine = (
+        make_experiment(name, [Use(use="fp8", options={"mode": name})]) for name in ("a", "b")
+    )
+    runs = (
+        run(FLAT, experiment=coarse, loss_tolerances={"fp8": 2e-2}),
+        run([1.015 * loss for loss in FLAT], experiment=fine, loss_tolerances={"fp8": 5e-3}),
+    )
+    for before, after in (runs, runs[::-1]):
+        found = compare_losses({("monday", 0): before}, {("monday", 0): after})
+        assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
+
+
 def test_a_plugin_in_a_slot_excuses_as_one_of_the_stack_does():
     eight_bit = using(optimizer={"use": "adamw-8bit"})
     found = shifted(1.015, eight_bit, {"adamw-8bit": 2e-2})

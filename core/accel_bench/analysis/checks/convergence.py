@@ -133,7 +133,9 @@ def allowance(baseline: Result, stack: Result) -> Allowance:
     before, after = baseline.experiment.scenario, stack.experiment.scenario
     dtypes = {(work.model.dtype, work.train.precision) for work in (before, after)}
     usual = SAME_DTYPE_TOLERANCE if len(dtypes) == 1 else OTHER_DTYPE_TOLERANCE
-    declared = _declared(baseline, stack) | _declared(stack, baseline)
+    declared = _declared(baseline, stack)
+    for name, tolerance in _declared(stack, baseline).items():
+        declared[name] = max(tolerance, declared.get(name, 0.0))
     largest = max(declared.values(), default=usual)
     names = tuple(name for name, value in declared.items() if value == largest)
     return Allowance(largest, usual, names, _other_training(before, after))
