@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ from runner.job_factory import make_job
 from store.store_factory import make_result
 
 from accel_bench.runner.artifacts import record_result, run_folder
-from accel_bench.runner.unfinished import attempt_in_progress, open_results, unfinished_attempts
+from accel_bench.runner.unfinished import (
+    attempt_in_progress,
+    open_results,
+    redact_unfinished,
+    unfinished_attempts,
+)
 
 SECRET = "CANARY-0123456789"
 
@@ -63,6 +69,18 @@ def test_only_this_user_can_open_the_folder_until_the_attempt_is_recorded(
         record_result(attempt, make_result())
     assert attempt.stat().st_mode == attempt.parent.stat().st_mode
     assert list(unfinished_attempts(root)) == []
+
+
+def test_a_full_disk_costs_no_log_without_a_secret(root: Path, attempt: Path) -> None:
+    (attempt / "rank1.log").write_text("nothing secret\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # every write fails
+    try:
+        redact_unfinished(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (attempt / "rank0.log").read_text() == ""
+    assert (attempt / "rank1.log").read_text() == "nothing secret\n"
 
 
 def test_links_in_a_results_folder_from_elsewhere_change_no_file_outside(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 import sys
@@ -101,12 +102,17 @@ def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> No
 
 
 def redact_files(job: Job) -> None:
-    """Take secrets out of the job and of what the ranks wrote, once nobody writes any more."""
+    """Take secrets out of the job and of what the ranks wrote, once nobody writes any more.
+
+    A file that cannot be read is emptied, since it may hold a secret.
+    """
     redactor = Redactor.of_this_process(job.experiment.scenario.environment)
-    for rank in range(job.world_size):
-        redact_file(job.log_path(rank), redactor, shorten=True)
-        redact_file(job.result_path(rank), redactor, shorten=False)
-    redact_file(job.path(), redactor, shorten=False)
+    logs = [job.log_path(rank) for rank in range(job.world_size)]
+    for path in (*logs, *map(job.result_path, range(job.world_size)), job.path()):
+        try:
+            redact_file(path, redactor, shorten=path in logs)
+        except OSError:
+            path.write_bytes(b"")
 
 
 def record_result(folder: Path, result: Result) -> None:
@@ -117,28 +123,24 @@ def record_result(folder: Path, result: Result) -> None:
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
     """Take secrets out of a file; with `shorten` also the middle of a very long one.
 
-    Written aside and renamed: where that fails, the file is emptied, since what may hold a secret
-    is not kept. Raises OSError when not even that can be done.
+    Written aside and renamed: where that fails, a file that holds a secret is emptied, and any
+    other stays as it is. Raises OSError when it cannot be read, or not be emptied.
     """
     if not path.is_file():
         return
+    cut = shorten and path.stat().st_size > 2 * KEPT_BYTES
+    if not cut and not _holds_secret(path, redactor):
+        return
     aside = path.with_name(f"{path.name}.part")
     try:
-        changed = False
         aside.unlink(missing_ok=True)  # it may be a link, in a folder that came from elsewhere
         with path.open("rb") as source, aside.open("x", encoding="utf8") as target:
-            size = path.stat().st_size
-            cut = shorten and size > 2 * KEPT_BYTES
-            target.writelines(_ends(source, size, redactor) if cut else ())
-            for block in () if cut else _blocks(source):
-                text = block.decode("utf8", errors="replace")
-                clean = redactor.redact(text)
-                changed = changed or clean != text
-                target.write(clean)
-        aside.replace(path) if changed or cut else aside.unlink()
+            target.writelines((_ends if cut else _whole)(source, redactor))
+        aside.replace(path)
     except OSError:
         aside.unlink(missing_ok=True)
-        path.write_bytes(b"")
+        if _holds_secret(path, redactor):
+            path.write_bytes(b"")
 
 
 def log_tail(path: Path) -> str:
@@ -168,18 +170,28 @@ def packages_list() -> str:
     return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
 
 
-def _blocks(source: BinaryIO) -> Iterator[bytes]:
+def _holds_secret(path: Path, redactor: Redactor) -> bool:
+    with path.open("rb") as source:
+        return any(redactor.redact(text) != text for text in _blocks(source))
+
+
+def _blocks(source: BinaryIO) -> Iterator[str]:
     """Yield blocks that end with a line, so that no secret is cut in two."""
     while block := source.read(BLOCK_BYTES):
-        yield block + source.readline()
+        yield (block + source.readline()).decode("utf8", errors="replace")
 
 
-def _ends(source: BinaryIO, size: int, redactor: Redactor) -> Iterator[str]:
+def _whole(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
+    return map(redactor.redact, _blocks(source))
+
+
+def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
     """Yield the beginning and the end of a long log without secrets, in whole lines if it has any.
 
     A secret may have been cut in two where the middle was left out: of a line that is longer than
     EDGE_CHARACTERS so many are left out too.
     """
+    size = os.fstat(source.fileno()).st_size
     head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
     source.seek(size - KEPT_BYTES)
     tail = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
