@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from testing.checking import NULL, check, violations
 from testing.faults import source
 
@@ -40,6 +41,15 @@ def test_what_a_plugin_ends_and_removes_itself_passes(tmp_path: Path) -> None:
         "        (run.folder / 'kept.txt').write_text('x')"
     )
     assert check(tmp_path, source(acting=acting), scenario=NULL).ran
+
+
+def test_the_cache_of_a_run_is_no_file_left_behind_and_not_the_author_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "authors"))
+    acting = "(run.cache('it', 1, str) / 'x').write_text('x')"
+    assert check(tmp_path, source(acting=acting), scenario=NULL).ran
+    assert not (tmp_path / "authors").exists()
 
 
 def test_a_clock_that_is_replaced_for_the_window_alone_is_named(tmp_path: Path) -> None:

@@ -69,10 +69,13 @@ def make_attempt(
 ) -> Attempt:
     """Return an attempt with a new id in a folder of the results folder `root`.
 
-    `fields` are those of its `Job` that say what to run.
+    `fields` are those of its `Job` that say what to run; `cache_folder` among them is used in place
+    of this user's.
     """
+    if "cache_folder" not in fields:
+        fields["cache_folder"] = str(cache_folder())
     run_id = f"{session}-{secrets.token_hex(4)}"
-    job = Job(run_id=run_id, folder=str(folder), cache_folder=str(cache_folder()), **fields)
+    job = Job(run_id=run_id, folder=str(folder), **fields)
     return Attempt(job, session, machine, root)
 
 

@@ -176,9 +176,9 @@ def _attempt(
     """Make a folder and an attempt, then do everything that the product does with them."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
-    attempt = make_attempt(
-        root, folder, SESSION, this_machine(), purpose=purpose, experiment=planned.experiment
-    )
+    (caches := root / "cache").mkdir(exist_ok=True)
+    fields = {"cache_folder": str(caches), "experiment": planned.experiment}
+    attempt = make_attempt(root, folder, SESSION, this_machine(), purpose=purpose, **fields)
     here = InProcess(Options(), "in-process", fails, watched)
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
