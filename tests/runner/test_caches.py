@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_a_results_folder_of_somebody_else_brings_no_cache(tmp_path: Path) -> No
     ("variables", "where"),
     [
         ({"ACCEL_BENCH_CACHE": "mine"}, "mine"),
+        ({"ACCEL_BENCH_CACHE": "./mine/."}, "mine"),
         ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/accel-bench"),
         ({"XDG_CACHE_HOME": "relative"}, "home/.cache/accel-bench"),
         ({}, "home/.cache/accel-bench"),
@@ -55,6 +57,38 @@ def test_a_link_and_a_folder_that_others_can_enter_are_refused(
     for name, why in (("open", "chmod 700"), ("link", "is a link"), ("file", "cannot be made")):
         monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / name))
         with pytest.raises(StoreError, match=rf"{name}.*{why}.*ACCEL_BENCH_CACHE"):
+            cache_folder()
+
+
+@pytest.mark.parametrize("chosen", ["", "~/mine"])
+def test_without_a_home_no_folder_called_tilde_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", chosen)
+    with pytest.raises(StoreError, match=r"'~.* no home folder here; let ACCEL_BENCH_CACHE name"):
+        cache_folder()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_modes_is_named_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(path: Path, mode: int = 0o777) -> None:
+        really(path)
+        path.chmod(0o755)
+
+    really = os.mkdir
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / "caches"))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="does not keep owners or modes; let ACCEL_BENCH"):
             cache_folder()
 
 

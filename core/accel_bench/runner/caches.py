@@ -5,6 +5,7 @@ It never lies in a results folder, which may have come from another person with 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -18,34 +19,52 @@ VARIABLE = "ACCEL_BENCH_CACHE"
 def cache_folder() -> Path:
     """Make the folder where it is missing, and return it.
 
-    Raises StoreError for a link, another user's folder, and one that others can enter.
+    Raises StoreError for a link, another user's folder, one that others can enter, and an unknown
+    home.
     """
     folder = _named_folder()
+    is_new = not os.path.lexists(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _refusal(folder, f"cannot be made: {reason}; mend that") from error
-    if stat.S_ISLNK(found.st_mode):
-        raise _refusal(folder, "is a link; remove it")
-    if found.st_uid != os.geteuid():
-        raise _refusal(
-            folder, "belongs to another user, who could have put code into it: remove it"
+    if not (problem := _problem(folder, found)):
+        return folder
+    if is_new:
+        with contextlib.suppress(OSError):  # so that the next run says the same
+            folder.rmdir()
+        raise StoreError(
+            f"the folder of caches {str(folder)!r} cannot be kept from other users, since this "
+            f"file system does not keep owners or modes; let {VARIABLE} name another folder"
         )
+    raise _refusal(folder, problem)
+
+
+def _problem(folder: Path, found: os.stat_result) -> str:
+    """Return why others could have put something into a folder; empty where they could not."""
+    if stat.S_ISLNK(found.st_mode):
+        return "is a link; remove it"
+    if found.st_uid != os.geteuid():
+        return "belongs to another user, who could have put code into it: remove it"
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise _refusal(folder, f"is open to other users; run `chmod 700 {folder}`")
-    return folder
+        return f"is open to other users; run `chmod 700 {folder}`"
+    return ""
 
 
 def _named_folder() -> Path:
-    if chosen := os.environ.get(VARIABLE):
-        return Path(chosen).absolute()
+    """Return where the folder is to be. Raises StoreError for a `~` that stands for no home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # An XDG folder that is not absolute is to be ignored, says its specification.
-    return Path(
-        base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "accel-bench"
-    ).absolute()
+    base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
+    folder = Path(os.environ.get(VARIABLE) or os.path.join(base, "accel-bench"))
+    if str(folder).startswith("~"):
+        raise StoreError(
+            f"the folder of caches {str(folder)!r} begins with `~`, which stands for no home "
+            f"folder here; let {VARIABLE} name a folder by its whole path"
+        )
+    return folder.absolute()
 
 
 def _refusal(folder: Path, problem: str) -> StoreError:
