@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,18 @@ def test_an_attempt_of_a_program_that_still_runs_is_left_alone(root: Path, attem
     with attempt_in_progress(attempt), open_results(root):
         assert list(unfinished_attempts(root)) == []
         assert holding(root) == ["job.json", "rank0.log"]
+
+
+def test_an_attempt_of_another_host_is_left_alone(
+    root: Path, attempt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with attempt_in_progress(attempt), monkeypatch.context() as elsewhere:
+        elsewhere.setattr(socket, "gethostname", lambda: "elsewhere")
+        elsewhere.setattr(fcntl, "flock", lambda *_: None)  # locks are local to a host
+        redact_unfinished(root)
+        assert holding(root) == ["job.json", "rank0.log"]
+    redact_unfinished(root)
+    assert holding(root) == []
 
 
 def test_only_this_user_can_open_the_folder_until_the_attempt_is_recorded(

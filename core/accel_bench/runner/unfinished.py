@@ -1,7 +1,8 @@
 """Attempts that a kill of the program has cut off: find them, and take secrets out of their files.
 
 While an attempt goes on, its folder is open to this user alone and locked by the program; the lock
-goes with the program, however that ends. An attempt that is recorded has a `result.json`.
+goes with the program, however that ends. Some network file systems show a lock on its own host
+alone, so the folder also names the host. An attempt that is recorded has a `result.json`.
 """
 
 from __future__ import annotations
@@ -10,20 +11,30 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accel_bench.documents.files import write_atomically
 from accel_bench.documents.redaction import Redactor
 from accel_bench.runner.artifacts import RESULT_FILE, RUNS_FOLDER, redact_file
 from accel_bench.store.database import Store, open_store
+
+HOST_FILE = "host"
+"""What names the host of an attempt in its folder until the attempt has ended."""
 
 
 @contextlib.contextmanager
 def attempt_in_progress(folder: Path) -> Iterator[None]:
     """Lock an attempt's folder for the block; once it is recorded, others may read it."""
     with _locked(folder):
-        yield
+        write_atomically(folder / HOST_FILE, socket.gethostname())
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                (folder / HOST_FILE).unlink()
         if (folder / RESULT_FILE).exists():
             folder.chmod(folder.parent.stat().st_mode & 0o777)
 
@@ -39,14 +50,15 @@ def open_results(folder: Path, *, write: bool = False) -> Iterator[Store]:
 def unfinished_attempts(root: Path) -> Iterator[Path]:
     """Yield the folders of attempts that were cut off, each locked until the next one.
 
-    Those of a program that still runs are none, nor is what a link leads to.
+    Those of a program that still runs are none, nor is what a link leads to. One of another host is
+    left alone, since its program may still run.
     """
     for job in sorted((root / RUNS_FOLDER).glob("*/*/job.json")):
         folder = job.parent
         if folder.resolve() != root.resolve() / RUNS_FOLDER / folder.parent.name / folder.name:
             continue
         with contextlib.suppress(OSError), _locked(folder, wait=False):
-            if not (folder / RESULT_FILE).exists():
+            if not (folder / RESULT_FILE).exists() and not _of_another_host(folder):
                 yield folder
 
 
@@ -77,6 +89,13 @@ def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _of_another_host(folder: Path) -> bool:
+    path = folder / HOST_FILE
+    if not path.is_file():
+        return False
+    return path.read_text(encoding="utf8", errors="surrogateescape") != socket.gethostname()
 
 
 def _environment(job: Path) -> dict[str, str]:
