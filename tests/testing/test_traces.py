@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from testing.checking import NULL, check, violations
 from testing.faults import source
+
+from accel_bench.testing import traces
 
 
 def test_what_outlives_a_run_is_named_with_its_module(tmp_path: Path) -> None:
@@ -41,6 +46,21 @@ def test_what_a_plugin_ends_and_removes_itself_passes(tmp_path: Path) -> None:
         "        (run.folder / 'kept.txt').write_text('x')"
     )
     assert check(tmp_path, source(acting=acting), scenario=NULL).ran
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(path: Path, *_: Any, **__: Any) -> str:
+        if path.name == "children":
+            return f"{os.getpid()} "
+        raise ProcessLookupError(path)
+
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    assert traces._command(gone.pid) == str(gone.pid)
+    monkeypatch.setattr(Path, "read_text", ended)
+    assert list(traces._children()) == []
 
 
 def test_the_cache_of_a_run_is_no_file_left_behind_and_not_the_author_s(

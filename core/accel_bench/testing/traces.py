@@ -145,12 +145,19 @@ def _writes(mode: Any, flags: Any) -> bool:
 def _children() -> Iterator[int]:
     """Yield the processes that this one has started and that still run."""
     for task in Path("/proc/self/task").glob("*/children"):
-        for pid in map(int, task.read_text().split()):
-            stat = Path(f"/proc/{pid}/stat")
-            if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        for pid in map(int, _read(task).split()):
+            if _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"]):
                 yield pid
 
 
 def _command(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return " ".join(word.decode(errors="replace") for word in words).strip()[:80] or str(pid)
+    words = _read(Path(f"/proc/{pid}/cmdline")).split("\0")
+    return " ".join(words).strip()[:80] or str(pid)
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file in /proc; empty where its thread or process has just ended."""
+    try:
+        return path.read_text(encoding="utf8", errors="replace")
+    except OSError:
+        return ""
