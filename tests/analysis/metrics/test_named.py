@@ -60,8 +60,8 @@ def test_what_an_observer_measured_counts_too():
 
 
 def summary():
-    results = [*runs(BASE, (joules(10),)), *runs(FAST, (joules(8),))]
-    return make_summary([BASE, FAST], results, rounds=1)
+    results = [*runs(BASE, (joules(10),), (joules(10),)), *runs(FAST, (joules(8),), (joules(8),))]
+    return make_summary([BASE, FAST], results, rounds=2)
 
 
 @pytest.mark.parametrize("form", ["table", "markdown"])
@@ -80,11 +80,36 @@ def test_json_and_csv_of_run_have_them():
 
 
 def test_compare_has_them_on_both_sides():
-    found = compare_stored(runs(BASE, (joules(10),)), runs(FAST, (joules(12),)))
+    (ten, twelve) = ((joules(10),), (joules(12),))
+    found = compare_stored(runs(BASE, ten, ten), runs(FAST, twelve, twelve))
     table = render_report(compare_report([found]), "table")
     line = next(line for line in table.splitlines() if "energy" in line)
     assert line.split()[-5:] == ["10.00", "12.00", "(1.20", "times,", "worse)"]
     assert "energy=12.0" in render_report(compare_report([found]), "csv")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "better", "words"),
+    [
+        ((10, 10), (8, 9), "lower", "0.85 times, better"),
+        ((10, 10), (8, 9), "higher", "0.85 times, worse"),
+        ((10, 10), (8, 9), "neither", "0.85 times"),
+        ((10, 10), (8, 11), "lower", "0.95 times"),
+        ((10, 10), (8, 10), "lower", "0.90 times"),
+        ((10,), (8,), "lower", "0.80 times"),
+        ((10, 10), (8, None), "lower", "0.80 times"),
+        ((-10, -10), (-8, -8), "lower", "worse"),
+        ((0, 0), (8, 8), "lower", "worse"),
+        ((-1, 1), (2, 2), "higher", "better"),
+        ((10, 10), (None, None), "lower", ""),
+    ],
+)
+def test_a_value_is_better_or_worse_where_all_paired_rounds_agree(before, after, better, words):
+    (base, stack) = (
+        named_metrics(runs(experiment, *((joules(value, better),) for value in values)))
+        for experiment, values in ((BASE, before), (FAST, after))
+    )
+    assert stack[0].against(base[0]) == words
 
 
 TWO = {"metrics": [{"use": "joules"}, {"use": "watts"}]}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Literal
+
+from pydantic import Field
 
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.uses import slot_defaults
+
+MINIMUM_ROUNDS = 2
+"""Paired rounds without which no value is called better or worse."""
 
 MetricKey = tuple[str, str, str]
 """Plugin, name and unit: figures that share them are of one metric."""
@@ -37,6 +42,9 @@ class MetricFigure(Frozen):
     reason: str = ""
     """Why there is no number, or what is wrong with it."""
 
+    by_round: dict[tuple[str, int], float] = Field(default_factory=dict, exclude=True)
+    """Value of each run that has one, by session and round."""
+
     @property
     def key(self) -> MetricKey:
         """Which metric this is, in any experiment."""
@@ -51,14 +59,26 @@ class MetricFigure(Frozen):
         )
 
     def against(self, base: MetricFigure | None) -> str:
-        """Return `0.85 times, better`; empty where there is nothing to compare with."""
-        if base is None or self.value is None or not base.value:
+        """Return `0.85 times, better`; empty where there is nothing to compare with.
+
+        The ratio is that of positive values alone.
+        """
+        if base is None or self.value is None or base.value is None:
             return ""
-        times = f"{self.value / base.value:.2f} times"
-        if self.better == "neither" or self.value == base.value:
-            return times
-        good = (self.value < base.value) == (self.better == "lower")
-        return f"{times}, {'better' if good else 'worse'}"
+        positive = self.value > 0 and base.value > 0
+        times = f"{self.value / base.value:.2f} times" if positive else ""
+        return ", ".join(filter(None, (times, self._direction(base))))
+
+    def _direction(self, base: MetricFigure) -> str:
+        """Return `better` or `worse` where all paired rounds agree, and there are at least two."""
+        paired = self.by_round.keys() & base.by_round.keys()
+        if self.better == "neither" or len(paired) < MINIMUM_ROUNDS:
+            return ""
+        lower = {self.by_round[key] < base.by_round[key] for key in paired}
+        equal = any(self.by_round[key] == base.by_round[key] for key in paired)
+        if equal or len(lower) > 1:
+            return ""
+        return "better" if lower == {self.better == "lower"} else "worse"
 
 
 def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
@@ -66,13 +86,11 @@ def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
 
     Those that analysis knows by their `figure` have places of their own.
     """
-    found: dict[tuple[str, ...], list[list[Metric]]] = {}
+    found: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
     for run in runs:
-        of_run: dict[tuple[str, ...], list[Metric]] = {}
         for one in _metrics(run):
-            of_run.setdefault((one.plugin, one.name, one.kind, one.unit), []).append(one)
-        for key, metrics in of_run.items():
-            found.setdefault(key, []).append(metrics)
+            rounds = found.setdefault((one.plugin, one.name, one.kind, one.unit), {})
+            rounds.setdefault((run.session, run.round), []).append(one)
     return tuple(map(_figure, found.values()))
 
 
@@ -94,19 +112,20 @@ def _metrics(run: Result) -> Iterator[Metric]:
             yield metric
 
 
-def _figure(runs: Sequence[Sequence[Metric]]) -> MetricFigure:
+def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
     """Return one metric over ranks, then over runs."""
-    first = runs[0][0]
-    known = [[one.value for one in run if one.value is not None] for run in runs]
-    values = [_over_ranks(values, first.better) for values in known if values]
-    reasons = (one.reason for run in runs for one in run if one.reason)
+    metrics = [one for run in rounds.values() for one in run]
+    first = metrics[0]
+    known = {key: [m.value for m in run if m.value is not None] for key, run in rounds.items()}
+    by_round = {key: _over_ranks(values, first.better) for key, values in known.items() if values}
     return MetricFigure(
         name=" ".join(filter(None, (first.name, first.kind))),
         plugin=first.plugin,
         unit=first.unit,
         better=first.better,
-        value=median(values) if values else None,
-        reason=next(reasons, ""),
+        value=median(by_round.values()) if by_round else None,
+        reason=next((one.reason for one in metrics if one.reason), ""),
+        by_round=by_round,
     )
 
 
