@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import subprocess
+from collections.abc import Collection
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -99,15 +100,19 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 
 
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
-    """Return the slots that a plugin fills, by its hooks; none for one of the stack.
+    """Return the slots that a plugin fills; none for one of the stack.
 
-    A plugin that says itself which hooks it claims, and one that accelerates, stands in the stack.
+    A plugin that says itself which hooks it claims stands in the stack.
     """
-    hooks = set(implemented(kind))
-    if hooks & ACCELERATING or kind.claims is not Plugin.claims:
+    return slots_of_hooks(implemented(kind)) if kind.claims is Plugin.claims else ()
+
+
+def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
+    """Return the slots that a plugin with these hooks fills; none for one that accelerates."""
+    if not ACCELERATING.isdisjoint(hooks):
         return ()
-    filled = [slot for hook in ONE_ANSWER if hook in hooks and (slot := ONE_ANSWER[hook])]
-    if not filled and hooks & MEASURING:
+    filled = [slot for hook, slot in ONE_ANSWER.items() if slot and hook in hooks]
+    if not filled and not MEASURING.isdisjoint(hooks):
         return ("metrics",)
     return tuple(dict.fromkeys(filled))
 

@@ -10,9 +10,8 @@ import yaml
 
 import accel_bench
 from accel_bench.errors import PluginError, did_you_mean
-from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.plugin import CONTRACT
-from accel_bench.plugins.describe import ACCELERATING, MEASURING
+from accel_bench.plugins.describe import slots_of_hooks
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.shipped import extras
 from accel_bench.plugins.validation import hook_arguments
@@ -87,7 +86,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
         "class_name": _class_name(name),
         "hooks": hooks,
         "has": lambda *any_of: not set(any_of).isdisjoint(hooks),
-        "slots": _slots(hooks),
+        "slots": slots_of_hooks(hooks),
     }
     templates = {
         "pyproject.toml": "pyproject.toml",
@@ -138,14 +137,6 @@ def _chosen(hooks: Sequence[str]) -> list[str]:
         chosen |= {*DEFAULT_HOOKS}
     chosen |= {PARTNERS[hook] for hook in chosen if hook in PARTNERS}
     return [hook for hook in known if hook in chosen]
-
-
-def _slots(hooks: Sequence[str]) -> list[str]:
-    """Return the slots that these hooks fill; none for a plugin that stands in a stack."""
-    if {*hooks} & ACCELERATING:
-        return []
-    filled = [slot for hook in hooks if (slot := ONE_ANSWER.get(hook))]
-    return list(dict.fromkeys(filled)) or ["metrics"] * bool({*hooks} & MEASURING)
 
 
 def _distribution(name: str) -> str:

@@ -1,0 +1,28 @@
+"""What is derived from the hooks of a plugin."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.plugins.describe import slots_of_hooks
+from accel_bench.plugins.template.new_plugin import plugin_files
+
+
+@pytest.mark.parametrize(
+    ("hooks", "slots"),
+    [
+        (["accelerate_model"], ()),
+        (["load_model", "accelerate_model"], ()),
+        (["compile_model"], ()),
+        (["load_data", "build_batches"], ("data",)),
+        (["load_data", "load_model"], ("data", "model")),
+        (["start_metrics", "finish_metrics"], ("metrics",)),
+        (["build_optimizer", "finish_metrics"], ("optimizer",)),
+        (["prepare_process"], ()),
+    ],
+    ids=lambda value: "+".join(value) or "none",
+)
+def test_hooks_decide_which_slots_a_plugin_fills(hooks: list[str], slots: tuple[str, ...]) -> None:
+    assert slots_of_hooks(hooks) == slots
+    readme = plugin_files("mine", hooks)["README.md"]
+    assert (f"{', '.join(slots)} of a scenario" in readme) == bool(slots)
