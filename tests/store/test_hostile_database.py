@@ -85,12 +85,13 @@ def payload_with(**changes: str) -> str:
         payload_with(evidence="-Infinity"),
         payload_with(evidence="1e999"),
         payload_with(evidence="9" * 400),
+        payload_with(evidence=f"{'9' * 24}.{'9' * 24}"),
         payload_with(number="9" * 400),
         payload_with(evidence=DEEP),
         "null",
         "",
     ],
-    ids=["nan", "infinity", "beyond", "digits", "tokens", "deep", "null", "empty"],
+    ids=["nan", "infinity", "beyond", "digits", "decimals", "tokens", "deep", "null", "empty"],
 )
 def test_a_row_that_cannot_be_read_is_named_and_the_other_is_read(
     folder: Path, payload: str
