@@ -145,13 +145,20 @@ def _flat_speed(speed: RunThroughput | None) -> Cells:
 
 
 def _flat_metrics(result: Result) -> Cells:
-    """Return metrics of all ranks and observers; one that covers more than a rank stands once."""
-    observed = {_metric_name(metric, metric.rank or 0): metric.value for metric in result.metrics}
-    return observed | {
-        _metric_name(metric, rank.rank): metric.value
-        for rank in reversed(result.ranks)
-        for metric in rank.metrics
-    }
+    """Return metrics of all ranks and observers; one that covers more than a rank stands once.
+
+    Those of two plugins that have the same name begin with the plugin's.
+    """
+    measured = [(metric.rank or 0, metric) for metric in result.metrics]
+    measured += [(rank.rank, one) for rank in reversed(result.ranks) for one in rank.metrics]
+    plugins: dict[str, set[str]] = {}
+    for rank, metric in measured:
+        plugins.setdefault(_metric_name(metric, rank), set()).add(metric.plugin)
+    cells = {}
+    for rank, metric in measured:
+        name = _metric_name(metric, rank)
+        cells[f"{metric.plugin}_{name}" if len(plugins[name]) > 1 else name] = metric.value
+    return cells
 
 
 def _metric_name(metric: Metric, rank: int) -> str:

@@ -145,3 +145,9 @@ def test_tables_compare_the_metrics_of_each_plugin_and_name_it():
         assert "0.50 times" in shown and "4.00 times" in shown
     flat = render_report(compare_report([compare_stored(before, after)]), "csv")
     assert "joules.energy=5.0" in flat and "watts.energy=4000.0" in flat
+
+
+def test_the_export_has_the_metrics_of_each_plugin():
+    (run,) = of_two_plugins("lora", 10, 1000)
+    cells = flat_run(run)
+    assert (cells["joules_energy_J_rank0"], cells["watts_energy_J_rank0"]) == (10, 1000)
