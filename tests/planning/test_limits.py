@@ -115,11 +115,11 @@ def test_a_model_of_another_plugin_has_no_estimate(tmp_path: Path, machine: Mach
 
 def test_more_processes_than_cores_are_refused_with_the_way_out(plan_of: PlanOf) -> None:
     refused = (
-        r"^resources\.devices: 500 processes would share 2 cores; set it to 2 or less, or pass "
+        r"^resources\.devices: 1,000 processes would share 2 cores; set it to 2 or less, or pass "
         r"--oversubscribe$"
     )
     with pytest.raises(ScenarioError, match=refused):
-        plan_of(**{"resources.devices": 500})
+        plan_of(**{"resources.devices": 1000})
     assert plan_of(**{"resources.devices": 2}).runs
     assert plan_of(PlanRequest(oversubscribe=True), **{"resources.devices": 3}).runs
 

@@ -322,13 +322,13 @@ def test_a_key_with_brackets_is_an_unknown_key_like_others(
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        (f"measure: {{steps: {'9' * 30}}}\n", "80000"),
+        (f"measure: {{steps: {'9' * 30}}}\n", "100000"),
         ("measure: {rounds: 1000000000}\n", "10000"),
-        ("measure: {warmup: 1000000000}\n", "80000"),
+        ("measure: {warmup: 1000000000}\n", "100000"),
         ("measure: {timeout_seconds: 1e300}\n", "10000000"),
-        ("measure: {steps: 50000}\nresources: {devices: 2}\n", "the limit is 80000"),
-        ("measure: {steps: 26700}\n", "warm-up 30 .* = 80130 samples; the limit is 80000"),
-        ("measure: {warmup: 39980}\nresources: {devices: 2}\n", "= 80080 samples"),
+        ("measure: {steps: 50000}\nresources: {devices: 2}\n", "the limit is 100000"),
+        ("measure: {steps: 33400}\n", "warm-up 30 .* = 100230 samples; the limit is 100000"),
+        ("measure: {warmup: 49980}\nresources: {devices: 2}\n", "= 100080 samples"),
         (f"data: {{sequence_length: {10**18}}}\n", "16777216"),
         (f"sweep: {{data.sequence_length: [{10**18}]}}\n", "16777216"),
         ("resources: {threads: 1000000000}\n", "4096"),

@@ -10,7 +10,7 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError
 
-MAXIMUM_SAMPLES = 80_000
+MAXIMUM_SAMPLES = 100_000
 """Measured steps times ranks, warm-up and discarded windows included: a stored run holds no more.
 """
 
