@@ -8,6 +8,7 @@ import signal
 import subprocess
 import termios
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from fault_plugins.distribution import install
 from faults.program import Program, null_scenario, wait_for, write_scenario
 
+from accel_bench.launcher import INTERRUPTIONS
 from accel_bench.result import Status
 
 pytestmark = pytest.mark.long
@@ -35,6 +37,17 @@ class Slow(Plugin[Options]):
 """A plugin whose import takes long in a worker."""
 
 DEAF = {"deaf": [{"use": "faulty", "fault": "ignore"}]}
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Tests that run in the background, or under nohup, inherit ignored signals, as programs do."""
+    ignored = [n for n in INTERRUPTIONS if signal.getsignal(n) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def start_and_hang(
