@@ -108,4 +108,9 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    return 128 + _raised[0][0] if _raised else otherwise
+    """Return 128 + the signal that ends the program; later ones change nothing any more."""
+    if not _raised:
+        return otherwise
+    for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
+        signal.signal(number, signal.SIG_IGN)
+    return 128 + _raised[0][0]
