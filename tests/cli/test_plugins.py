@@ -368,3 +368,10 @@ def test_a_check_of_a_scenario_that_is_none_ends_with_2() -> None:
     done = call("plugins", "check", "--scenario", "quikstart")
     assert done.code == 2
     assert "did you mean 'quickstart'" in done.err
+
+
+def test_show_words_what_is_not_declared_by_what_it_means() -> None:
+    lines = call("plugins", "show", "adamw").out.splitlines()
+    shown = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in lines if "  " in line}
+    assert (shown["loss_tolerance"], shown["strategy"]) == ("exactly equal", "none")
+    assert (shown["fills"], shown["dtypes"]) == ("optimizer", "any")
