@@ -48,6 +48,7 @@ def test_every_implementation_trains_to_the_same_losses(
     evidence = evidence_of(run)
     assert json.loads(json.dumps(evidence)) == evidence
     assert evidence == {
+        "summary": f"2 modules of experts by {experts}, by default grouped_mm",
         "experts": experts,
         "default": "grouped_mm",
         "switched_modules": 0 if experts == "grouped_mm" else 2,
