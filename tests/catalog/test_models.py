@@ -70,12 +70,12 @@ def test_a_count_that_fails_or_hangs_is_an_error_with_its_reason(
 
 
 def test_the_architecture_of_a_catalog_name_comes_from_its_card() -> None:
-    assert catalog.estimate_of(ModelUse(id="mixtral-8x7b")) == "MixtralForCausalLM"
+    assert catalog.architecture_of(ModelUse(id="mixtral-8x7b")) == "MixtralForCausalLM"
 
 
 def test_the_architecture_of_a_directory_comes_from_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OPTForCausalLM"]}))
-    assert catalog.estimate_of(ModelUse(id=str(tmp_path))) == "OPTForCausalLM"
+    assert catalog.architecture_of(ModelUse(id=str(tmp_path))) == "OPTForCausalLM"
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
@@ -85,11 +85,11 @@ def test_a_directory_without_a_readable_configuration_is_refused(
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(ScenarioError, match=r"config\.json"):
-        catalog.estimate_of(ModelUse(id=str(tmp_path)))
+        catalog.architecture_of(ModelUse(id=str(tmp_path)))
 
 
 def test_the_architecture_of_a_hub_id_is_not_known() -> None:
-    assert catalog.estimate_of(ModelUse(id="some-org/some-model")) is None
+    assert catalog.architecture_of(ModelUse(id="some-org/some-model")) is None
 
 
 def test_reading_the_catalog_imports_no_torch_and_no_transformers() -> None:
