@@ -165,6 +165,7 @@ LIGHT_COMMANDS = (
 """Commands that measure nothing."""
 
 
+@pytest.mark.long
 def test_no_command_but_run_imports_a_heavy_package(results: Path, tmp_path: Path) -> None:
     found = modules_after([command.split() for command in LIGHT_COMMANDS], results, tmp_path)
     assert [

@@ -272,6 +272,7 @@ def test_the_list_says_what_can_be_used(site: Path) -> None:
 # `plugins check` of everything, and of a scenario.
 
 
+@pytest.mark.long
 def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(site: Path) -> None:
     greedy = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
     for name in ("greedy", "also-greedy"):

@@ -13,6 +13,8 @@ from faults.program import Finished, Program, null_scenario
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.result import Status
 
+pytestmark = pytest.mark.long
+
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
 OTHER_HOOKS = ("check_scenario", "launch_ranks", "observe_ranks", "prepare_experiment")
 WORKER_HOOKS = [hook for hook in hook_arguments() if hook not in OTHER_HOOKS]
