@@ -50,6 +50,15 @@ def test_a_model_that_divides_its_loss_passes_and_draws_no_random_number(tmp_pat
     assert model.embedding.weight.grad is None
 
 
+def test_running_statistics_and_frozen_parts_stay_as_they_are(tmp_path: Path) -> None:
+    model = Tiny()
+    model.norm, model.frozen = nn.BatchNorm1d(8), nn.Dropout().eval()
+    model.embedding.register_forward_hook(lambda module, inputs, found: model.norm(found[0])[None])
+    check_model(run_of(tmp_path, model))
+    assert model.norm.num_batches_tracked == 0
+    assert (model.training, model.norm.training, model.frozen.training) == (True, True, False)
+
+
 def test_a_model_that_ignores_the_number_of_tokens_is_refused_under_accumulation(
     tmp_path: Path,
 ) -> None:

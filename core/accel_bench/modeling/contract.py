@@ -74,14 +74,22 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Compare the losses of one sequence, divided by two numbers of tokens, without compiling."""
+    """Compare the losses of one sequence, divided by two numbers of tokens, without compiling.
+
+    The model is in evaluation meanwhile, so that running statistics stay as they are.
+    """
     import torch
 
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
     try:
         counts = (PROBED_TOKENS, 2 * PROBED_TOKENS)
         once, twice = (_loss(torch, model, run, count) for count in counts)
     except Exception:  # It takes other inputs than these: only its own data can try it.
         return ""
+    finally:
+        for module, training in modes.items():
+            module.training = training
     if abs(once - 2 * twice) <= CLOSE * abs(once):
         return ""
     return (
