@@ -44,8 +44,8 @@ class Compilation:
         counts = read_compilation()
         thunder = self.options.backend == "thunder"
         return {
-            "summary": f"{len(self.modules)} modules compiled: {counts['graphs']} graphs, "
-            f"{counts['graph_breaks']} graph breaks, {counts['recompiles']} recompilations",
+            "summary": f"compiled modules {len(self.modules)}, graphs {counts['graphs']}, "
+            f"graph breaks {counts['graph_breaks']}, recompilations {counts['recompiles']}",
             "scope": self.options.scope,
             "backend": self.options.backend,
             "compiled_modules": len(self.modules),

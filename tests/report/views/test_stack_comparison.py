@@ -209,11 +209,14 @@ def test_what_planning_added_and_plugins_summarize_stands_under_the_table_once()
     summary = full_summary()
     evidence = {"gptq": {"summary": "14 modules in 4 bits", "bits": 4}, "lora": {"modules": 4}}
     rows = [row.model_copy(update={"evidence": evidence}) for row in summary.experiments]
-    rows[2] = rows[2].model_copy(update={"evidence": {}})
+    named_alike = {"slow": {"summary": "nothing is fused " + 100 * "long "}}
+    rows[2] = rows[2].model_copy(update={"evidence": named_alike})
     notice = "adapter: lora added to every stack: gptq needs one"
     shown = show(summary.model_copy(update={"experiments": tuple(rows), "notices": (notice,)}))
     assert shown.count("lora and fast: gptq: 14 modules in 4 bits\n") == 1
     assert shown.count(f"{notice}\n") == 1
+    assert "slow: nothing is fused long" in shown
+    assert shown.count("long") < 40
     assert "modules: 4" not in shown
 
 

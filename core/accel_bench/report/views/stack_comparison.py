@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
@@ -38,6 +39,9 @@ WIDTH = 80
 
 PHASE_TOLERANCE = 0.05
 """Relative distance from the window's step within which a split step stands for it."""
+
+SUMMARY_CHARACTERS = 200
+"""Length to which a plugin's summary of its evidence is cut."""
 
 MORE = ("step", "last loss", "status")
 """Columns that only a thorough reader needs."""
@@ -189,14 +193,14 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
 
 def _evidence(summary: Summary) -> list[str]:
     """Return what the plugins of completed runs summarize of their evidence, each text once."""
-    return grouped_by_reason(
-        [
-            (label(row.stack, row.sweep), f"{plugin}: {' '.join(text.split())}")
-            for row in summary.experiments
-            for plugin, shown in row.evidence.items()
-            if isinstance(shown, dict) and isinstance(text := shown.get("summary"), str)
-        ]
-    )
+    texts = []
+    for row in summary.experiments:
+        for plugin, shown in row.evidence.items():
+            if isinstance(shown, dict) and isinstance(text := shown.get("summary"), str):
+                text = shorten(text, SUMMARY_CHARACTERS, placeholder=" ...")
+                note = text if plugin == row.stack else f"{plugin}: {text}"
+                texts.append((label(row.stack, row.sweep), note))
+    return grouped_by_reason(texts)
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:
