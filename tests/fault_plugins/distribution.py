@@ -12,6 +12,16 @@ FAULTY = {
 }
 """Plugins of the faulty distribution, and their classes."""
 
+SOUND = """
+from accel_bench import Options, Plugin, hookimpl
+
+class Sound(Plugin[Options]):
+    @hookimpl
+    def accelerate_model(self, run):
+        return None
+"""
+"""Source of a plugin that does nothing, and nothing wrong."""
+
 DOCTORED = {"sleepy": "Sleepy", "frozen": "Frozen"}
 """Plugins of the doctored distribution, and their classes."""
 

@@ -6,18 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_plugins.distribution import install
+from fault_plugins.distribution import SOUND, install
 from faults.program import Program, null_scenario
 
-PLUGIN = """
-from accel_bench import Options, Plugin, hookimpl
-
-class Sound(Plugin[Options]):
-    @hookimpl
-    def accelerate_model(self, run):
-        return None
-"""
-NEEDS = f"""{PLUGIN}
+NEEDS = f"""{SOUND}
 class Dependency(Sound):
     requires = ("no-such-package>=2",)
 
@@ -57,7 +49,7 @@ def needy(tmp_path: Path) -> Program:
     program = Program(tmp_path, tmp_path / "site")
     install(program.site, "bench-test", {n: n.title() for n in REASONS if n != "brought"}, NEEDS)
     requires = ("no-such-package>=3", "also-not-there; python_version < '3'")
-    install(program.site, "bench-brought", {"brought": "Sound"}, PLUGIN, requires)
+    install(program.site, "bench-brought", {"brought": "Sound"}, SOUND, requires)
     return program
 
 

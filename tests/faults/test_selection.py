@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_plugins.distribution import install
+from fault_plugins.distribution import SOUND, install
 from faults.program import Finished, Program, null_scenario, write_scenario
 
-PLUGIN = """
-from accel_bench import Options, Plugin, hookimpl
-
-class Sound(Plugin[Options]):
-    @hookimpl
-    def accelerate_model(self, run):
-        return None
-"""
 BROKEN = {
     "syntax": ("def broken(:\n", "SyntaxError"),
     "raises": ("raise ValueError('no licence')\n", "ValueError: no licence"),
@@ -35,11 +27,11 @@ BROKEN = {
     ),
     "missing": ("import no_such_module\n", "No module named 'no_such_module'"),
     "no-plugin": ("class Sound: pass\n", "is not a subclass of accel_bench.Plugin"),
-    "heavy": ("import torch\n" + PLUGIN, "imports torch at module level"),
+    "heavy": ("import torch\n" + SOUND, "imports torch at module level"),
 }
 """Modules that cannot be imported, and what is said of them. The one with torch comes last."""
 
-MISPLACED_SOURCE = f"""{PLUGIN}
+MISPLACED_SOURCE = f"""{SOUND}
 import time
 from accel_bench.errors import PluginError
 
@@ -199,7 +191,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Program:
     words = "optional later earlier chicken egg enemy one name argument wrapper maker claimer "
     words += "printer object checker lazy wording numbers sound sleeper refuser"
     plugins = {word: word.title() for word in words.split()} | {"endless-claims": "Endless"}
-    install(program.site, "bench-first", {"same": "Sound"}, PLUGIN)
+    install(program.site, "bench-first", {"same": "Sound"}, SOUND)
     both = {**plugins, "two": "One", "same": "Sound"}
     install(program.site, "bench-second", both, MISPLACED_SOURCE)
     return program

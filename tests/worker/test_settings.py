@@ -10,7 +10,7 @@ import pytest
 
 from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
-from accel_bench.scenario.environment import WAITING, recorded
+from accel_bench.scenario.environment import OPENMP_DEFAULTS, recorded
 from accel_bench.scenario.models import Stack
 from accel_bench.worker.settings import SAME_FOR_ALL, apply_settings, set_environment
 
@@ -18,13 +18,13 @@ from accel_bench.worker.settings import SAME_FOR_ALL, apply_settings, set_enviro
 def test_allocator_and_device_order_are_set_where_no_launcher_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (*SAME_FOR_ALL, *WAITING):
+    for name in (*SAME_FOR_ALL, *OPENMP_DEFAULTS):
         monkeypatch.delenv(name, raising=False)
     set_environment()
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert recorded(os.environ)["OMP_WAIT_POLICY"] == "passive"
-    for name in (*SAME_FOR_ALL, *WAITING):
+    for name in (*SAME_FOR_ALL, *OPENMP_DEFAULTS):
         monkeypatch.delenv(name)
 
 

@@ -6,6 +6,7 @@ The worker counts the built model; this is for the plan, before anything is star
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.catalog.models import model_directory, read_card, read_config
@@ -89,12 +90,14 @@ def _outline(
     inner, experts = sizes["inner"] or 4 * hidden, sizes["experts"] or 1
     active = min(sizes["active_experts"] or experts, experts)
     up = (2 if config.get("hidden_act") in GATED else 1) * inner
-    output = _matmul("lm_head", vocabulary, hidden, trains)
+    in_block = partial(Matmul, trains=trains, count=layers)
+    of_expert = partial(Matmul, trains=trains, count=layers * experts, share=active / experts)
+    output = Matmul(name="lm_head", rows=vocabulary, columns=hidden, trains=trains)
     matmuls = (
-        _matmul("attention.qkv", queries + keys_and_values, hidden, trains, layers),
-        _matmul("attention.output", hidden, queries, trains, layers),
-        _matmul("mlp.up", up, hidden, trains, layers * experts, active / experts),
-        _matmul("mlp.down", hidden, inner, trains, layers * experts, active / experts),
+        in_block(name="attention.qkv", rows=queries + keys_and_values, columns=hidden),
+        in_block(name="attention.output", rows=hidden, columns=queries),
+        of_expert(name="mlp.up", rows=up, columns=hidden),
+        of_expert(name="mlp.down", rows=hidden, columns=inner),
         output,
     )
     attention = Attention(
@@ -104,12 +107,6 @@ def _outline(
     tied = overrides.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
     embedding = 0 if tied else output.rows * output.columns
     return Outline(workload.matmul_parameters + embedding, workload)
-
-
-def _matmul(  # noqa: PLR0913, PLR0917 - the fields of a matrix
-    name: str, rows: int, columns: int, trains: bool, count: int = 1, share: float = 1.0
-) -> Matmul:
-    return Matmul(name=name, rows=rows, columns=columns, trains=trains, count=count, share=share)
 
 
 def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,10 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 def _estimate(plan: Plan, machine: Machine, results: Path) -> dict[str, Any]:
     """Return the number of runs, their memory at least, and the time of all rounds."""
-    time = estimate_time(plan, machine, None)
-    with suppress(StoreError), open_store(results, write=False) as store:
+    with ExitStack() as stack:
+        store = None
+        with suppress(StoreError):
+            store = stack.enter_context(open_store(results, write=False))
         time = estimate_time(plan, machine, store)
     needs = [
         (label(one.experiment.stack.name, one.experiment.sweep), one.need.describe())

@@ -10,7 +10,7 @@ from accel_bench.doctor.checks import DeviceReport, Examination, TorchBuild
 from accel_bench.doctor.conflicts import Conflict
 from accel_bench.doctor.noise_floor import NoiseFloor
 from accel_bench.report.table import Report, Section, listed
-from accel_bench.scenario.environment import ABOUT_WAITING, WAITING
+from accel_bench.scenario.environment import ABOUT_WAITING, OPENMP_DEFAULTS
 
 
 def examination_report(examined: Examination) -> Report:
@@ -73,7 +73,7 @@ def _waiting() -> str:
     chosen = [f"{name}={os.environ[name]}" for name in ABOUT_WAITING if name in os.environ]
     if chosen:
         return f"wait as the environment says: {', '.join(chosen)}"
-    default = ", ".join(f"{name}={value}" for name, value in WAITING.items())
+    default = ", ".join(f"{name}={value}" for name, value in OPENMP_DEFAULTS.items())
     return (
         f"sleep while they wait ({default}), since spinning ones take cores from other work and "
         "from one another; for an idle machine set environment.OMP_WAIT_POLICY: active"

@@ -81,7 +81,7 @@ def _wrong_division(model: Any, run: Run) -> str:
     import torch
 
     modes = {module: module.training for module in model.modules()}
-    model.eval()
+    model.train(False)
     try:
         counts = (PROBED_TOKENS, 2 * PROBED_TOKENS)
         once, twice = (_loss(torch, model, run, count) for count in counts)

@@ -18,6 +18,7 @@ from accel_bench.catalog.models import (
 )
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.modeling.contract import text_config
 from accel_bench.modeling.random_weights import Replace, place_model, random_model
 from accel_bench.scenario.uses import ModelUse
 
@@ -195,7 +196,7 @@ def check_fit(config: Any, run: Run) -> None:
     """
     name = run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it
-    text = config.get_text_config() if published else config
+    text = text_config(config)
     known = getattr(text, "vocab_size", None)
     if run.dataset is not None and isinstance(known, int) and known < run.dataset.vocab_size:
         raise ScenarioError(

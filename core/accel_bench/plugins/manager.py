@@ -249,15 +249,18 @@ def _use_plugin(
     plugin = find(use.use)
     with restored_environment() as changed:
         kind = load_class(use.use, allow_torch)
-        instance = _make(kind, use, slot, label)
+        instance = _make(kind, use, slot, plugin.distribution, label)
     return ActivePlugin(instance, use.use, slot, plugin.distribution, tuple(changed))
 
 
 def _make(
-    kind: type[Plugin[Any]], use: Use, slot: str | None, label: Callable[[Location], str]
+    kind: type[Plugin[Any]],
+    use: Use,
+    slot: str | None,
+    distribution: str,
+    label: Callable[[Location], str],
 ) -> Plugin[Any]:
     """Validate the options of a use and make its instance."""
-    distribution = find(use.use).distribution
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(

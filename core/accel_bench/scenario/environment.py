@@ -90,7 +90,7 @@ NOT_RECORDED = (
 """Exceptions to the patterns: these name places of one machine, and so would change every id."""
 
 
-WAITING = {"OMP_WAIT_POLICY": "passive"}
+OPENMP_DEFAULTS = {"OMP_WAIT_POLICY": "passive"}
 """What every worker gets unless the user or the scenario sets it: threads that wait sleep.
 
 A thread that spins takes the core from the one that it waits for as soon as there is other work:

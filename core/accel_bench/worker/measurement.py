@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from accel_bench.result import RankResult, Window
 from accel_bench.run import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import settings
+from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import CudaClock, HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.outliers import WindowMonitor
@@ -117,10 +118,6 @@ def run_rank(
 
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
-
-    def like_model(found: object) -> bool:
-        return is_model(found, run.model)
-
     heartbeat.phase = "prepare_process"
     list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
@@ -129,18 +126,18 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
     heartbeat.phase = "load_model"
-    run.model = active.require("load_model", "a model", is_model, run=run)
+    run.model = require(active, "load_model", run)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
         refuse_architecture(active, type(run.model).__name__)
     run.trace.mark("load_model")
     heartbeat.phase = "add_adapter"
     if active.answers("add_adapter"):
-        run.model = active.require("add_adapter", "a model", like_model, run=run)
+        run.model = require(active, "add_adapter", run)
     if run.scenario.train.gradient_checkpointing:
         enable_gradient_checkpointing(run.model)
     heartbeat.phase = "accelerate_model"
     for plugin, changed in active.call_all("accelerate_model", run=run):
-        if changed is not None and not is_model(changed, run.model):
+        if changed is not None and not is_model(changed, run):
             raise wrong_answer(plugin, "accelerate_model", "a model or None", changed)
         run.model = run.model if changed is None else changed
     run.trace.mark("accelerate_model")
@@ -150,35 +147,15 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.unwrapped_model = run.model
     # A rehearsal is one process: there is no other to share the work with.
     if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
-        run.model = active.require("parallelize_model", "a model", like_model, run=run)
+        run.model = require(active, "parallelize_model", run)
     heartbeat.phase = "build_optimizer"
-    run.optimizer = active.require(
-        "build_optimizer", "an optimizer", lambda found: is_optimizer(found, run.model), run=run
-    )
+    run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"
-    run.batches = active.require(
-        "build_batches", "an iterator", lambda found: isinstance(found, Iterator), run=run
-    )
+    run.batches = require(active, "build_batches", run)
     run.trace.mark("build")
     heartbeat.phase = "build_engine"
-    engine: Engine = active.require(
-        "build_engine", "an Engine", lambda found: callable(getattr(found, "run", None)), run=run
-    )
+    engine: Engine = require(active, "build_engine", run)
     return engine
-
-
-def is_model(found: object, before: object = None) -> bool:
-    """Return whether a hook's answer can be a model: no plain value, and one with parameters where
-    that before has some."""
-    if isinstance(found, bool | float | int | list | str | tuple | Mapping | None):
-        return False
-    return not hasattr(before, "named_parameters") or hasattr(found, "named_parameters")
-
-
-def is_optimizer(found: object, model: object) -> bool:
-    """Return whether a hook's answer can be an optimizer; without parameters there is no step."""
-    takes_steps = callable(getattr(found, "step", None))
-    return found is not None and (takes_steps or not hasattr(model, "named_parameters"))
 
 
 def make_stopwatch(

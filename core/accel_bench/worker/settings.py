@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accel_bench.errors import InvalidRunError
 from accel_bench.run import Run
-from accel_bench.scenario.environment import WAITING
+from accel_bench.scenario.environment import OPENMP_DEFAULTS
 
 SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Variables that some libraries set when they are imported, so that having a library installed
@@ -25,7 +25,7 @@ def set_environment() -> None:
 
     Called before anything is imported that reads them.
     """
-    for name, value in {**SAME_FOR_ALL, **WAITING}.items():
+    for name, value in {**SAME_FOR_ALL, **OPENMP_DEFAULTS}.items():
         os.environ.setdefault(name, value)
 
 

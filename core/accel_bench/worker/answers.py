@@ -1,0 +1,50 @@
+"""What the one answer of a hook must be, and the call that refuses anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.run import Run
+
+
+def require(active: ActivePlugins, hook: str, run: Run) -> Any:
+    """Return the answer to a hook of `EXPECTED`. Raises HookError for one of the wrong type."""
+    expected, accepts = EXPECTED[hook]
+    return active.require(hook, expected, lambda found: accepts(found, run), run=run)
+
+
+def is_model(found: object, run: Run) -> bool:
+    """Return whether a hook's answer can be a model: no plain value, and one with parameters where
+    the run's model has some."""
+    if isinstance(found, bool | float | int | list | str | tuple | Mapping | None):
+        return False
+    return not hasattr(run.model, "named_parameters") or hasattr(found, "named_parameters")
+
+
+def is_optimizer(found: object, run: Run) -> bool:
+    """Return whether a hook's answer can be an optimizer; without parameters there is no step."""
+    takes_steps = callable(getattr(found, "step", None))
+    return found is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
+
+
+def is_iterator(found: object, run: Run) -> bool:
+    """Return whether a hook's answer gives one batch after another."""
+    return isinstance(found, Iterator)
+
+
+def is_engine(found: object, run: Run) -> bool:
+    """Return whether a hook's answer can be run."""
+    return callable(getattr(found, "run", None))
+
+
+EXPECTED: dict[str, tuple[str, Callable[[object, Run], bool]]] = {
+    "load_model": ("a model", is_model),
+    "add_adapter": ("a model", is_model),
+    "parallelize_model": ("a model", is_model),
+    "build_optimizer": ("an optimizer", is_optimizer),
+    "build_batches": ("an iterator", is_iterator),
+    "build_engine": ("an Engine", is_engine),
+}
+"""Hooks whose answer is checked, with what it must be."""
