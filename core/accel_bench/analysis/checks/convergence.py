@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from operator import attrgetter
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
+from accel_bench.analysis.checks.allowance import (
+    OF_EARLIER_ROWS,
+    Allowance,
+    Limits,
+    allowance,
+)
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import join_names, percent, plain_value
+from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
-from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result
-from accel_bench.scenario.models import Scenario, Work
 
 LossWord: TypeAlias = Literal["equivalent", "different", "different by design", "not tested"]
 """Verdicts on a stack's loss."""
@@ -35,54 +38,15 @@ MAXIMUM_TOLERANCE = 2e-2
 It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
 """
 
-OTHER_TRAINING = (
-    "adapter.use",
-    "data.seed",
-    "data.use",
-    "model.id",
-    "model.overrides",
-    "model.revision",
-    "model.weights",
-    "train.learning_rate",
-    "train.max_grad_norm",
-    "train.seed",
-)
-"""Settings with which something else is trained: no plugin's tolerance makes that equivalent.
 
-So do all options of the adapter and of the data, except those of `SAME_TRAINING`.
-"""
-
-SAME_TRAINING = frozenset({"adapter.autocast_adapter_dtype", "data.padding"})
-"""Options that change how the same weights are stored and the same samples are laid out."""
+def _declared(run: Result) -> Mapping[str, float]:
+    if not run.loss_tolerances and run.loss_tolerance is not None:
+        return {OF_EARLIER_ROWS: run.loss_tolerance}
+    return run.loss_tolerances
 
 
-class Allowance(NamedTuple):
-    """How far two loss curves may be apart."""
-
-    tolerance: float
-    """Relative distance that is allowed."""
-
-    usual: float
-    """What is allowed where no plugin declares anything."""
-
-    plugins: tuple[str, ...] = ()
-    """Plugins that declare the tolerance; empty for the usual one."""
-
-    other_training: str = ""
-    """What else is trained, so that the losses are not equivalent however near."""
-
-    @property
-    def by_design(self) -> str:
-        """Why a loss beyond the usual distance is not equivalent; empty when it is."""
-        if self.other_training or self.tolerance <= MAXIMUM_TOLERANCE:
-            return self.other_training
-        return f"{percent(MAXIMUM_TOLERANCE)} is the most that counts as equal"
-
-    @property
-    def words(self) -> str:
-        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
-        by = f" by {join_names(self.plugins)}" if self.plugins else ""
-        return f"{percent(self.tolerance)} allowed{by}"
+LIMITS = Limits(_declared, SAME_DTYPE_TOLERANCE, OTHER_DTYPE_TOLERANCE, MAXIMUM_TOLERANCE)
+"""What is allowed for the distance of two loss curves."""
 
 
 class LossComparison(Frozen):
@@ -108,7 +72,7 @@ class LossComparison(Frozen):
         """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
-        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, self.loss_tolerance_by)
+        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, self.loss_tolerance_by)
         return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
 
 
@@ -121,60 +85,8 @@ def compare_losses(
     pairs = [(before, after) for before, after in speeds if before and after]
     if not pairs:
         return LossComparison(loss_reason="no round in which both completed")
-    allowed = allowance(baseline[keys[0]], stack[keys[0]])
+    allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
     return max((_compare_round(*pair, allowed) for pair in pairs), key=_severity)
-
-
-def allowance(baseline: Result, stack: Result) -> Allowance:
-    """Return the largest tolerance of the plugins in which two runs differ, else the usual one.
-
-    A plugin that both use alike changes nothing between them, and excuses nothing.
-    """
-    before, after = baseline.experiment.scenario, stack.experiment.scenario
-    dtypes = {(work.model.dtype, work.train.precision) for work in (before, after)}
-    usual = SAME_DTYPE_TOLERANCE if len(dtypes) == 1 else OTHER_DTYPE_TOLERANCE
-    declared = _declared(baseline, stack)
-    for name, tolerance in _declared(stack, baseline).items():
-        declared[name] = max(tolerance, declared.get(name, 0.0))
-    largest = max(declared.values(), default=usual)
-    names = tuple(name for name, value in declared.items() if value == largest)
-    return Allowance(largest, usual, names, _other_training(before, after))
-
-
-def _declared(run: Result, other: Result) -> dict[str, float]:
-    """Return the tolerances of a run's plugins that the other one does not use alike."""
-    if not run.loss_tolerances and run.loss_tolerance is not None:
-        return {"a plugin": run.loss_tolerance}
-    alone = {name for name, _ in _uses(run) - _uses(other)}
-    return {name: value for name, value in run.loss_tolerances.items() if name in alone}
-
-
-def _uses(run: Result) -> set[tuple[str, str]]:
-    scenario = run.experiment.scenario
-    slots = (getattr(scenario, slot) for slot in Work.SLOTS)
-    uses = (*run.experiment.stack.uses, *slots, *scenario.metrics)
-    return {(use.use, canonical_json(use.options)) for use in uses}
-
-
-def _other_training(before: Scenario, after: Scenario) -> str:
-    """Return the first setting with which something else is trained; empty without one."""
-    old, new = _training(before), _training(after)
-    for key in (*old, *new):
-        if old.get(key) != new.get(key):
-            now, then = (plain_value(one[key]) if key in one else "unset" for one in (new, old))
-            return f"{key} is {now} in the place of {then}"
-    return ""
-
-
-def _training(scenario: Scenario) -> dict[str, Any]:
-    """Return what decides what is trained, by dotted key."""
-    options = {
-        f"{slot}.{name}": value
-        for slot in ("adapter", "data")
-        for name, value in getattr(scenario, slot).options.items()
-        if f"{slot}.{name}" not in SAME_TRAINING
-    }
-    return {key: attrgetter(key)(scenario) for key in OTHER_TRAINING} | options
 
 
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
@@ -216,7 +128,7 @@ def _compare_round(
     if len(after) == steps:
         difference = largest_difference(before, after)
         reason = f"by up to {percent(difference)}, {allowed.words}"
-    verdict = _verdict(difference, allowed)
+    verdict = allowed.verdict(difference)
     why = {
         "equivalent": "",
         "different": reason,
@@ -229,17 +141,6 @@ def _compare_round(
         loss_tolerance_by=allowed.plugins,
         loss_reason=why[verdict],
     )
-
-
-def _verdict(
-    difference: float, allowed: Allowance
-) -> Literal["equivalent", "different", "different by design"]:
-    """Return the word for a distance; what needs no excuse is equivalent whatever is declared."""
-    if difference > allowed.tolerance:
-        return "different"
-    if allowed.other_training or (allowed.by_design and difference > allowed.usual):
-        return "different by design"
-    return "equivalent"
 
 
 def _relative(before: float, after: float) -> float:

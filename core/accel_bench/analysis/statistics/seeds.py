@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
-from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS, Allowance, allowance
+from accel_bench.analysis.checks.allowance import Allowance, allowance
+from accel_bench.analysis.checks.convergence import LIMITS, SMOOTHING_STEPS
 from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import JsonValue
@@ -73,7 +74,7 @@ def _compare(
         verdict: SeedVerdict = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
     completed = next((b.last, a.last) for b, a in pairs if b.last and a.last)
-    allowed = allowance(*completed)
+    allowed = allowance(*completed, LIMITS)
     low, high = _interval_90(differences) if len(differences) > 1 else (None, None)
     return SeedEquivalence(
         stack=name,

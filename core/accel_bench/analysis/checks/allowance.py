@@ -1,0 +1,143 @@
+"""How far may two trainings be apart? What plugins declare, and what no declaration excuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+from accel_bench.analysis.wording import join_names, percent, plain_value
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result
+from accel_bench.scenario.models import Scenario, Work
+
+OTHER_TRAINING = (
+    "adapter.use",
+    "data.seed",
+    "data.use",
+    "model.id",
+    "model.overrides",
+    "model.revision",
+    "model.weights",
+    "train.learning_rate",
+    "train.max_grad_norm",
+    "train.seed",
+)
+"""Settings with which something else is trained: no plugin's tolerance makes that equivalent.
+
+So do all options of the adapter and of the data, except those of `SAME_TRAINING`.
+"""
+
+OF_EARLIER_ROWS = "a plugin"
+"""Name of whoever declares what a row of an earlier version allows; it is of one side."""
+
+SAME_TRAINING = frozenset({"adapter.autocast_adapter_dtype", "data.padding"})
+"""Options that change how the same weights are stored and the same samples are laid out."""
+
+
+class Limits(NamedTuple):
+    """What is allowed for one kind of distance between two runs."""
+
+    declared: Callable[[Result], Mapping[str, float]]
+    """Returns what each plugin of a run allows by design."""
+
+    same_dtype: float
+    """Allowed where no plugin declares anything and both compute in the same dtype."""
+
+    other_dtype: float
+    """Allowed where no plugin declares anything and the dtypes differ."""
+
+    maximum: float
+    """Largest declared tolerance that makes two runs equivalent."""
+
+
+class Allowance(NamedTuple):
+    """How far two runs may be apart."""
+
+    tolerance: float
+    """Relative distance that is allowed."""
+
+    usual: float
+    """What is allowed where no plugin declares anything."""
+
+    maximum: float
+    """Largest declared tolerance that makes two runs equivalent."""
+
+    plugins: tuple[str, ...] = ()
+    """Plugins that declare the tolerance; empty for the usual one."""
+
+    other_training: str = ""
+    """What else is trained, so that the runs are not equivalent however near."""
+
+    @property
+    def by_design(self) -> str:
+        """Why a distance beyond the usual one is not equivalent; empty when it is."""
+        if self.other_training or self.tolerance <= self.maximum:
+            return self.other_training
+        return f"{percent(self.maximum)} is the most that counts as equal"
+
+    @property
+    def words(self) -> str:
+        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
+        by = f" by {join_names(self.plugins)}" if self.plugins else ""
+        return f"{percent(self.tolerance)} allowed{by}"
+
+    def verdict(
+        self, difference: float
+    ) -> Literal["equivalent", "different", "different by design"]:
+        """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
+        if difference > self.tolerance:
+            return "different"
+        if self.other_training or (self.by_design and difference > self.usual):
+            return "different by design"
+        return "equivalent"
+
+
+def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
+    """Return the largest tolerance of the plugins in which two runs differ, else the usual one.
+
+    A plugin that both use alike changes nothing between them, and excuses nothing.
+    """
+    before, after = baseline.experiment.scenario, stack.experiment.scenario
+    dtypes = {(work.model.dtype, work.train.precision) for work in (before, after)}
+    usual = limits.same_dtype if len(dtypes) == 1 else limits.other_dtype
+    declared = _of_one_side(baseline, stack, limits)
+    for name, tolerance in _of_one_side(stack, baseline, limits).items():
+        declared[name] = max(tolerance, declared.get(name, 0.0))
+    largest = max(declared.values(), default=usual)
+    names = tuple(name for name, value in declared.items() if value == largest)
+    return Allowance(largest, usual, limits.maximum, names, _other_training(before, after))
+
+
+def _of_one_side(run: Result, other: Result, limits: Limits) -> dict[str, float]:
+    """Return the tolerances of a run's plugins that the other one does not use alike."""
+    alone = {name for name, _ in _uses(run) - _uses(other)} | {OF_EARLIER_ROWS}
+    return {name: value for name, value in limits.declared(run).items() if name in alone}
+
+
+def _uses(run: Result) -> set[tuple[str, str]]:
+    scenario = run.experiment.scenario
+    slots = (getattr(scenario, slot) for slot in Work.SLOTS)
+    uses = (*run.experiment.stack.uses, *slots, *scenario.metrics)
+    return {(use.use, canonical_json(use.options)) for use in uses}
+
+
+def _other_training(before: Scenario, after: Scenario) -> str:
+    """Return the first setting with which something else is trained; empty without one."""
+    old, new = _training(before), _training(after)
+    for key in (*old, *new):
+        if old.get(key) != new.get(key):
+            now, then = (plain_value(one[key]) if key in one else "unset" for one in (new, old))
+            return f"{key} is {now} in the place of {then}"
+    return ""
+
+
+def _training(scenario: Scenario) -> dict[str, Any]:
+    """Return what decides what is trained, by dotted key."""
+    options = {
+        f"{slot}.{name}": value
+        for slot in ("adapter", "data")
+        for name, value in getattr(scenario, slot).options.items()
+        if f"{slot}.{name}" not in SAME_TRAINING
+    }
+    return {key: attrgetter(key)(scenario) for key in OTHER_TRAINING} | options
