@@ -97,6 +97,11 @@ class Plugin(Generic[OptionsT]):
     """Relative distance from the baseline's loss curve that is by design; None means exactly equal
     work. `allowed_loss_difference` may let it depend on the options."""
 
+    update_tolerance: ClassVar[float | None] = None
+    """Relative distance of the weights' change from that of the baseline that is by design; 0.1 is
+    10 %. None means the distance of equal work in another order. `allowed_update_difference` may
+    let it depend on the options."""
+
     deterministic: ClassVar[bool] = False
     """Whether the same seed gives the same losses, bit for bit, on the same machine; the kit in
     `accel_bench.testing` proves it."""
@@ -149,6 +154,13 @@ class Plugin(Generic[OptionsT]):
         in the place of `equivalent`. It excuses what this plugin changes, and nothing else.
         """
         return self.loss_tolerance
+
+    def allowed_update_difference(self) -> float | None:
+        """Return the `update_tolerance` of this instance, by its options.
+
+        As `allowed_loss_difference`; one above 0.5 makes the update `different by design`.
+        """
+        return self.update_tolerance
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
         """Return what else changes the result, such as a file's content: it becomes part of the id.

@@ -193,6 +193,42 @@ class Failure(Frozen):
     """Bytes that torch's allocator held for no tensor."""
 
 
+SKETCH_BUCKETS = 31
+"""Numbers of a sketch; the distance of two sketches has a relative standard error of 25 %."""
+
+
+class TensorUpdate(Frozen):
+    """The change of one trained tensor."""
+
+    elements: int
+
+    sketch: tuple[float, ...]
+    """Sums of the change's elements in 31 buckets, each element with a random sign: the sum of
+    squares estimates the square of its L2 norm, and the differences of two runs' that of their
+    distance."""
+
+
+class WeightUpdate(Frozen):
+    """How training changed the weights, from before the first step to the end of the window."""
+
+    steps: int
+    """Optimizer steps in between."""
+
+    trained_tensors: int
+    """Tensors that required a gradient before the first step."""
+
+    trained_elements: int
+
+    tensors: dict[str, TensorUpdate] = Field(default_factory=dict)
+    """The change of each of them by name; empty but on rank 0."""
+
+    weights: tuple[float, ...]
+    """Sketch of all of them together after the last step: that of replicas must agree."""
+
+    seconds: float
+    """What the sketches took, outside of all windows."""
+
+
 class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
@@ -228,6 +264,9 @@ class RankResult(Frozen):
 
     metrics: tuple[Metric, ...] = ()
     effective: EffectiveConfiguration = EffectiveConfiguration()
+
+    update: WeightUpdate | None = None
+    """How training changed the weights; null without torch, or when the window was not reached."""
 
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
     """What each plugin shows for having acted, by its name."""
@@ -292,6 +331,10 @@ class Result(Frozen):
 
     loss_tolerance: float | None = None
     """The largest of them: all that rows of earlier versions have."""
+
+    update_tolerances: dict[str, float] = Field(default_factory=dict)
+    """Distance of the weights' change from the baseline's that each plugin allows by design, of
+    those that declare one."""
 
     machine: Machine | None = None
     state_before: MachineState | None = None

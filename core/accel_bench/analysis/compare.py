@@ -15,7 +15,12 @@ from accel_bench.analysis.aggregate import (
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import Comparability, Difference, comparability
-from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.training import (
+    TrainingComparison,
+    compare_training,
+    of_same_training,
+    training_not_compared,
+)
 from accel_bench.analysis.schema import Document, ExperimentFigures, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, exp_interval, t_quantile
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
@@ -41,7 +46,7 @@ class Operand(ExperimentFigures):
     """Machines on which it ran."""
 
 
-class ExperimentComparison(LossComparison, Comparison, Document):
+class ExperimentComparison(TrainingComparison, Comparison, Document):
     """The document of `accel-bench compare`: B against A."""
 
     a: Operand
@@ -70,9 +75,10 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     allowed = comparability(list(left.counted.values()), list(right.counted.values()))
     paired = bool(set(left.speeds) & set(right.speeds))
     steps = shared_steps([left, right])
+    training = _training(left, right, allowed, paired)
     return ExperimentComparison(
-        **dict(_speed(left, right, allowed, paired)),
-        **dict(_loss(left, right, allowed, paired)),
+        **dict(of_same_training(_speed(left, right, allowed, paired), training)),
+        **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),
         comparable=allowed.comparable,
@@ -127,15 +133,15 @@ def _speed(
     return comparison.model_copy(update=changes)
 
 
-def _loss(
+def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
-) -> LossComparison:
+) -> TrainingComparison:
     """Compare curves of pairs; seeds and data being equal, those of other comparable runs too."""
     if not allowed.comparable:
-        return LossComparison(loss_reason="not comparable")
+        return training_not_compared("not comparable")
     if paired:
-        return compare_losses(left.completed, right.completed)
-    return compare_losses(_numbered(left.completed), _numbered(right.completed))
+        return compare_training(left.completed, right.completed)
+    return compare_training(_numbered(left.completed), _numbered(right.completed))
 
 
 def _numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:

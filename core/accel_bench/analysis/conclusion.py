@@ -13,9 +13,9 @@ SPELT_OUT = 3
 """Rows of one kind that get a clause of their own; the others are counted."""
 
 SPELT_OUT_KINDS = (
-    "faster with another loss",
+    "faster with another training",
     "faster",
-    "different in their loss",
+    "different in their training",
     "slower",
     "equally fast",
 )
@@ -25,8 +25,8 @@ SPELT_OUT_KINDS = (
 def conclusion(summary: Summary) -> str:
     """Return the answer that the rows allow, in one sentence.
 
-    A faster stack with a different loss comes before everything else, then a baseline that failed,
-    then the verdicts; what failed or was skipped comes last.
+    A faster stack with a different training comes before everything else, then a baseline that
+    failed, then the verdicts; what failed or was skipped comes last.
     """
     if all(row.status is Status.SKIPPED for row in summary.experiments):
         clauses = ["nothing was run", *_ended(summary.experiments)]
@@ -59,8 +59,9 @@ def _compared(summary: Summary) -> list[str]:
 
 
 def _kind(row: ExperimentSummary) -> str:
-    if row.loss_verdict == "different":
-        return "faster with another loss" if row.verdict == "faster" else "different in their loss"
+    if row.training_difference:
+        faster = row.verdict == "different training"
+        return "faster with another training" if faster else "different in their training"
     return "equally fast" if row.verdict == "same" else row.verdict
 
 
@@ -73,17 +74,29 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
 def _clause(row: ExperimentSummary, baseline: str) -> str:
     """Return speed and loss of a row; a speed that comes with another loss is called that."""
     name, as_fast = _name(row), _as_fast(row, baseline)
-    if row.loss_verdict == "different":
-        verdict = "" if row.verdict in ("faster", "slower") else f" (speed: {row.verdict})"
+    if row.training_difference:
+        clear = row.verdict in ("different training", "slower")
         return (
-            f"the loss of {name} is different ({row.loss_reason}), so that being {as_fast} is not "
-            f"for the same training{verdict}"
+            f"the training of {name} is different ({row.training_difference}), so that being "
+            f"{as_fast} is not for the same training{'' if clear else f' (speed: {row.verdict})'}"
         )
     verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
-    loss = f"its loss {row.loss_verdict} ({row.loss_reason})"
-    if row.loss_verdict == "equivalent":
-        loss = "with an equivalent loss"
-    return f"{name} {verb} {as_fast}, {loss}"
+    return f"{name} {verb} {as_fast}, {_trained(row)}"
+
+
+def _trained(row: ExperimentSummary) -> str:
+    """Return `with an equivalent loss and update`, or what else is known of them."""
+    parts = {
+        "loss": (row.loss_verdict, row.loss_reason),
+        "update": (row.update_verdict, row.update_reason),
+    }
+    alike = [what for what, (verdict, _) in parts.items() if verdict == "equivalent"]
+    others = [
+        f"its {what} {verdict} ({reason})"
+        for what, (verdict, reason) in parts.items()
+        if verdict != "equivalent"
+    ]
+    return ", ".join([*([f"with an equivalent {' and '.join(alike)}"] if alike else []), *others])
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
-from accel_bench.analysis.checks.convergence import LossComparison, LossWord, compare_losses
 from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.checks.training import TrainingComparison, compare_training
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS, paired_logs
 from accel_bench.analysis.wording import interval_text, percent, ratio
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
@@ -32,7 +32,7 @@ WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "pas
 """Of several sweep points the worst outcome counts."""
 
 
-class GatePoint(Frozen):
+class GatePoint(TrainingComparison):
     """One sweep point: the stack against the other one."""
 
     sweep: dict[str, JsonValue]
@@ -70,21 +70,6 @@ class GatePoint(Frozen):
 
     more_rounds: int | None = None
     """How many of those are missing."""
-
-    loss_verdict: LossWord = "not tested"
-    """Whether the loss curve is the other one's."""
-
-    loss_difference: float | None = None
-    """Largest relative difference of the smoothed loss curves; 0.01 is 1 %."""
-
-    loss_tolerance: float | None = None
-    """What of that is allowed; null where nothing was compared."""
-
-    loss_tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it; empty where none does."""
-
-    loss_reason: str = ""
-    """Why the loss verdict is not `equivalent`, where it is not."""
 
     status: Status
     """How the stack's experiment ended."""
@@ -160,12 +145,12 @@ def judge_gate(
 def _judge_point(
     stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int
 ) -> GatePoint:
-    loss = compare_losses(against.completed, stack.completed)
+    training = compare_training(against.completed, stack.completed)
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
     # Each session that added rounds is a look at them.
     looks = len({session for session, _ in set(stack.speeds) & set(against.speeds)})
     judged = judge_rounds(logs, floor, looks, points) if len(logs) >= MINIMUM_ROUNDS else None
-    outcome, reason = _outcome(stack, against, loss, judged, floor)
+    outcome, reason = _outcome(stack, against, training, judged, floor)
     needed = judged.rounds_needed if judged else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
     runs = [*stack.counted.values(), *against.counted.values()]
@@ -183,7 +168,7 @@ def _judge_point(
         slower_by_at_most=judged.at_most if judged else None,
         rounds_needed=needed,
         more_rounds=needed - len(logs) if needed else None,
-        **loss.model_dump(),
+        **training.model_dump(),
         status=stack.ending.status,
         against_status=against.ending.status,
         reasons=tuple(dict.fromkeys((*stack.ending.reasons, *against.ending.reasons))),
@@ -194,7 +179,7 @@ def _judge_point(
 def _outcome(
     stack: ExperimentRuns,
     against: ExperimentRuns,
-    loss: LossComparison,
+    training: TrainingComparison,
     judged: Judgement | None,
     floor: float,
 ) -> tuple[Outcome, str]:
@@ -205,20 +190,19 @@ def _outcome(
     for side in (stack, against):
         if failure := _failure(side):
             return "failed", failure
-    if loss.loss_verdict in ("different", "different by design"):
-        words = f"{loss.loss_verdict} ({loss.loss_reason})"
-        return "regression", f"the loss of {stack.name} is {words}"
+    if different := training.not_the_same:
+        return "regression", f"the training of {stack.name} is {different}"
     if judged is None:
         rounds = len(set(stack.speeds) & set(against.speeds))
         reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
         return "inconclusive", f"{reason} (--rounds {MINIMUM_ROUNDS})"
-    return judged.outcome, _sentence(stack, against, loss, judged, floor)
+    return judged.outcome, _sentence(stack, against, training, judged, floor)
 
 
 def _sentence(
     stack: ExperimentRuns,
     against: ExperimentRuns,
-    loss: LossComparison,
+    training: TrainingComparison,
     judged: Judgement,
     floor: float,
 ) -> str:
@@ -233,9 +217,14 @@ def _sentence(
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
-        why = loss.loss_allowance or loss.loss_reason
-        trained = f"{loss.loss_verdict} ({why})" if why else loss.loss_verdict
-        return f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}"
+        why = training.loss_allowance or training.loss_reason
+        trained = f"{training.loss_verdict} ({why})" if why else training.loss_verdict
+        why = training.update_reason
+        updated = f"{training.update_verdict} ({why})" if why else training.update_verdict
+        return (
+            f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}, "
+            f"update {updated}"
+        )
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "
         f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.memory import largest, peak_memory
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
@@ -75,7 +75,7 @@ def _figure(
     return LadderFigure(
         stack=stack,
         against=against,
-        **dict(compare_losses(fewer.completed, more.completed)),
+        **dict(compare_training(fewer.completed, more.completed)),
         rounds=len(logs),
         ratio=log_interval(logs),
         memory=_memory(old, new),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.checks.convergence import LossComparison, LossWord
+from accel_bench.analysis.checks.convergence import LossWord
+from accel_bench.analysis.checks.training import TrainingComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure
@@ -136,7 +137,7 @@ class ExperimentFigures(ExperimentRow):
         ]
 
 
-class ExperimentSummary(LossComparison, Comparison, ExperimentFigures):
+class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
     """One row: an experiment, and its comparison with the baseline of the same sweep point."""
 
     # Fields stand in the document in the order of the bases, the last one first.
@@ -191,7 +192,7 @@ class MemoryChange(Frozen):
     """Upper end; null with one round."""
 
 
-class LadderFigure(LossComparison):
+class LadderFigure(TrainingComparison):
     """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
 
     stack: str | None

@@ -15,8 +15,13 @@ from accel_bench.analysis.aggregate import (
     figures,
     shared_steps,
 )
-from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
 from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.checks.training import (
+    TrainingComparison,
+    compare_training,
+    of_same_training,
+    training_not_compared,
+)
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures
@@ -85,14 +90,15 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
     for number, row in enumerate(rows):
         comparison, reason = compared.get(str(number)), obstacles[number]
         if base and comparison:
-            loss = compare_losses(base.completed, row.completed)
-            summaries.append(_row(beside_baseline(row, base), comparison, loss, steps))
+            training = compare_training(base.completed, row.completed)
+            speed = of_same_training(comparison, training)
+            summaries.append(_row(beside_baseline(row, base), speed, training, steps))
         else:
             # The baseline is 1 times as fast as itself, by definition.
             itself = row is base and row.usable
             ratio = Interval(median=1.0, low=1.0, high=1.0) if itself else None
             comparison = Comparison(ratio=ratio, verdict_reason=reason)
-            summaries.append(_row(row, comparison, LossComparison(loss_reason=reason), steps))
+            summaries.append(_row(row, comparison, training_not_compared(reason), steps))
     return summaries
 
 
@@ -122,7 +128,7 @@ def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict
 
 
 def _row(
-    row: ExperimentRuns, comparison: Comparison, loss: LossComparison, steps: int
+    row: ExperimentRuns, comparison: Comparison, training: TrainingComparison, steps: int
 ) -> ExperimentSummary:
     """Fill in one row; `steps` is how many all runs of its sweep point took."""
     speed, last, middle = row.tokens_per_second, row.last, row.middle
@@ -132,7 +138,7 @@ def _row(
     return ExperimentSummary(
         **dict(figures(row, steps)),
         **dict(comparison),
-        **dict(loss),
+        **dict(training),
         tokens_per_second_per_device=speed.median / devices if speed else None,
         memory=memory_figures(completed),
         devices_used=devices_used(last),

@@ -38,7 +38,7 @@ from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
 
-TOLERANCE = "allowed_loss_difference"
+LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class ActivePlugins:
         for number, plugin in enumerate(self.plugins):
             self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
-        self.loss_tolerances = _loss_tolerances(self.plugins)
+        self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE)
+        self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
         """Call a hook of every plugin that implements it, in order; yield plugin and answer.
@@ -166,16 +167,16 @@ class ActivePlugins:
         return next(iter([*claiming, *filling]), None)
 
 
-def _loss_tolerances(plugins: Iterable[ActivePlugin]) -> dict[str, float]:
-    """Return what each plugin allows that declares something. Raises HookError."""
+def _tolerances(plugins: Iterable[ActivePlugin], method: str) -> dict[str, float]:
+    """Return what each plugin allows whose `method` declares something. Raises HookError."""
     found: dict[str, float] = {}
     for plugin in plugins:
-        with attribute_errors_to(plugin, TOLERANCE), time_limit(limit_seconds()):
-            allowed: Any = plugin.instance.allowed_loss_difference()
+        with attribute_errors_to(plugin, method), time_limit(limit_seconds()):
+            allowed: Any = getattr(plugin.instance, method)()
         if allowed is None:
             continue
         if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
-            raise wrong_answer(plugin, TOLERANCE, "a number from 0 or None", allowed)
+            raise wrong_answer(plugin, method, "a number from 0 or None", allowed)
         found[plugin.name] = max(float(allowed), found.get(plugin.name, 0.0))
     return found
 

@@ -201,6 +201,7 @@ def _result(
         exits=tuple(describe_exit(exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
         loss_tolerances=active.loss_tolerances,
+        update_tolerances=active.update_tolerances,
         metrics=observed.metrics,
         machine=attempt.machine,
         state_before=observed.before,

@@ -142,4 +142,5 @@ def _skipped(planned: Planned) -> Result:
         seconds=0.0,
         plugins=planned.active.versions(),
         loss_tolerances=planned.active.loss_tolerances,
+        update_tolerances=planned.active.update_tolerances,
     )

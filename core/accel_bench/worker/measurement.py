@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from accel_bench.engine import Engine
 from accel_bench.errors import InvalidRunError
-from accel_bench.job import Job
+from accel_bench.job import HEARTBEAT_STEP, Job
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
@@ -46,6 +46,7 @@ from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+    from accel_bench.worker.verify.update import UpdateSketch
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -206,6 +207,7 @@ class AroundWindow:
 
     def __post_init__(self) -> None:
         self.probe = first_step_probe(self.run)
+        self.update = update_sketch(self.run)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
 
@@ -217,6 +219,7 @@ class AroundWindow:
             self._verify()
         else:
             self.run.trace.mark("unstable window")
+            self._sketch_update()
         list(self.active.call_all("start_metrics", run=self.run))
         self.monitor.start()
         self.run.trace.reset_peak_memory()
@@ -231,6 +234,7 @@ class AroundWindow:
         self.run.trace.mark("window", forget=False)
         self.heartbeat.phase = "finish_metrics"
         collect_metrics(self.active, self.run, self.record)
+        self._sketch_update()
         check_window(window)
 
     def remove_probes(self) -> None:
@@ -240,6 +244,11 @@ class AroundWindow:
             self.probe.remove()
             flow = {"gradient_flow": self.probe.flow}
             self.record.effective = self.record.effective.model_copy(update=flow)
+
+    def _sketch_update(self) -> None:
+        """Sketch the update after the first window: all runs have taken the same steps by then."""
+        if self.update is not None and self.record.update is None:
+            self.record.update = self.update.finish(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _verify(self) -> None:
         """Read back what really holds; without torch there is nothing to read."""
@@ -253,9 +262,23 @@ class AroundWindow:
         )
 
 
+def trains_with_torch(run: Run) -> bool:
+    """Return whether there are weights to watch; the null engine has none."""
+    return "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters")
+
+
+def update_sketch(run: Run) -> UpdateSketch | None:
+    """Sketch the weights before the first step."""
+    if not trains_with_torch(run):
+        return None
+    from accel_bench.worker.verify.update import UpdateSketch
+
+    return UpdateSketch(run)
+
+
 def first_step_probe(run: Run) -> FirstStepProbe | None:
-    """Watch the first optimizer step where torch trains; the null engine has nothing to watch."""
-    if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
+    """Watch the first optimizer step where torch trains."""
+    if not trains_with_torch(run):
         return None
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 

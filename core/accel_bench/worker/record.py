@@ -18,7 +18,7 @@ from accel_bench.plugins.manager import (
     attribute_errors_to,
     wrong_answer,
 )
-from accel_bench.result import Metric, PhaseSplit, RankResult, Status, Window
+from accel_bench.result import Metric, PhaseSplit, RankResult, Status, WeightUpdate, Window
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker import failure
@@ -34,6 +34,7 @@ class RankRecord:
     workload_reason: str = ""
     metrics: list[Metric] = field(default_factory=list)
     effective: EffectiveConfiguration = field(default_factory=EffectiveConfiguration)
+    update: WeightUpdate | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
     device: Device | None = None
@@ -118,6 +119,7 @@ def rank_result(
         workload_reason=record.workload_reason,
         metrics=tuple(record.metrics),
         effective=record.effective,
+        update=record.update,
         evidence=record.evidence,
         stages=tuple(run.trace.stages),
     )

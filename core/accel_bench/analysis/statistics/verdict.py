@@ -20,8 +20,10 @@ from accel_bench.documents.base import Frozen
 RoundKey: TypeAlias = tuple[str, int]
 """Session and round: runs that share both are a pair."""
 
-Verdict: TypeAlias = Literal["faster", "slower", "same", "inconclusive", "not tested"]
-"""Verdicts on a stack's speed."""
+Verdict: TypeAlias = Literal[
+    "faster", "different training", "slower", "same", "inconclusive", "not tested"
+]
+"""Verdicts on a stack's speed; `different training` is that of one that would be `faster`."""
 
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""

@@ -55,12 +55,15 @@ def _answer(one: ExperimentComparison) -> str:
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
     why = one.loss_reason or one.loss_allowance
     loss = f"loss {one.loss_verdict}" + (f" ({why})" if why else "")
+    why = one.update_reason
+    update = f"update {one.update_verdict}" + (f" ({why})" if why else "")
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)
         parts.append(f"these rounds show only effects above {effect}")
-    # A different loss comes first: a speed that was bought with it is not for the same training.
-    parts.insert(0 if one.loss_verdict.startswith("different") else len(parts), loss)
+    # What differs comes first: a speed that was bought with it is not for the same training.
+    for text, word in ((update, one.update_verdict), (loss, one.loss_verdict)):
+        parts.insert(0 if word.startswith("different") else len(parts), text)
     return "; ".join(parts) + "."
 
 
@@ -147,6 +150,8 @@ FLAT = (
     *paths("", "schema_version comparable paired rounds verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
     *paths("", "loss_tolerance loss_tolerance_by loss_reason"),
+    *paths("", "update_verdict update_difference update_norm_ratio update_cosine"),
+    *paths("", "update_tolerance update_tolerance_by update_reason"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -38,6 +38,7 @@ COLUMNS = (
     Column("rounds", reader("rounds"), kind="number"),
     Column("missing", reader("more_rounds"), kind="number"),
     Column("loss", reader("loss_verdict"), kind="word"),
+    Column("update", reader("update_verdict"), kind="word"),
 )  # fmt: skip
 """Columns for people; the outcome stands in JUnit's element."""
 
@@ -54,6 +55,8 @@ FLAT = (
     *paths("point", "sweep outcome reason stack_id against_id rounds looks slower_by"),
     *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
     *paths("point", "loss_tolerance loss_tolerance_by"),
+    *paths("point", "update_verdict update_difference update_norm_ratio update_cosine"),
+    *paths("point", "update_tolerance update_tolerance_by update_reason"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "reasons"),

@@ -33,6 +33,7 @@ def ladder_columns(side: str) -> list[Column]:
         Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
         *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),
         *paths(figure, "loss_verdict loss_difference", f"{key}_{{}}"),
+        *paths(figure, "update_verdict update_difference", f"{key}_{{}}"),
         Column(f"{key}_reason", lambda row: row.step and _reason(getattr(row.step, side))),
     ]
 

@@ -8,7 +8,11 @@ from typing import Any
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.report.table import Report, Section, keyed, listed
 
-UNDECLARED = {"loss_tolerance": "exactly equal", "strategy": "none"}
+UNDECLARED = {
+    "loss_tolerance": "exactly equal",
+    "update_tolerance": "equal work",
+    "strategy": "none",
+}
 """What a declaration without a value means, where that is not `any`."""
 
 NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"

@@ -105,6 +105,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
         _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
         Column("loss", partial(_loss_verdict, base), kind="word"),
+        Column("update", partial(_update_verdict, base), kind="word"),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
@@ -182,6 +183,12 @@ def _loss_verdict(baseline: str, row: ExperimentSummary) -> str | None:
     return row.loss_verdict.removeprefix("different ")  # `by design` fits a narrow page
 
 
+def _update_verdict(baseline: str, row: ExperimentSummary) -> str | None:
+    if row.stack == baseline or row.ratio is None:
+        return None
+    return row.update_verdict.removeprefix("different ")
+
+
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
     """Return the verdict on the speed, or how a run without one ended."""
     if not row.status.completed:
@@ -223,6 +230,8 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield f"speed not tested: {row.verdict_reason}"
     if row.loss_reason and row.ratio and row.loss_reason not in answer:
         yield f"loss {row.loss_verdict}: {row.loss_reason}"
+    if row.update_reason and row.ratio and row.update_reason not in answer:
+        yield f"update {row.update_verdict}: {row.update_reason}"
     if row.ratio and row.loss_allowance:
         yield f"loss equivalent: {row.loss_allowance}"
 
@@ -323,6 +332,8 @@ FLAT = (
     *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
     *paths("row.loss", "first last", "loss_{}"),
     *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by loss_reason"),
+    *paths("row", "update_verdict update_difference update_norm_ratio update_cosine"),
+    *paths("row", "update_tolerance update_tolerance_by update_reason"),
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),

@@ -1,0 +1,239 @@
+"""Did a stack train the same? The change of its weights compared with the baseline's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
+from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
+from accel_bench.analysis.wording import count, join_names, percent
+from accel_bench.result import Result, TensorUpdate, WeightUpdate
+
+UpdateWord: TypeAlias = Literal["equivalent", "different", "different by design", "not tested"]
+"""Verdicts on a stack's update."""
+
+SAME_DTYPE_TOLERANCE = 0.1
+"""Relative distance allowed where no plugin declares one and both compute in the same dtype."""
+
+OTHER_DTYPE_TOLERANCE = 0.2
+"""Relative distance allowed where no plugin declares one and the dtypes differ."""
+
+MAXIMUM_TOLERANCE = 0.5
+"""Largest declared tolerance that makes an update equivalent."""
+
+UNMOVED = 1e-2
+"""A tensor did not move when its change is less than this fraction of the baseline's."""
+
+NEGLIGIBLE = 1e-3
+"""Fraction of the largest root mean square change below which a tensor's change is rounding."""
+
+LIMITS = Limits(
+    lambda run: run.update_tolerances,
+    SAME_DTYPE_TOLERANCE,
+    OTHER_DTYPE_TOLERANCE,
+    MAXIMUM_TOLERANCE,
+)
+"""What is allowed for the distance of two updates."""
+
+
+class TrainingComparison(LossComparison):
+    """A stack's loss and update against the baseline's, or those of B against those of A."""
+
+    update_verdict: UpdateWord = "not tested"
+    """Whether the weights changed alike, from before the first step to the end of the window."""
+
+    update_difference: float | None = None
+    """Distance of the two changes over the size of the baseline's, of the worst round; 0.1 is 10 %.
+
+    Both are L2 norms over all trained tensors, estimated from sketches.
+    """
+
+    update_norm_ratio: float | None = None
+    """Size of the stack's change over that of the baseline's."""
+
+    update_cosine: float | None = None
+    """Cosine of the angle between the two changes."""
+
+    update_tolerance: float | None = None
+    """Distance that is allowed; null where nothing was compared."""
+
+    update_tolerance_by: tuple[str, ...] = ()
+    """Plugins that declare it, of those that one side alone uses; empty where none does."""
+
+    update_reason: str = ""
+    """Why the verdict on the update is not `equivalent`."""
+
+    @property
+    def training_difference(self) -> str:
+        """What shows that something else was trained; empty where nothing does."""
+        reasons = []
+        if self.loss_verdict == "different":
+            reasons.append(f"its loss differs {self.loss_reason}")
+        if self.update_verdict == "different":
+            reasons.append(self.update_reason)
+        return "; ".join(reasons)
+
+    @property
+    def not_the_same(self) -> str:
+        """What keeps the training from being the same, by design too; empty where nothing does."""
+        reasons = [
+            f"{verdict} ({reason})"
+            for verdict, reason in (
+                (self.loss_verdict, f"its loss differs {self.loss_reason}"),
+                (self.update_verdict, self.update_reason),
+            )
+            if verdict.startswith("different")
+        ]
+        return "; ".join(reasons)
+
+
+def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
+    """Return the speed, with `different training` in the place of `faster` where that is so."""
+    different = training.training_difference
+    if speed.verdict != "faster" or not different:
+        return speed
+    changes = {"verdict": "different training", "verdict_reason": different}
+    return speed.model_copy(update=changes)
+
+
+def training_not_compared(reason: str) -> TrainingComparison:
+    """Return that nothing was compared, and why."""
+    return TrainingComparison(loss_reason=reason, update_reason=reason)
+
+
+class Distance(NamedTuple):
+    """How far two changes of the same tensors are apart."""
+
+    baseline: float
+    """L2 norm of the baseline's change."""
+
+    stack: float
+    apart: float
+    """L2 norm of their difference."""
+
+    @property
+    def relative(self) -> float:
+        return self.apart / self.baseline
+
+    @property
+    def norm_ratio(self) -> float:
+        return self.stack / self.baseline
+
+    @property
+    def cosine(self) -> float | None:
+        """Return the cosine by the law of cosines; None where the stack's change is 0."""
+        if not self.stack:
+            return None
+        product = (self.baseline**2 + self.stack**2 - self.apart**2) / 2
+        return max(-1.0, min(1.0, product / (self.baseline * self.stack)))
+
+
+def compare_training(
+    baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
+) -> TrainingComparison:
+    """Compare losses and updates of completed runs with the same key; the worst round counts."""
+    losses = dict(compare_losses(baseline, stack))
+    keys = sorted(set(baseline) & set(stack))
+    pairs = [(_update(baseline[key]), _update(stack[key])) for key in keys]
+    known = [(before, after) for before, after in pairs if before and after]
+    if not known:
+        reason = "no round in which both show how their weights changed"
+        return TrainingComparison(**losses, update_reason=reason)
+    allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
+    compared = [_compare_round(*pair, allowed) for pair in known]
+    return max(compared, key=_severity).model_copy(update=losses)
+
+
+def _update(run: Result) -> WeightUpdate | None:
+    return run.ranks[0].update if run.ranks and run.status.completed else None
+
+
+def _compare_round(
+    baseline: WeightUpdate, stack: WeightUpdate, allowed: Allowance
+) -> TrainingComparison:
+    """Compare the updates of one round."""
+    if baseline.steps != stack.steps:
+        steps = f"{stack.steps} steps in the place of {baseline.steps}"
+        return TrainingComparison(update_reason=f"the update is that of {steps}")
+    whole = distance(baseline, stack)
+    if not whole.baseline:
+        return TrainingComparison(update_reason="the baseline's weights did not change")
+    verdict = allowed.verdict(whole.relative)
+    unmoved = unmoved_tensors(baseline, stack)
+    if unmoved and not allowed.other_training:
+        verdict = "different"
+    reasons = {
+        "equivalent": "",
+        "different": _reason(whole, allowed, unmoved, len(baseline.tensors)),
+        "different by design": f"{_apart(whole, allowed)}; {allowed.by_design}",
+    }
+    return TrainingComparison(
+        update_verdict=verdict,
+        update_difference=whole.relative,
+        update_norm_ratio=whole.norm_ratio,
+        update_cosine=whole.cosine,
+        update_tolerance=allowed.tolerance,
+        update_tolerance_by=allowed.plugins,
+        update_reason=reasons[verdict],
+    )
+
+
+def distance(baseline: WeightUpdate, stack: WeightUpdate) -> Distance:
+    """Return how far two updates are apart; a tensor that one side lacks did not change there."""
+    parts = [
+        _distance(baseline.tensors.get(name), stack.tensors.get(name))
+        for name in dict.fromkeys((*baseline.tensors, *stack.tensors))
+    ]
+    return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
+
+
+def unmoved_tensors(baseline: WeightUpdate, stack: WeightUpdate) -> list[str]:
+    """Return the names of tensors that moved in the baseline and did not in the stack."""
+    parts = {
+        name: (_distance(before, stack.tensors.get(name)), before.elements)
+        for name, before in baseline.tensors.items()
+    }
+    largest = max((part.baseline / math.sqrt(size) for part, size in parts.values()), default=0.0)
+    return [
+        name
+        for name, (part, size) in parts.items()
+        if part.baseline / math.sqrt(size) > NEGLIGIBLE * largest
+        and part.stack < UNMOVED * part.baseline
+    ]
+
+
+def _distance(baseline: TensorUpdate | None, stack: TensorUpdate | None) -> Distance:
+    before = baseline.sketch if baseline else (0.0,) * len(stack.sketch if stack else ())
+    after = stack.sketch if stack else (0.0,) * len(before)
+    return Distance(math.hypot(*before), math.hypot(*after), math.dist(before, after))
+
+
+def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
+    """Return what differs, what names most first."""
+    if len(unmoved) == tensors:
+        return "its weights did not move"
+    still = f"{len(unmoved)} of {count(tensors, 'tensor')} did not move ({join_names(unmoved)})"
+    return "; ".join([*([still] if unmoved else []), _apart(whole, allowed)])
+
+
+def _apart(whole: Distance, allowed: Allowance) -> str:
+    """Return `its update is 74 % apart from the baseline's, 10 % allowed: 0.745 times its size`."""
+    cosine = "" if whole.cosine is None else f", at a cosine of {whole.cosine:.3g}"
+    return (
+        f"its update is {percent(whole.relative)} apart from the baseline's, {allowed.words} "
+        f"({whole.norm_ratio:.3g} times its size{cosine})"
+    )
+
+
+def _severity(one: TrainingComparison) -> tuple[int, float]:
+    """Order verdicts from harmless to bad: one bad round spoils the stack."""
+    places: dict[UpdateWord, int] = {
+        "not tested": 0,
+        "equivalent": 1,
+        "different by design": 2,
+        "different": 3,
+    }
+    return places[one.update_verdict], one.update_difference or 0.0
