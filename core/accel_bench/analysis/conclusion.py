@@ -102,7 +102,7 @@ def _trained(row: ExperimentSummary) -> str:
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that are open: those that more rounds would settle, then the hopeless."""
     rounds = max((row.rounds_needed or 0 for row in rows), default=0)
-    way_out = f"about {rounds} rounds would settle it (--rounds {rounds})"
+    way_out = f"about {rounds} rounds would settle it (--resume --rounds {rounds})"
     hopeless = (
         f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine noisy"
     )

@@ -11,7 +11,12 @@ from accel_bench.analysis.checks.training import TrainingComparison, compare_tra
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
-from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS, paired_logs
+from accel_bench.analysis.statistics.verdict import (
+    MAXIMUM_ROUNDS,
+    MINIMUM_ROUNDS,
+    count_looks,
+    paired_logs,
+)
 from accel_bench.analysis.wording import interval_text, percent, ratio
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
@@ -147,8 +152,7 @@ def _judge_point(
 ) -> GatePoint:
     training = compare_training(against.completed, stack.completed)
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
-    # Each session that added rounds is a look at them.
-    looks = len({session for session, _ in set(stack.speeds) & set(against.speeds)})
+    looks = count_looks(against.speeds, stack.speeds)
     judged = judge_rounds(logs, floor, looks, points) if len(logs) >= MINIMUM_ROUNDS else None
     outcome, reason = _outcome(stack, against, training, judged, floor)
     needed = judged.rounds_needed if judged else MINIMUM_ROUNDS

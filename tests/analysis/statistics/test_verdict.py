@@ -126,17 +126,18 @@ def test_only_runs_of_one_session_and_round_are_pairs():
 def test_an_open_verdict_says_what_it_could_have_seen():
     logs = [0.01, -0.02, 0.03, 0.0, 0.02]
     found = one(np.exp(logs), [1.0] * 5)
-    # Mean 0.008, standard deviation 0.019235, standard error 0.008602; t(4, 0.995) = 4.6041.
+    # Mean 0.008, standard deviation 0.019235, standard error 0.008602; t(4, 0.9975) = 5.5976.
     assert found.verdict == "inconclusive"
-    assert found.minimum_detectable_effect == pytest.approx(math.expm1(4.6041 * 0.008602), rel=1e-3)
+    assert found.minimum_detectable_effect == pytest.approx(math.expm1(5.5976 * 0.008602), rel=1e-3)
 
 
 def test_an_open_verdict_says_how_many_rounds_would_settle_it():
     logs = [0.01, -0.02, 0.03, 0.0, 0.02]
     found = one(np.exp(logs), [1.0] * 5)
-    # "same" is reached first: t(n - 1, 0.975) * 0.019235 / sqrt(n) <= log(1.02) - 0.008 = 0.0118.
-    # n = 12: 2.2010 * 0.005553 = 0.01222; n = 13: 2.1788 * 0.005335 = 0.01162.
-    assert found.rounds_needed == 13
+    # "same" is reached first, at look 2, which may spend a sixth of 5 %:
+    # t(n - 1, 1 - 0.05 / 6) * 0.019235 / sqrt(n) <= log(1.02) - 0.008 = 0.0118.
+    # n = 18: 2.6550 * 0.004534 = 0.01204; n = 19: 2.6391 * 0.004413 = 0.01165.
+    assert found.rounds_needed == 19
 
 
 def test_a_hopeless_spread_promises_nothing():
@@ -151,7 +152,13 @@ def test_settled_verdicts_ask_for_no_more_rounds():
 
 
 def test_the_more_stacks_are_compared_the_surer_each_must_be():
-    logs = [0.045, 0.02, 0.03, 0.015, 0.04]  # One-sided p = 0.0027 by itself, 0.008 among three.
+    logs = [
+        0.043,
+        0.0225,
+        0.03,
+        0.0175,
+        0.0385,
+    ]  # One-sided p = 0.0008 by itself, 0.0025 among three.
     stack = runs(np.exp([-value for value in logs]))
     alone = compare(runs([1.0] * 5), {"a": stack})
     other = runs([1.0, 1.02, 0.98, 1.01, 0.99])
@@ -170,6 +177,41 @@ def test_identical_code_is_called_different_in_at_most_1_percent(noise):
 def test_four_identical_stacks_together_raise_no_more_false_alarms():
     _, alarms = simulate(1.0, 0.02, stacks=4, seed=2)
     assert alarms / RUNS <= 0.01 + binomial_margin(0.01)
+
+
+def follow_advice(generator, noise, sessions=4):
+    """Return the last verdict of one who adds the rounds that are asked for, session by session."""
+    baseline, stack, rounds = {}, {}, 5
+    for session in range(sessions):
+        for number in range(len(stack), rounds):
+            for one in (baseline, stack):
+                one[f"session {session}", number] = math.exp(noise * generator.standard_normal())
+        found = compare(baseline, {"stack": stack})["stack"]
+        assert found.looks == session + 1
+        rounds = found.rounds_needed
+        if found.verdict != "inconclusive" or rounds is None:
+            break
+    return found.verdict, found.looks
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.02])
+def test_following_the_advice_raises_a_false_alarm_in_at_most_1_percent(noise):
+    generator = np.random.default_rng(4)
+    found = [follow_advice(generator, noise) for _ in range(800)]
+    alarms = sum(verdict in ("faster", "slower") for verdict, _ in found)
+    assert alarms / 800 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 800)
+    assert sum(looks > 1 for _, looks in found) / 800 > 0.25
+
+
+def test_a_later_look_needs_more_certainty_and_says_what_it_could_have_seen():
+    stack = [value / 1.012 for value in [1.002, 0.999, 1.003, 0.998, 1.0]]
+    first = one(BASE, stack)
+    days = {("tuesday" if n > 2 else "monday", n): None for n in range(5)}
+    second = compare(
+        dict(zip(days, BASE, strict=True)), {"stack": dict(zip(days, stack, strict=True))}
+    )["stack"]
+    assert (first.looks, second.looks) == (1, 2)
+    assert second.minimum_detectable_effect > first.minimum_detectable_effect
 
 
 @pytest.mark.parametrize(("factor", "wanted"), [(1.05, 0.95), (1.03, 0.90)])

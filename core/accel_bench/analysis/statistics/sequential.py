@@ -18,7 +18,11 @@ from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import t_quantile
-from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, ONE_SIDED_ALPHA
+from accel_bench.analysis.statistics.verdict import (
+    MAXIMUM_ROUNDS,
+    ONE_SIDED_ALPHA,
+    fraction_of_look,
+)
 
 Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
 """Outcomes of a comparison of speeds."""
@@ -54,7 +58,7 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
 
     def settle(rounds: int, look: int) -> tuple[Settled, float]:
         """Return the outcome of so many rounds, and the upper bound of the log slow-down."""
-        error, fraction = spread / math.sqrt(rounds), 1 / (look * (look + 1))
+        error, fraction = spread / math.sqrt(rounds), fraction_of_look(look)
         at_most = slow + t_quantile(rounds - 1, 1 - PASS_ALPHA * fraction) * error
         surely = t_quantile(rounds - 1, 1 - ONE_SIDED_ALPHA * fraction / points) * error
         if slow > max(surely, allowed):

@@ -1,4 +1,9 @@
-"""Is a stack faster than the baseline? Paired log-ratios, a t bound, and an honest verdict."""
+"""Is a stack faster than the baseline? Paired log-ratios, a t bound, and an honest verdict.
+
+Rounds that a later session adds are another look at the same comparison, and each look could raise
+a false alarm. Look number k may spend only 1 / (k (k + 1)) of each error: these fractions sum to
+less than 1 over any number of looks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,10 @@ MAXIMUM_ROUNDS = 200
 """More rounds than this are no advice."""
 
 ONE_SIDED_ALPHA = 0.005
-"""A 99.5 % bound on each side: identical code is called different in at most 1 % of comparisons."""
+"""How often identical code may be called faster, and slower: 1 % in all, over all looks."""
+
+SAME_ALPHA = 0.05
+"""How often a difference at the margin may be called the same, over all looks."""
 
 PRACTICAL_FLOOR = 0.01
 """Relative effects below this are not worth a verdict, however sure they are."""
@@ -46,6 +54,9 @@ class Comparison(Frozen):
 
     rounds: int = 0
     """Rounds in which both completed."""
+
+    looks: int = 0
+    """Sessions in which these rounds were measured; each is a look at them."""
 
     ratio: Interval | None = None
     """Speed-up, with a 95 % interval over rounds; null without a round.
@@ -63,7 +74,10 @@ class Comparison(Frozen):
     """Smallest relative change of speed that these rounds could have shown; 0.03 is 3 %."""
 
     rounds_needed: int | None = None
-    """Rounds in all that would settle an open verdict if spread and mean stay; null if hopeless."""
+    """Rounds in all that would settle an open verdict if spread and mean stay; null if hopeless.
+
+    That is with the next look at them, which the session that adds the rounds is.
+    """
 
 
 def compare(
@@ -76,18 +90,31 @@ def compare(
 
     Only runs with the same key are compared. `noise_floor` is the relative difference that
     identical code showed on this machine; effects up to `floor` are not worth a verdict, however
-    sure they are. Holm's method adjusts for all stacks given.
+    sure they are. Holm's method adjusts for all stacks given, and all are judged at the level of
+    the stack that was looked at most often.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     tested = [name for name in stacks if len(logs[name]) >= MINIMUM_ROUNDS]
     p_values = holm([one_sided_p(logs[name]) for name in tested])
     chances = dict(zip(tested, p_values, strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
-    rule = _Rule(len(tested), margin, floor)
-    return {
+    looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}
+    rule = _Rule(len(tested), margin, floor, max((looks[name] for name in tested), default=1))
+    found = {
         name: _judge(own, chances[name], rule) if name in chances else _too_few(own)
         for name, own in logs.items()
     }
+    return {name: one.model_copy(update={"looks": looks[name]}) for name, one in found.items()}
+
+
+def count_looks(baseline: Mapping[RoundKey, object], runs: Mapping[RoundKey, object]) -> int:
+    """Return in how many sessions the shared rounds were measured: each is a look at them."""
+    return len({session for session, _ in set(baseline) & set(runs)})
+
+
+def fraction_of_look(look: int) -> float:
+    """Return which part of an error rate a look may spend."""
+    return 1 / (look * (look + 1))
 
 
 def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, float]) -> list[float]:
@@ -114,10 +141,23 @@ class _Rule(NamedTuple):
 
     floor: float
 
+    look: int
+    """Number of the look, from 1."""
+
+    @property
+    def alpha(self) -> float:
+        """Chance on each side below which a difference is sure."""
+        return ONE_SIDED_ALPHA * fraction_of_look(self.look)
+
     @property
     def probability(self) -> float:
         """That of the bound at Holm's strictest level."""
-        return 1 - ONE_SIDED_ALPHA / self.compared
+        return 1 - self.alpha / self.compared
+
+    @property
+    def same(self) -> float:
+        """Probability of the bound that must lie within the margin."""
+        return 1 - SAME_ALPHA * fraction_of_look(self.look)
 
 
 def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
@@ -128,16 +168,18 @@ def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
         ratio=log_interval(logs),
         verdict=verdict,
         minimum_detectable_effect=max(math.expm1(t_bound(logs, rule.probability)), rule.floor),
-        rounds_needed=_rounds_needed(logs, rule) if verdict == "inconclusive" else None,
+        rounds_needed=_rounds_needed(logs, rule._replace(look=rule.look + 1))
+        if verdict == "inconclusive"
+        else None,
     )
 
 
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Verdict:
     """Return whether it is surely and clearly different, surely the same, or open."""
     mean = fmean(logs)
-    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
+    if chance < rule.alpha and abs(mean) > math.log1p(rule.floor):
         return "faster" if mean > 0 else "slower"
-    return "same" if abs(mean) + t_bound(logs, 0.975) <= rule.margin else "inconclusive"
+    return "same" if abs(mean) + t_bound(logs, rule.same) <= rule.margin else "inconclusive"
 
 
 def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
@@ -146,7 +188,7 @@ def _rounds_needed(logs: Sequence[float], rule: _Rule) -> int | None:
     for count in range(len(logs) + 1, MAXIMUM_ROUNDS + 1):
         error = spread / math.sqrt(count)
         different = t_quantile(count - 1, rule.probability) * error
-        same = t_quantile(count - 1, 0.975) * error
+        same = t_quantile(count - 1, rule.same) * error
         if mean > max(different, math.log1p(rule.floor)) or mean + same <= rule.margin:
             return count
     return None

@@ -147,7 +147,7 @@ FACTS = (
 """Rows of the table for people: each has both sides."""
 
 FLAT = (
-    *paths("", "schema_version comparable paired rounds verdict verdict_reason"),
+    *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
     *paths("", "loss_tolerance loss_tolerance_by loss_reason"),
     *paths("", "update_verdict update_difference update_norm_ratio update_cosine"),

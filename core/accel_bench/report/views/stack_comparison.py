@@ -317,7 +317,7 @@ FLAT = (
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
     *interval_paths("row.ratio", "ratio"),
-    *paths("row", "ratio_reason rounds verdict verdict_reason"),
+    *paths("row", "ratio_reason rounds looks verdict verdict_reason"),
     *paths("row", "minimum_detectable_effect rounds_needed"),
     *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
     *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
