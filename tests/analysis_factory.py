@@ -75,7 +75,7 @@ def make_rank(
 ) -> RankResult:
     """A rank that completed; `losses` are those of the warm-up and then of the window."""
     steps = warmup + len(step_seconds)
-    losses = [2.0] * steps if losses is None else losses
+    losses = [2.0 - 0.01 * step for step in range(steps)] if losses is None else losses
     seconds = [0.5] * warmup + list(step_seconds)
     samples = [make_sample(i, seconds[i], losses[i], tokens) for i in range(steps)]
     return RankResult(

@@ -49,7 +49,7 @@ def test_a_different_loss_is_seen_across_sessions():
     unlike = [make_result(FAST, round=i, ranks=ranks, session="tuesday") for i in range(2)]
     found = compare_stored(make_rounds(BASE, STEADY), unlike)
     assert found.loss_verdict == "different"
-    assert found.loss_difference == pytest.approx(0.05)
+    assert found.loss_difference == pytest.approx(2.1 / 1.99 - 1)
 
 
 def test_a_side_that_failed_has_null_for_every_number():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from analysis_factory import (
     FAST,
     LORA,
@@ -53,7 +54,7 @@ def test_a_different_loss_does_not_pass_however_fast():
     report = judged(make_rounds(LORA, STEADY), unlike)
     assert report.exit_code == 4
     assert report.points[0].loss_verdict == "different"
-    assert report.points[0].reason.startswith("the loss of fast is different (by up to 5 %")
+    assert report.points[0].reason.startswith("the loss of fast is different (by up to 5.53 %")
 
 
 def test_a_loss_that_is_different_by_design_does_not_pass_as_equal():
@@ -70,6 +71,24 @@ def test_what_a_plugin_was_allowed_stands_beside_the_passed_loss():
     assert report.outcome == "passed"
     assert report.points[0].loss_tolerance == 2e-2
     assert "loss equivalent (by up to 0 %, 2 % allowed by a plugin)" in report.points[0].reason
+
+
+def test_a_loss_that_cannot_tell_passes_with_the_words_said():
+    still = [2.0, 1.9999, 1.9998]
+    base, fast = (
+        [
+            make_result(e, round=i, ranks=[make_rank(step_seconds=(s, s), losses=still)])
+            for i, s in enumerate(seconds)
+        ]
+        for e, seconds in ((LORA, STEADY), (FAST, scaled(0.8)))
+    )
+    report = judged(base, fast)
+    (point,) = report.points
+    assert (report.outcome, point.loss_verdict) == ("passed", "cannot tell")
+    assert point.loss_movement == pytest.approx(1e-4, rel=1e-3)
+    assert point.reason.endswith(
+        "; loss cannot tell (the loss moved by 0.01 % in all, and 0.1 % is allowed)"
+    )
 
 
 def test_an_open_gate_says_how_many_more_rounds_would_settle_it():

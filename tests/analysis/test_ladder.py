@@ -110,9 +110,13 @@ def test_memory_that_was_not_measured_is_null() -> None:
 
 def test_the_item_that_changes_the_loss_is_marked_and_the_next_one_is_not() -> None:
     experiments = [on_ladder(name) for name in HOLDS]
-    ends = {"lora": 2.0, "1+a": 2.2, "2+b": 2.2, "without-a": 2.0}
+    ends = {"lora": 1.8, "1+a": 1.6, "2+b": 1.6, "without-a": 1.8}
     results = [
-        make_result(e, round=i, ranks=[make_rank(losses=[2.0, ends[e.stack.name], 2.0])])
+        make_result(
+            e,
+            round=i,
+            ranks=[make_rank(losses=[2.0, (2.0 + ends[e.stack.name]) / 2, ends[e.stack.name]])],
+        )
         for e in experiments
         for i in range(2)
     ]

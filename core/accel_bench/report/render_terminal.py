@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from io import StringIO
 from textwrap import fill
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -18,9 +19,28 @@ from accel_bench.documents.shown import plain
 from accel_bench.report.table import Column, Section, Table
 from accel_bench.result import Status
 
-LAYOUTS = ((26, 2), (13, 2), (13, 1))
-"""Columns of a name before it goes on in the next line, and between two columns: the first that
-fits is taken."""
+
+class Layout(NamedTuple):
+    """How much room a table takes."""
+
+    names: int
+    """Columns of a name before it goes on in the next line."""
+
+    gap: int
+    """Columns between two columns."""
+
+    stacked: tuple[str, ...] = ()
+    """Kinds of columns whose cells have their parts below one another."""
+
+
+LAYOUTS = (
+    Layout(26, 2),
+    Layout(13, 2),
+    Layout(13, 2, ("word",)),
+    Layout(13, 1, ("word",)),
+    Layout(13, 1, ("word", "number")),
+)
+"""The first that fits is taken."""
 
 HEADER_WIDTH = 11
 """Columns after which the title of a column of names goes on in the next line."""
@@ -31,7 +51,7 @@ UNBROKEN = 100_000
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
     **dict.fromkeys(("slower", "different", "regression", "corrupt", "by design"), "red"),
-    **dict.fromkeys(("inconclusive", "degraded", "skipped", "unfinished"), "yellow"),
+    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "skipped", "unfinished"), "yellow"),
     **dict.fromkeys(("faster", "passed"), "green"),
 }
 """Colours of verdicts, outcomes and statuses."""
@@ -91,8 +111,8 @@ def _dim(notes: Sequence[str]) -> list[RenderableType]:
 def _fitted(table: Table, console: Console) -> Segments:
     """Lay a table out in the width that there is; its numbers are never broken."""
     unlimited = console.options.update(width=UNBROKEN)
-    for names, gap in LAYOUTS:
-        grid = _grid(table, names, gap)
+    for layout in LAYOUTS:
+        grid = _grid(table, layout)
         needed = console.measure(grid, options=unlimited).maximum
         if needed <= console.width:
             break
@@ -101,14 +121,14 @@ def _fitted(table: Table, console: Console) -> Segments:
     return Segments(console.render(grid, console.options.update(width=width)))
 
 
-def _grid(table: Table, names: int, gap: int) -> Grid:
+def _grid(table: Table, layout: Layout) -> Grid:
     grid = Grid(
         title=Text(plain(table.title), style="bold") if table.title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, gap - 1, 0, 0),
+        padding=(0, layout.gap - 1, 0, 0),
     )
     for column in table.columns:
         title = fill(column.header, HEADER_WIDTH) if column.kind == "name" else column.header
@@ -119,12 +139,13 @@ def _grid(table: Table, names: int, gap: int) -> Grid:
             overflow="fold",
         )
     for row in table.rows:
-        grid.add_row(*(_cell(column, row, names) for column in table.columns))
+        grid.add_row(*(_cell(column, row, layout) for column in table.columns))
     return grid
 
 
-def _cell(column: Column, row: object, names: int) -> Text:
-    text = column.text(row)
+def _cell(column: Column, row: object, layout: Layout) -> Text:
+    parts = column.parts(row)
+    text = ("\n" if column.kind in layout.stacked else " ").join(parts)
     if column.kind == "name":
-        text = folded(text, names)
-    return Text(text, style=STYLES.get(text, "") if column.kind == "word" else "")
+        text = folded(text, layout.names)
+    return Text(text, style=STYLES.get(parts[0], "") if column.kind == "word" else "")

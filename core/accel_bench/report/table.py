@@ -43,8 +43,8 @@ class Column:
     unit: str = ""
     """Unit of the cells, or what else stands under the title."""
 
-    form: Callable[[Any], str] = text_of
-    """Return a value as people read it."""
+    form: Callable[[Any], str | tuple[str, ...]] = text_of
+    """Return a value as people read it; parts of it may stand below one another."""
 
     kind: Literal["text", "name", "word", "number"] = "text"
     """How a narrow terminal treats it: text is wrapped, a name folded; the others stay whole."""
@@ -54,10 +54,15 @@ class Column:
         """Title for people."""
         return plain(self.title or self.key)
 
+    def parts(self, row: Any) -> tuple[str, ...]:
+        """Return the parts of a row's cell, each on one line."""
+        value = self.cell(row)
+        form = EMPTY if value is None else self.form(value)
+        return tuple(map(plain, (form,) if isinstance(form, str) else form))
+
     def text(self, row: Any) -> str:
         """Return the cell of a row as people read it, on one line."""
-        value = self.cell(row)
-        return EMPTY if value is None else plain(self.form(value))
+        return " ".join(self.parts(row))
 
 
 @dataclass(frozen=True)

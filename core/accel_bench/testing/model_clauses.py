@@ -91,4 +91,6 @@ def _same_losses(name: str, trials: TrialRuns, result: Result, where: str) -> Cl
     found = compare_losses({("", 0): trials.execution.result}, {("", 0): result})
     if found.loss_verdict == "equivalent":
         return proven(name, f"the same losses {where}")
+    if found.loss_verdict == "cannot tell":
+        return unproven(name, f"the same losses {where}, but it cannot tell: {found.loss_reason}")
     return violated(name, f"the loss differs {found.loss_reason} {where}")

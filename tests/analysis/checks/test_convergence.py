@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
+from statistics import fmean
+
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_bench.analysis.checks.convergence import compare_losses, smoothed
@@ -12,7 +16,7 @@ from accel_bench.result import Status
 from accel_bench.scenario.uses import Use
 
 STEPS = 10
-FLAT = [2.0] * STEPS
+FALLING = [2.0 - 0.01 * step for step in range(STEPS)]
 
 
 def run(losses, tokens=100, **changes):
@@ -30,7 +34,7 @@ def test_the_moving_mean_is_centred_and_shorter_at_the_ends():
 
 
 def test_equal_curves_are_equivalent_with_distance_0():
-    found = verdict(FLAT, FLAT)
+    found = verdict(FALLING, FALLING)
     assert (found.loss_verdict, found.loss_difference, found.loss_tolerance) == (
         "equivalent",
         0.0,
@@ -40,23 +44,24 @@ def test_equal_curves_are_equivalent_with_distance_0():
 
 @pytest.mark.parametrize(("shift", "word"), [(1.0009, "equivalent"), (1.0011, "different")])
 def test_one_thousandth_is_allowed_where_no_plugin_declares_more(shift, word):
-    found = verdict(FLAT, [shift * loss for loss in FLAT])
+    found = verdict(FALLING, [shift * loss for loss in FALLING])
     assert found.loss_verdict == word
     assert found.loss_difference == pytest.approx(shift - 1, rel=1e-6)
 
 
 def test_a_single_step_off_counts_for_a_fifth():
-    bumped = [*FLAT[:5], 2.1, *FLAT[6:]]
-    assert verdict(FLAT, bumped).loss_difference == pytest.approx(0.1 / 5 / 2.0)
+    bumped = [*FALLING[:5], FALLING[5] + 0.1, *FALLING[6:]]
+    last = smoothed(FALLING)[7]
+    assert verdict(FALLING, bumped).loss_difference == pytest.approx(0.1 / 5 / last)
 
 
 def test_a_difference_in_warm_up_counts_too():
-    assert verdict(FLAT, [3.0, *FLAT[1:]]).loss_verdict == "different"
+    assert verdict(FALLING, [3.0, *FALLING[1:]]).loss_verdict == "different"
 
 
 def test_a_declared_tolerance_replaces_the_default():
-    shifted = [1.015 * loss for loss in FLAT]
-    found = verdict(FLAT, shifted, loss_tolerance=2e-2)
+    shifted = [1.015 * loss for loss in FALLING]
+    found = verdict(FALLING, shifted, loss_tolerance=2e-2)
     assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
 
 
@@ -65,8 +70,8 @@ def using(*plugins, **work):
 
 
 def shifted(shift, experiment, tolerances, baseline=None):
-    before = run(FLAT, experiment=baseline, loss_tolerances=tolerances)
-    losses = [shift * loss for loss in FLAT]
+    before = run(FALLING, experiment=baseline, loss_tolerances=tolerances)
+    losses = [shift * loss for loss in FALLING]
     after = run(losses, experiment=experiment, loss_tolerances=tolerances)
     return compare_losses({("monday", 0): before}, {("monday", 0): after})
 
@@ -109,8 +114,8 @@ def test_the_verdict_is_the_same_in_both_directions():
         make_experiment(name, [Use(use="fp8", options={"mode": name})]) for name in ("a", "b")
     )
     runs = (
-        run(FLAT, experiment=coarse, loss_tolerances={"fp8": 2e-2}),
-        run([1.015 * loss for loss in FLAT], experiment=fine, loss_tolerances={"fp8": 5e-3}),
+        run(FALLING, experiment=coarse, loss_tolerances={"fp8": 2e-2}),
+        run([1.015 * loss for loss in FALLING], experiment=fine, loss_tolerances={"fp8": 5e-3}),
     )
     for before, after in (runs, runs[::-1]):
         found = compare_losses({("monday", 0): before}, {("monday", 0): after})
@@ -164,8 +169,8 @@ def test_options_of_storage_and_layout_train_the_same():
 
 
 def test_the_one_tolerance_of_an_older_row_still_counts():
-    old = run([1.015 * loss for loss in FLAT], loss_tolerance=2e-2)
-    found = compare_losses({("monday", 0): run(FLAT)}, {("monday", 0): old})
+    old = run([1.015 * loss for loss in FALLING], loss_tolerance=2e-2)
+    found = compare_losses({("monday", 0): run(FALLING)}, {("monday", 0): old})
     assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
 
 
@@ -174,18 +179,18 @@ def test_the_one_tolerance_of_an_older_row_still_counts():
 )
 def test_another_dtype_or_precision_is_allowed_2_percent(settings):
     other = make_experiment("half", scenario=settings)
-    found = verdict(FLAT, [1.015 * loss for loss in FLAT], experiment=other)
+    found = verdict(FALLING, [1.015 * loss for loss in FALLING], experiment=other)
     assert (found.loss_verdict, found.loss_tolerance) == ("equivalent", 2e-2)
 
 
 def test_only_steps_that_both_took_are_compared():
-    assert verdict(FLAT, [*FLAT, 9.0, 9.0]).loss_verdict == "equivalent"
+    assert verdict(FALLING, [*FALLING, 9.0, 9.0]).loss_verdict == "equivalent"
 
 
 def test_the_worst_pair_counts():
     keys = [("monday", 0), ("monday", 1)]
-    baseline = {key: run(FLAT) for key in keys}
-    stack = {keys[0]: run(FLAT), keys[1]: run([1.5 * loss for loss in FLAT])}
+    baseline = {key: run(FALLING) for key in keys}
+    stack = {keys[0]: run(FALLING), keys[1]: run([1.5 * loss for loss in FALLING])}
     found = compare_losses(baseline, stack)
     assert found.loss_verdict == "different"
     assert found.loss_difference == pytest.approx(0.5)
@@ -193,32 +198,32 @@ def test_the_worst_pair_counts():
 
 
 def test_a_loss_that_is_not_finite_is_a_different_loss():
-    found = verdict(FLAT, [*FLAT[:3], None, *FLAT[4:]])
+    found = verdict(FALLING, [*FALLING[:3], None, *FALLING[4:]])
     assert found.loss_verdict == "different"
     assert found.loss_reason == "the loss of step 3 is missing or not finite"
     assert found.loss_difference is None
 
 
 def test_nothing_is_tested_against_a_baseline_whose_loss_is_not_finite():
-    found = verdict([*FLAT[:3], None, *FLAT[4:]], FLAT)
+    found = verdict([*FALLING[:3], None, *FALLING[4:]], FALLING)
     assert found.loss_verdict == "not tested"
     assert "baseline's loss of step 3" in found.loss_reason
 
 
 def test_nothing_is_tested_where_steps_hold_different_samples():
-    found = verdict(FLAT, FLAT, tokens=200)
+    found = verdict(FALLING, FALLING, tokens=200)
     assert found.loss_verdict == "not tested"
     assert "different numbers of tokens" in found.loss_reason
 
 
 def test_nothing_is_tested_without_a_common_round():
-    found = compare_losses({("monday", 0): run(FLAT)}, {("monday", 1): run(FLAT)})
+    found = compare_losses({("monday", 0): run(FALLING)}, {("monday", 1): run(FALLING)})
     assert found.loss_verdict == "not tested"
 
 
 def test_a_failed_run_is_no_pair():
     failed = make_result(status=Status.OOM)
-    found = compare_losses({("monday", 0): run(FLAT)}, {("monday", 0): failed})
+    found = compare_losses({("monday", 0): run(FALLING)}, {("monday", 0): failed})
     assert found.loss_verdict == "not tested"
 
 
@@ -227,6 +232,80 @@ def test_a_loss_of_0_differs_from_any_other_without_a_number():
     assert (found.loss_verdict, found.loss_difference) == ("different", None)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=0.1, max_value=10), min_size=2, max_size=12))
 def test_every_curve_is_equivalent_to_itself(losses):
     assert verdict(losses, losses).loss_difference == 0.0
+
+
+def still(moves, noise=0.0, steps=STEPS, seed=1):
+    """A curve that training moves by that fraction in all, with noise from batch to batch."""
+    dice = random.Random(seed)
+    return [2.0 * (1 - moves * step / (steps - 1)) + dice.gauss(0, noise) for step in range(steps)]
+
+
+def test_a_loss_that_training_hardly_moves_cannot_tell_stacks_apart():
+    baseline, frozen = still(2e-4), [2.0] * STEPS
+    found = verdict(baseline, frozen)
+    assert (found.loss_verdict, found.loss_tolerance) == ("cannot tell", 1e-3)
+    assert found.loss_movement == pytest.approx(2e-4, rel=1e-3)
+    assert found.loss_reason == "the loss moved by 0.02 % in all, and 0.1 % is allowed"
+
+
+def test_a_loss_that_training_moves_by_more_than_the_tolerance_can_tell():
+    baseline = still(2e-3)
+    assert verdict(baseline, baseline).loss_verdict == "equivalent"
+    assert verdict(baseline, [2.0] * STEPS).loss_verdict == "different"
+
+
+def test_a_difference_beyond_the_tolerance_is_different_however_little_the_loss_moved():
+    assert verdict(still(2e-4), [1.01 * loss for loss in still(2e-4)]).loss_verdict == "different"
+
+
+def test_what_a_plugin_is_excused_for_must_have_moved_by_what_it_was_allowed():
+    curve = still(1e-2)
+    beyond, within = ([shift * loss for loss in curve] for shift in (1.015, 1.0005))
+    assert verdict(curve, beyond, loss_tolerance=2e-2).loss_verdict == "cannot tell"
+    assert verdict(curve, within, loss_tolerance=2e-2).loss_verdict == "equivalent"
+
+
+def test_two_steps_show_no_movement():
+    found = verdict([2.0, 1.0], [2.0, 1.0])
+    assert (found.loss_verdict, found.loss_detectable_movement) == ("cannot tell", None)
+    assert found.loss_reason == "it takes 3 steps or more to see whether the loss moves"
+
+
+def test_a_movement_within_the_noise_between_batches_says_what_would_be_seen():
+    curve = still(0.0, noise=0.1)
+    found = verdict(curve, curve)
+    assert found.loss_verdict == "cannot tell"
+    assert re.fullmatch(
+        r"the loss moved by [\d.]+ % in all, within the noise between its batches "
+        r"\([\d.]+ % would be seen\), and 0.1 % is allowed",
+        found.loss_reason,
+    )
+
+
+@pytest.mark.parametrize("steps", [6, 15, 40])
+def test_noise_between_batches_passes_for_movement_in_at_most_5_percent_of_curves(steps):
+    curves = [still(0.0, noise=0.1, steps=steps, seed=seed) for seed in range(400)]
+    called = sum(verdict(curve, curve).loss_verdict == "equivalent" for curve in curves)
+    assert called / 400 <= 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def test_the_detectable_movement_is_seen_in_8_of_10_curves():
+    first = verdict(*[still(0.0, noise=0.02, steps=20)] * 2)
+    detectable = fmean(
+        verdict(curve, curve).loss_detectable_movement
+        for curve in (still(0.0, noise=0.02, steps=20, seed=seed) for seed in range(100))
+    )
+    assert first.loss_detectable_movement == pytest.approx(detectable, rel=0.5)
+    curves = [still(detectable, noise=0.02, steps=20, seed=seed) for seed in range(400)]
+    called = sum(verdict(curve, curve).loss_verdict == "equivalent" for curve in curves)
+    assert called / 400 == pytest.approx(0.80, abs=0.06)
+
+
+def test_one_round_that_cannot_tell_leaves_the_stack_without_an_equivalent_loss():
+    keys = [("monday", 0), ("monday", 1)]
+    curves = {keys[0]: run(FALLING), keys[1]: run(still(2e-4))}
+    assert compare_losses(curves, curves).loss_verdict == "cannot tell"

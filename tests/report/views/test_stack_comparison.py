@@ -119,7 +119,33 @@ def test_there_is_colour_on_a_terminal_and_none_elsewhere(monkeypatch):
 
 def test_a_row_shows_speed_ratio_memory_loss_and_verdict():
     line = line_of(show(full_summary()), "fast")
-    assert line.split() == "fast 1,250 ±0.3 % 1.250 [1.249, 1.251] 0.0 equivalent faster".split()
+    assert (
+        line.split() == "fast 1,250 ±0.3 % 1.250 [1.249, 1.251] 0.0 equivalent 0/0.1 faster".split()
+    )
+
+
+def test_the_distance_and_what_is_allowed_stand_below_the_loss_on_a_narrow_page():
+    lines = show(quickstart()).splitlines()
+    place = max(i for i, line in enumerate(lines) if line.startswith("padding-free "))
+    column = lines[place].index("equivalent")
+    assert lines[place + 1][column:].strip() == "0/0.1"
+    assert any(line[column:].startswith("apart/max %") for line in lines)
+
+
+def test_a_loss_that_cannot_tell_says_by_how_much_it_moved():
+    still = [2.0, 1.9999, 1.9998]
+    base, fast = (
+        [make_result(e, round=i, ranks=[make_rank(step_seconds=(s, s), losses=still)])
+         for i, s in enumerate(seconds)]
+        for e, seconds in ((LORA, STEADY), (FAST, scaled(0.8)))
+    )  # fmt: skip
+    text = show(make_summary([LORA, FAST], [*base, *fast]))
+    assert words(text[: text.index("──")]).startswith(
+        "peft fast is 1.250 times as fast as lora [1.249, 1.251], its loss cannot tell (the loss "
+        "moved by 0.01 % in all, and 0.1 % is allowed)."
+    )
+    assert " cannot tell 0/0.1 " in words(line_of(text, "fast"))
+    assert "equivalent" not in text
 
 
 def test_the_baseline_is_marked_and_a_failure_shows_no_number():
@@ -138,14 +164,16 @@ def test_reasons_stand_under_the_table_and_the_answer_says_what_ended():
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_number_is_cut_on_a_narrow_terminal(width):
     text = show(full_summary(), width=width)
-    assert "1.250 [1.249, 1.251]" in text.partition("──")[2]
+    cells = text.partition("──")[2]
+    assert " 1.250 " in cells
+    assert " [1.249, 1.251] " in cells
     assert "…" not in text
 
 
 def test_a_name_that_is_too_long_is_broken_behind_a_hyphen():
     lines = show(quickstart()).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("activation- "))
-    assert lines[first + 1].strip() == "checkpointing"
+    assert lines[first + 1].split() == ["checkpointing", "0/0.1"]
 
 
 def test_swept_keys_are_columns():
@@ -230,6 +258,6 @@ def test_a_loss_that_is_different_by_design_is_not_called_equivalent():
     ranks = [make_rank(step_seconds=(0.08, 0.08), losses=[2.0, 2.04, 2.0])]
     runs = [make_result(FAST, round=i, ranks=ranks, loss_tolerance=0.5) for i in range(5)]
     text = show(make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *runs]))
-    assert "its loss different by design (by up to 0.667 %, 50 % allowed by a plugin" in words(text)
+    assert "its loss different by design (by up to 1.17 %, 50 % allowed by a plugin" in words(text)
     assert " by design " in line_of(text, "fast")
     assert "equivalent" not in text

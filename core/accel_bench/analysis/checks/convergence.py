@@ -14,14 +14,17 @@ from accel_bench.analysis.checks.allowance import (
     Limits,
     allowance,
 )
+from accel_bench.analysis.checks.movement import MINIMUM_STEPS, Movement, movement
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
-LossWord: TypeAlias = Literal["equivalent", "different", "different by design", "not tested"]
-"""Verdicts on a stack's loss."""
+LossWord: TypeAlias = Literal[
+    "equivalent", "cannot tell", "different", "different by design", "not tested"
+]
+"""Verdicts on a loss; `cannot tell` is that of steps which hardly moved it."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
@@ -63,6 +66,13 @@ class LossComparison(Frozen):
 
     loss_tolerance_by: tuple[str, ...] = ()
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
+
+    loss_movement: float | None = None
+    """Relative change of the baseline's loss by training, from the first step to the last."""
+
+    loss_detectable_movement: float | None = None
+    """Movement that these steps, with their noise, show to be beyond the tolerance in 80 % of
+    cases; null where they are too few."""
 
     loss_reason: str = ""
     """Why the verdict is not `equivalent`."""
@@ -128,19 +138,41 @@ def _compare_round(
     if len(after) == steps:
         difference = largest_difference(before, after)
         reason = f"by up to {percent(difference)}, {allowed.words}"
-    verdict = allowed.verdict(difference)
-    why = {
+    moved = movement(before)
+    # What needs no excuse is judged by the usual tolerance, whatever is declared.
+    excused = difference > allowed.usual
+    tolerance = allowed.tolerance if excused else min(allowed.tolerance, allowed.usual)
+    verdict: LossWord = allowed.verdict(difference)
+    if verdict == "equivalent" and moved.at_least <= tolerance:
+        # A stack that does not train at all would be as near.
+        verdict = "cannot tell"
+    why: dict[LossWord, str] = {
         "equivalent": "",
+        "cannot tell": _too_still(moved, tolerance),
         "different": reason,
         "different by design": f"{reason}; {allowed.by_design}",
     }
+    detectable = tolerance + moved.detectable
     return LossComparison(
         loss_verdict=verdict,
         loss_difference=difference if math.isfinite(difference) else None,
         loss_tolerance=allowed.tolerance,
         loss_tolerance_by=allowed.plugins,
+        loss_movement=moved.size,
+        loss_detectable_movement=detectable if math.isfinite(detectable) else None,
         loss_reason=why[verdict],
     )
+
+
+def _too_still(moved: Movement, tolerance: float) -> str:
+    """Return why a distance within the tolerance says nothing."""
+    if math.isinf(moved.detectable):
+        return f"it takes {MINIMUM_STEPS} steps or more to see whether the loss moves"
+    seen = f"the loss moved by {percent(moved.size)} in all"
+    if moved.size > tolerance:
+        shown = percent(tolerance + moved.detectable)
+        seen += f", within the noise between its batches ({shown} would be seen)"
+    return f"{seen}, and {percent(tolerance)} is allowed"
 
 
 def _relative(before: float, after: float) -> float:
@@ -153,9 +185,10 @@ def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
     places: dict[LossWord, int] = {
         "equivalent": 0,
-        "not tested": 1,
-        "different by design": 2,
-        "different": 3,
+        "cannot tell": 1,
+        "not tested": 2,
+        "different by design": 3,
+        "different": 4,
     }
     difference = loss.loss_difference
     return places[loss.loss_verdict], math.inf if difference is None else difference

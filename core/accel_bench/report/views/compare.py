@@ -149,7 +149,8 @@ FACTS = (
 FLAT = (
     *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
-    *paths("", "loss_tolerance loss_tolerance_by loss_reason"),
+    *paths("", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
+    *paths("", "loss_reason"),
     *paths("", "update_verdict update_difference update_norm_ratio update_cosine"),
     *paths("", "update_tolerance update_tolerance_by update_reason"),
     *interval_paths("ratio", "ratio"),

@@ -19,6 +19,11 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench.report.views.training import (
+    loss_verdict,
+    update_verdict,
+    verdict_column,
+)
 
 FAILURES: Mapping[str, str] = {
     "regression": "failure",
@@ -37,8 +42,8 @@ COLUMNS = (
            kind="number"),
     Column("rounds", reader("rounds"), kind="number"),
     Column("missing", reader("more_rounds"), kind="number"),
-    Column("loss", reader("loss_verdict"), kind="word"),
-    Column("update", reader("update_verdict"), kind="word"),
+    verdict_column("loss", loss_verdict),
+    verdict_column("update", update_verdict),
 )  # fmt: skip
 """Columns for people; the outcome stands in JUnit's element."""
 
@@ -54,7 +59,7 @@ FLAT = (
     *paths("report", "schema_version scenario stack against floor"),
     *paths("point", "sweep outcome reason stack_id against_id rounds looks slower_by"),
     *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
-    *paths("point", "loss_tolerance loss_tolerance_by"),
+    *paths("point", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
     *paths("point", "update_verdict update_difference update_norm_ratio update_cosine"),
     *paths("point", "update_tolerance update_tolerance_by update_reason"),
     *paths("point", "loss_reason status against_status seconds"),

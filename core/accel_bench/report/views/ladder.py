@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange, Summary
 from accel_bench.analysis.wording import ratio_interval, ratio_texts, settings
 from accel_bench.report.table import Column, Table, interval_paths, paths, reader
+from accel_bench.report.views.training import loss_verdict, verdict_column
 
 MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
@@ -32,7 +33,7 @@ def ladder_columns(side: str) -> list[Column]:
         *interval_paths(f"{figure}.ratio", f"{key}_ratio"),
         Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
         *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),
-        *paths(figure, "loss_verdict loss_difference", f"{key}_{{}}"),
+        *paths(figure, "loss_verdict loss_difference loss_tolerance", f"{key}_{{}}"),
         *paths(figure, "update_verdict update_difference", f"{key}_{{}}"),
         Column(f"{key}_reason", lambda row: row.step and _reason(getattr(row.step, side))),
     ]
@@ -71,7 +72,7 @@ COLUMNS = (
            form=lambda speed_up: ratio_texts(speed_up)[0]),
     Column("adds", reader("adds.ratio"), unit="times", form=ratio_interval, kind="number"),
     Column("adds", reader("adds.memory"), unit="MiB", form=memory_change, kind="number"),
-    Column("loss", lambda step: step.adds.loss_verdict if step.adds.ratio else None, kind="word"),
+    verdict_column("loss", lambda step: loss_verdict(step.adds) if step.adds.ratio else None),
     Column("left out", reader("left_out.ratio"), unit="times", form=ratio_interval, kind="number"),
     Column("left out", reader("left_out.memory"), unit="MiB", form=memory_change, kind="number"),
 )  # fmt: skip

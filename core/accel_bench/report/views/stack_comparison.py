@@ -33,6 +33,12 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
+from accel_bench.report.views.training import (
+    TrainingVerdict,
+    loss_verdict,
+    update_verdict,
+    verdict_column,
+)
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -104,8 +110,8 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         _figure("step", reader("step_seconds"), "ms p50/p95", _step),
         _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
         _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
-        Column("loss", partial(_loss_verdict, base), kind="word"),
-        Column("update", partial(_update_verdict, base), kind="word"),
+        verdict_column("loss", partial(_loss_verdict, base)),
+        verdict_column("update", partial(_update_verdict, base)),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
@@ -162,7 +168,10 @@ METRICS = (
 
 
 def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Column:
-    return Column(title, cell, unit=unit, form=form, kind="number")
+    """Return a column of numbers; an interval may stand below its estimate."""
+    return Column(
+        title, cell, unit=unit, form=lambda value: tuple(form(value).split(" ", 1)), kind="number"
+    )
 
 
 def _swept(key: str, row: ExperimentSummary) -> Any:
@@ -177,16 +186,14 @@ def _step(step: Any) -> str:
     return f"{milliseconds(step.p50)}/{milliseconds(step.p95)}"
 
 
-def _loss_verdict(baseline: str, row: ExperimentSummary) -> str | None:
+def _loss_verdict(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
     if row.stack == baseline or row.ratio is None:
         return None
-    return row.loss_verdict.removeprefix("different ")  # `by design` fits a narrow page
+    return loss_verdict(row)
 
 
-def _update_verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    if row.stack == baseline or row.ratio is None:
-        return None
-    return row.update_verdict.removeprefix("different ")
+def _update_verdict(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
+    return None if row.stack == baseline or row.ratio is None else update_verdict(row)
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
@@ -331,7 +338,8 @@ FLAT = (
     *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
     *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
     *paths("row.loss", "first last", "loss_{}"),
-    *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by loss_reason"),
+    *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by"),
+    *paths("row", "loss_movement loss_detectable_movement loss_reason"),
     *paths("row", "update_verdict update_difference update_norm_ratio update_cosine"),
     *paths("row", "update_tolerance update_tolerance_by update_reason"),
     *paths("step", "item", "ladder_{}"),

@@ -1,0 +1,50 @@
+"""Cells that say whether a stack trained what the baseline did: a word, and the distance."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from accel_bench.report.table import Column
+
+UNIT = "apart/max %"
+"""What stands below the words: the distance, and how much of it is allowed, in percent."""
+
+
+class TrainingVerdict(NamedTuple):
+    """Whether a stack trained what the baseline did, with the distance that says so."""
+
+    word: str
+    difference: float | None
+    tolerance: float | None
+
+
+def loss_verdict(row: Any) -> TrainingVerdict:
+    """Return the verdict on the loss of what has the fields of `LossComparison`."""
+    word = row.loss_verdict.removeprefix("different ")  # `by design` fits a narrow page
+    return TrainingVerdict(word, row.loss_difference, row.loss_tolerance)
+
+
+def update_verdict(row: Any) -> TrainingVerdict:
+    """Return the verdict on the update of what has the fields of `TrainingComparison`."""
+    word = row.update_verdict.removeprefix("different ")
+    return TrainingVerdict(word, row.update_difference, row.update_tolerance)
+
+
+def verdict_column(title: str, cell: Any) -> Column:
+    """Return a column of such verdicts; `cell` reads one from a row, or null."""
+    return Column(title, cell, unit=UNIT, form=verdict_parts, kind="word")
+
+
+def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
+    """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared."""
+    if verdict.difference is None or verdict.tolerance is None:
+        return (verdict.word,)
+    apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
+    return verdict.word, f"{apart}/{allowed}"
+
+
+def _short(number: float) -> str:
+    """Return a number in few letters: `0`, `<0.01`, `0.052`, `150`."""
+    if 0 < number < 0.01:
+        return "<0.01"
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
