@@ -72,6 +72,25 @@ class GradientFlow(Frozen):
     """Whether the step changed any parameter; null when it did not end."""
 
 
+class OptimizerProgress(Frozen):
+    """What the optimizer did from the first step to the end of the window, read back after it."""
+
+    steps: int
+    """Steps that the engine ended: warm-up, discarded windows and the window."""
+
+    counted_steps: int | None = None
+    """Steps by the optimizer's own counters; null for one that keeps none."""
+
+    observed_steps: int | None = None
+    """Steps by the version counters of trained tensors; null where a kernel does not move them."""
+
+    learning_rates: dict[str, int] = Field(default_factory=dict)
+    """Trained tensors by the learning rate in force, the commonest first."""
+
+    weight_decays: dict[str, int] = Field(default_factory=dict)
+    """Trained tensors by the weight decay in force."""
+
+
 class EffectiveConfiguration(Frozen):
     """What really held on one rank. Null or empty for what is not known, as without torch."""
 
@@ -135,6 +154,16 @@ class EffectiveConfiguration(Frozen):
 
     matmul_dtype: str | None = None
     """Dtype in which the output projection answered; null where it could not be seen."""
+
+    matmul_dtypes: dict[str, int] = Field(default_factory=dict)
+    """Linear layers by the dtype of their matmul in the first forward, quantized ones and adapters
+    left out; empty where that could not be seen."""
+
+    dropout: dict[str, int] = Field(default_factory=dict)
+    """Modules by their probability of dropout, where that is not 0."""
+
+    optimizer_progress: OptimizerProgress | None = None
+    """Steps taken and rates in force; null when the window was not reached."""
 
     padding_free: bool | None = None
     """Whether several sequences lay in one row of the first forward."""

@@ -47,6 +47,7 @@ from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 if TYPE_CHECKING:
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
     from accel_bench.worker.verify.update import UpdateSketch
+    from accel_bench.worker.verify.witness import WindowWitness
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -185,6 +186,8 @@ def clock_of(run: Run) -> HostClock:
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
     """Let the engine train until the stopwatch has its window and its phases."""
+    if window.witness is not None:
+        stopwatch.lap = window.witness.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
     window.synchronizations.start()
     stopwatch.start()
@@ -208,6 +211,7 @@ class AroundWindow:
     def __post_init__(self) -> None:
         self.probe = first_step_probe(self.run)
         self.update = update_sketch(self.run)
+        self.witness = window_witness(self.run, self.probe)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
 
@@ -226,8 +230,10 @@ class AroundWindow:
         self.run.barrier()
 
     def after(self, window: Window) -> None:
-        """Keep the window, finish the metrics, and refuse a window that trained nothing."""
+        """Keep the window, finish the metrics, and refuse a window that did not train as asked."""
         self.record.window = window
+        # Before any plugin is called, which could restore what it had changed.
+        invalid = self._read_again(window)
         if len(window.instabilities) > MOST_DISCARDED:
             last = window.instabilities[-1]
             self.record.degraded.append(f"every window was disturbed, the kept one too: {last}")
@@ -236,6 +242,8 @@ class AroundWindow:
         collect_metrics(self.active, self.run, self.record)
         self._sketch_update()
         check_window(window)
+        if invalid:
+            raise InvalidRunError(invalid)
 
     def remove_probes(self) -> None:
         """Take all hooks away; what the first step showed is kept even when it ended the run."""
@@ -249,6 +257,15 @@ class AroundWindow:
         """Sketch the update after the first window: all runs have taken the same steps by then."""
         if self.update is not None and self.record.update is None:
             self.record.update = self.update.finish(self.heartbeat.page[HEARTBEAT_STEP])
+
+    def _read_again(self, window: Window) -> list[str]:
+        """Record what the window changed and the optimizer did; return reasons for `invalid`."""
+        if self.witness is None:
+            return []
+        found, degraded, invalid = self.witness.check(window, self.record.effective)
+        self.record.effective = found
+        self.record.degraded += degraded
+        return invalid
 
     def _verify(self) -> None:
         """Read back what really holds; without torch there is nothing to read."""
@@ -283,6 +300,15 @@ def first_step_probe(run: Run) -> FirstStepProbe | None:
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
     return FirstStepProbe(run)
+
+
+def window_witness(run: Run, probe: FirstStepProbe | None) -> WindowWitness | None:
+    """Watch the steps and the state up to the end of the window, where torch trains."""
+    if probe is None:
+        return None
+    from accel_bench.worker.verify.witness import WindowWitness
+
+    return WindowWitness(run, probe)
 
 
 def check_first_step(

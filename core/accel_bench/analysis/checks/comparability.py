@@ -19,7 +19,7 @@ MACHINE = ("system", "processor")
 ALWAYS_EFFECTIVE = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
 """Effective settings that must agree whatever two stacks declare."""
 
-MEASURED_EFFECTIVE = ("gradient_flow",)
+MEASURED_EFFECTIVE = ("gradient_flow", "optimizer_progress")
 """Measurements among them: equal runs need not agree to the last digit."""
 
 POLICY = (

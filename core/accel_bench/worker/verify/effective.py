@@ -18,6 +18,7 @@ from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL, has_process_group
+from accel_bench.worker.verify.drift import read_dropout
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.kernels import (
     enabled_attention_backends,
@@ -60,6 +61,7 @@ def read_effective(
         use_cache=bool(getattr(config, "use_cache", False)),
         gradient_checkpointing=_recomputes(model),
         checkpointed_blocks=read_checkpointing(model),
+        dropout=read_dropout(model),
         compilation=Compilation(**read_compilation()) if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
         world_size=torch.distributed.get_world_size() if group else 1,
@@ -77,7 +79,7 @@ def read_effective(
 
 
 def _seen(probe: FirstStepProbe) -> dict[str, Any]:
-    names = ("matmul_dtype", "padding_free", "attention_kernels")
+    names = ("matmul_dtype", "matmul_dtypes", "padding_free", "attention_kernels")
     seen = {name: getattr(probe, name) for name in names} | {"gradient_flow": probe.flow}
     return seen if probe.use_cache is None else {**seen, "use_cache": probe.use_cache}
 
@@ -159,6 +161,7 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     said = f"the scenario says {scenario.train.precision}"
     if computed and effective.matmul_dtype not in (None, computed):
         yield f"matmuls compute in {effective.matmul_dtype}, {said}"
+    yield from _other_dtypes(run, effective)
     grouped = "grouped_mm" in (effective.experts or "")
     if grouped and computed not in (None, scenario.model.dtype):
         yield (
@@ -167,6 +170,21 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
         )
     if effective.use_cache and not effective.padding_free:
         yield "the model keeps a key-value cache while it trains"
+
+
+def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
+    """Yield that linear layers compute in a dtype as small as what was asked, or smaller.
+
+    Some layers keep a larger one by design, as the router of experts does.
+    """
+    asked, counts = run.scenario.compute_dtype, effective.matmul_dtypes
+    size = getattr(torch, asked).itemsize
+    for dtype, count in counts.items():
+        if dtype != asked and getattr(torch, dtype).itemsize <= size:
+            yield (
+                f"{count} of {sum(counts.values())} linear modules compute in {dtype}, the "
+                f"scenario says {asked}"
+            )
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:

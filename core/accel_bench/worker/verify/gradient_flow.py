@@ -17,6 +17,7 @@ from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
 from accel_bench.worker.flops.trace import expert_list
+from accel_bench.worker.verify.matmul_dtypes import MatmulDtypes
 from accel_bench.worker.verify.recomputation import Recomputation
 
 NO_BACKWARD = -1
@@ -38,6 +39,9 @@ class FirstStepProbe:
         self.use_cache: bool | None = None
         self.padding_free: bool | None = None
         self.attention_kernels: dict[str, int] | None = None
+        self.optimizers: dict[int, Any] = {}
+        """Optimizers that took part in the first step, by their ids."""
+
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._earlier: dict[str, float | None] = {}
@@ -45,6 +49,7 @@ class FirstStepProbe:
 
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
+        self._matmuls = MatmulDtypes()
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -57,6 +62,11 @@ class FirstStepProbe:
             handle.remove()
         self._handles = []
         self._run.recomputes_last_matmul = self._recomputation.recomputes
+
+    @property
+    def matmul_dtypes(self) -> dict[str, int]:
+        """Plain linear layers by the dtype of their matmul; empty where they could not be seen."""
+        return self._matmuls.counts
 
     def check(self) -> None:
         """Raise InvalidRunError when no optimizer has taken a step."""
@@ -79,7 +89,7 @@ class FirstStepProbe:
             handles.append(linear.register_forward_hook(self._see_matmul))
         if not any(is_compiled(module) for module in model.modules()):
             self._used_experts = set()
-            handles += self._recomputation.watch(model)
+            handles += [*self._recomputation.watch(model), *self._matmuls.watch(model)]
             modules = dict(model.named_modules())
             handles += [
                 modules[unit].register_forward_hook(self._see_expert(unit))
@@ -115,6 +125,7 @@ class FirstStepProbe:
         A step within the backward pass frees its gradients: their norms are kept until the engine
         takes the step that ends the pass.
         """
+        self.optimizers[id(optimizer)] = optimizer
         skipped = getattr(optimizer, "found_inf", None)
         if self.flow is not None or (skipped is not None and bool(skipped)):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
         if _is_linear(module) and id(module) not in adapters
     )
     return dict(counts.most_common())
+
+
+def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield linear layers whose weights are floating-point numbers, adapters left out."""
+    adapters = adapter_modules(model)
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        plain = isinstance(weight, torch.Tensor) and weight.is_floating_point()
+        if plain and _is_linear(module) and id(module) not in adapters and _is_plain(weight):
+            yield module
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
@@ -75,7 +86,9 @@ def _is_linear(module: torch.nn.Module) -> bool:
 
 
 def _kind(module: torch.nn.Module) -> str:
-    weight = type(getattr(module, "weight", None)).__name__
-    plain = weight in ("NoneType", "Parameter", "Tensor", "DTensor")
-    name = type(module).__name__
-    return name if plain else f"{name}[{weight}]"
+    weight, name = getattr(module, "weight", None), type(module).__name__
+    return name if _is_plain(weight) else f"{name}[{type(weight).__name__}]"
+
+
+def _is_plain(weight: Any) -> bool:
+    return type(weight).__name__ in ("NoneType", "Parameter", "Tensor", "DTensor")

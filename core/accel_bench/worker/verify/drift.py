@@ -1,0 +1,141 @@
+"""Read a second time, after the window, what must not have changed since the first step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
+from accel_bench.run import Run
+from accel_bench.worker.verify.kernels import enabled_attention_backends, read_linear_kernels
+from accel_bench.worker.verify.recomputation import read_checkpointing
+
+SHOWN_NAMES = 3
+"""Names of tensors or modules in a sentence; the others are counted."""
+
+
+class State(NamedTuple):
+    """What holds at the end of a step; each fact by the words of its sentence."""
+
+    training: Mapping[str, Any]
+    """Facts that decide what is trained: a change makes the run invalid."""
+
+    speed: Mapping[str, Any]
+    """Facts that decide how fast: a change makes it degraded."""
+
+    evaluating: frozenset[str]
+    """Modules that are not in training mode."""
+
+    trained: frozenset[str]
+    """Tensors that require a gradient."""
+
+    replaced: frozenset[str]
+    """Modules whose forward was replaced."""
+
+    autocast: str | None
+    """Dtype of an autocast that is on between the steps; None where there is none."""
+
+
+def read_state(run: Run) -> State:
+    """Read the state of model, optimizer and torch; nothing is computed."""
+    model = run.unwrapped_model
+    parameters = list(model.named_parameters())
+    modules = dict(model.named_modules())
+    config = getattr(model, "config", None)
+    blocks = read_checkpointing(model)
+    training = {
+        "model.training": bool(run.model.training and model.training),
+        "dropout": read_dropout(model),
+        "weights": elements_by_dtype(parameter for _, parameter in parameters),
+        "linear layers": read_linear_kernels(model),
+    }
+    speed = {
+        "blocks under gradient checkpointing": f"{blocks.checkpointed} of {blocks.blocks}",
+        "attention": getattr(config, "_attn_implementation", None),
+        "attention backends": tuple(enabled_attention_backends()),
+        "key-value cache": bool(getattr(config, "use_cache", False)),
+        "autocast": _autocast(run),
+        "threads": torch.get_num_threads(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "optimizer": type(run.optimizer).__name__,
+    }
+    return State(
+        training,
+        speed,
+        evaluating=frozenset(name for name, module in modules.items() if not module.training),
+        trained=frozenset(name for name, one in parameters if one.requires_grad),
+        replaced=frozenset(name for name, module in modules.items() if "forward" in vars(module)),
+        autocast=_autocast(run),
+    )
+
+
+def read_dropout(model: torch.nn.Module) -> dict[str, int]:
+    """Count modules by their probability of dropout, those of 0 left out.
+
+    It stands in torch's module, or in a number with `drop` in its name as attention layers have it.
+    """
+    found: Counter[str] = Counter()
+    for module in model.modules():
+        dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+        values = vars(module).items()
+        own = [v for name, v in values if (dropout and name == "p") or "drop" in name]
+        found.update(f"{value:g}" for value in own if isinstance(value, float) and value > 0)
+    return dict(found.most_common())
+
+
+def changes(before: State, after: State, first: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return what changed, as reasons for `degraded` and as reasons for `invalid`.
+
+    `first` are the tensors that trained in the first step.
+    """
+    invalid = [*_different(before.training, after.training)]
+    if before.training["model.training"] == after.training["model.training"]:
+        if modules := after.evaluating - before.evaluating:
+            invalid.append(f"{_names(modules, 'module')} left training mode after the first step")
+        if modules := before.evaluating - after.evaluating:
+            invalid.append(f"{_names(modules, 'module')} came to training mode later")
+    invalid += _trained(frozenset(first), after.trained)
+    degraded = [*_different(before.speed, after.speed)]
+    if modules := after.replaced - before.replaced:
+        degraded.append(f"the forward of {_names(modules, 'module')} was replaced while it trained")
+    return degraded, invalid
+
+
+def _trained(first: frozenset[str], now: frozenset[str]) -> Iterator[str]:
+    if gone := first - now:
+        tensors = _names(gone, f"of {len(first)} tensor")
+        yield f"{tensors} that trained in the first step no longer do after the window"
+    if added := now - first:
+        yield f"{_names(added, 'tensor')} train after the window and did not in the first step"
+
+
+def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    for what, value in before.items():
+        if value != after[what]:
+            yield f"{what} was {_text(value)} before the window and {_text(after[what])} after it"
+
+
+def _text(value: Any) -> str:
+    """Return a value in words: counts by kind as `0.1 (24)`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} ({count})" for name, count in value.items()) or "0"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value)
+
+
+def _names(names: Iterable[str], noun: str) -> str:
+    """Return the number of names and the first few: `2 modules (a, b)`."""
+    known = sorted(name or "the model" for name in names)
+    more = len(known) - SHOWN_NAMES
+    shown = ", ".join(known[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(known)} {noun}{'s' if len(known) > 1 else ''} ({shown})"
+
+
+def _autocast(run: Run) -> str | None:
+    kind = run.device.type
+    enabled = torch.is_autocast_enabled(kind)
+    return dtype_name(torch.get_autocast_dtype(kind)) if enabled else None

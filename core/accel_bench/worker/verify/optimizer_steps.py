@@ -1,0 +1,150 @@
+"""Count the steps of the optimizer by what they change, and read its rates back."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from accel_bench.effective import OptimizerProgress
+from accel_bench.modeling.tensors import plain_tensors
+from accel_bench.scenario.models import Scenario
+
+SAMPLED_TENSORS = 8
+SAMPLED_ELEMENTS = 64
+"""What is compared after each warm-up step, to know a kernel that moves no version counter."""
+
+RATE_TOLERANCE = 1e-5
+"""Relative difference between a rate and the scenario's: six digits of it are kept."""
+
+
+class StepCounter:
+    """Counts optimizer steps by torch's version counters of the tensors that train.
+
+    Every operation in place moves a tensor's counter. How far a step moves it is the least that a
+    warm-up step did, so that a counter that something else moves too never gives too few steps. A
+    tensor that changes while its counter stands still, as under a CUDA graph or in some fused
+    kernels, makes the counters no witness.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._tensors = [tensor for tensor in parameters if tensor.requires_grad]
+        self._sampled = self._tensors[:: max(1, len(self._tensors) // SAMPLED_TENSORS)]
+        self._start = self._last = self._versions()
+        self._values = self._elements()
+        self._least = [0] * len(self._tensors)
+        self._blind = False
+
+    def see_step(self) -> None:
+        """Read the counters at the end of a warm-up step."""
+        now, values = self._versions(), self._elements()
+        moved = [after - before for before, after in zip(self._last, now, strict=True)]
+        changed = not all(map(torch.equal, self._values, values))
+        self._blind |= changed and not any(moved)
+        self._least = [
+            min(filter(None, pair), default=0) for pair in zip(self._least, moved, strict=True)
+        ]
+        self._last, self._values = now, values
+
+    def steps(self) -> int | None:
+        """Return the steps since the start; None where the counters tell nothing."""
+        if self._blind or not any(self._least):
+            return None
+        ends = zip(self._start, self._versions(), self._least, strict=True)
+        return max((end - start) // least for start, end, least in ends if least)
+
+    def _versions(self) -> list[int]:
+        return [tensor._version for tensor in self._tensors]
+
+    def _elements(self) -> list[torch.Tensor]:
+        """Copy a few elements of a few tensors; of a sharded one those of this rank."""
+        plain = [next(plain_tensors(tensor.detach())) for tensor in self._sampled]
+        rows = [one[(-1,) * (one.dim() - 1)] for one in plain if one.numel()]
+        return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
+
+
+def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -> OptimizerProgress:
+    """Read the counters and rates of all optimizers that stepped; `steps` is what was asked."""
+    optimizers = list(optimizers)
+    counts = [count for count in map(_own_counter, optimizers) if count is not None]
+    return OptimizerProgress(
+        steps=steps,
+        counted_steps=max(counts, default=None),
+        observed_steps=counter.steps(),
+        learning_rates=_rates(optimizers, "lr"),
+        weight_decays=_rates(optimizers, "weight_decay"),
+    )
+
+
+def progress_reasons(
+    scenario: Scenario, progress: OptimizerProgress
+) -> tuple[list[str], list[str]]:
+    """Return reasons for `degraded` and for `invalid`: a step or a rate that was not as asked."""
+    degraded: list[str] = []
+    invalid = [*_steps_left_out(scenario, progress)]
+    asked, rates = scenario.train.learning_rate, progress.learning_rates
+    total = sum(rates.values())
+    other = [
+        rate if count == total else f"{rate} for {count} of {total} tensors"
+        for rate, count in rates.items()
+        if not _is(rate, asked)
+    ]
+    if other:
+        sentence = f"learning rate {', '.join(other)} in force, the scenario says {asked:g}"
+        (invalid if set(rates) == {"0"} else degraded).append(sentence)
+    decay = scenario.optimizer.options.get("weight_decay")
+    decays = progress.weight_decays
+    if isinstance(decay, (int, float)) and decays and not any(_is(one, decay) for one in decays):
+        degraded.append(f"weight decay {', '.join(decays)} in force, the scenario says {decay:g}")
+    return degraded, invalid
+
+
+def _steps_left_out(scenario: Scenario, progress: OptimizerProgress) -> Iterator[str]:
+    """Yield that steps were left out where no witness has seen all of them.
+
+    A gradient scaler leaves steps out rightly, until its scale is small enough.
+    """
+    witnesses = (progress.counted_steps, progress.observed_steps)
+    taken = max((steps for steps in witnesses if steps is not None), default=None)
+    if taken is None or taken >= progress.steps:
+        return
+    scaled = scenario.train.precision == "fp16-autocast"
+    if not scaled or taken + scaler_skips(progress.steps) < progress.steps:
+        yield f"the optimizer took {taken} of {progress.steps} steps"
+
+
+def scaler_skips(steps: int) -> int:
+    """Return how many of these steps gradient scalers have left out at most, by their scales."""
+    skips = 0.0
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled():
+            shrunk = thing._init_scale / thing.get_scale()
+            growths = steps // thing.get_growth_interval()
+            grown = thing.get_growth_factor() ** growths
+            skips += max(0.0, math.log(shrunk * grown) / -math.log(thing.get_backoff_factor()))
+    return round(skips)
+
+
+def _own_counter(optimizer: Any) -> int | None:
+    """Return the most steps that an optimizer has counted for a tensor; None without a counter."""
+    states = getattr(optimizer, "state", {}).values()
+    counts = [state["step"] for state in states if isinstance(state, dict) and "step" in state]
+    return max((int(count) for count in counts), default=None)
+
+
+def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
+    """Count tensors by a rate of their group; one that two optimizers hold counts at each rate."""
+    found: dict[tuple[str, int], None] = {}
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            if group.get(key) is not None:
+                found |= {(f"{float(group[key]):.6g}", id(one)): None for one in group["params"]}
+    return dict(Counter(rate for rate, _ in found).most_common())
+
+
+def _is(rate: str, asked: float) -> bool:
+    return math.isclose(float(rate), asked, rel_tol=RATE_TOLERANCE)

@@ -1,0 +1,56 @@
+"""Watch a run from its first step to the end of its window, without touching the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from accel_bench.effective import EffectiveConfiguration
+from accel_bench.result import Window
+from accel_bench.run import Run
+from accel_bench.worker.verify.drift import State, changes, read_state
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.optimizer_steps import (
+    StepCounter,
+    progress_reasons,
+    read_progress,
+)
+
+
+class WindowWitness:
+    """Reads the state at the end of the first step and after the window, and counts steps.
+
+    In the warm-up it reads before each lap; in the window it does nothing.
+    """
+
+    def __init__(self, run: Run, probe: FirstStepProbe) -> None:
+        self._run = run
+        self._probe = probe
+        self._first: State | None = None
+        self._counter = StepCounter(run.model.parameters())
+
+    def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
+        """Return the lap of warm-up steps with a reading before it."""
+
+        def watched_lap(*arguments: Any) -> None:
+            self._first = self._first or read_state(self._run)
+            self._counter.see_step()
+            lap(*arguments)
+
+        return watched_lap
+
+    def check(
+        self, window: Window, effective: EffectiveConfiguration
+    ) -> tuple[EffectiveConfiguration, list[str], list[str]]:
+        """Read everything again after the window.
+
+        Return the configuration with it, reasons for `degraded`, and reasons for `invalid`.
+        """
+        optimizers = list(self._probe.optimizers.values()) or [self._run.optimizer]
+        progress = read_progress(optimizers, window.samples[-1].step + 1, self._counter)
+        degraded, invalid = progress_reasons(self._run.scenario, progress)
+        flow = self._probe.flow
+        if self._first is not None and flow is not None:
+            changed = changes(self._first, read_state(self._run), flow.gradient_norms)
+            degraded, invalid = [*degraded, *changed[0]], [*invalid, *changed[1]]
+        return effective.model_copy(update={"optimizer_progress": progress}), degraded, invalid

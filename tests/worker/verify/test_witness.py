@@ -1,0 +1,304 @@
+"""What changes after the first step, and steps and rates that are not as asked, are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.builtin.optimizers.torch_optimizers_impl import build
+from accel_bench.effective import OptimizerProgress
+from accel_bench.errors import InvalidRunError
+from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import AroundWindow, take_steps
+from accel_bench.worker.record import RankRecord
+from accel_bench.worker.stopwatch import WindowStopwatch
+from accel_bench.worker.verify.effective import differences, read_effective
+from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+
+WARMUP, STEPS = 2, 4
+BATCH = Batch({}, 1, TokenCounts(processed=3, real=3, supervised=3), 3)
+RATE = 1e-2
+
+Cheat = Callable[[Run, int], Any]
+
+
+class Loop:
+    """A plain training loop; `cheat` is called before each optimizer step, and may skip it."""
+
+    def __init__(self, run: Run, cheat: Cheat, scaler: torch.amp.GradScaler | None) -> None:
+        self.run_, self.cheat, self.scaler = run, cheat, scaler
+
+    def run(self, stopwatch: WindowStopwatch) -> None:
+        torch.manual_seed(0)
+        step = 0
+        while stopwatch.running:
+            loss = self.run_.model(torch.randn(3, 4)).square().sum()
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            if self.cheat(self.run_, step) is not False:
+                self._step()
+            self.run_.optimizer.zero_grad()
+            stopwatch.lap([BATCH], loss.detach())
+            step += 1
+
+    def _step(self) -> None:
+        if self.scaler is None:
+            self.run_.optimizer.step()
+            return
+        self.scaler.step(self.run_.optimizer)
+        self.scaler.update()
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 4), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    ).train()
+
+
+@pytest.fixture
+def train(make_run: Callable[..., Run], tmp_path: Path) -> Callable[..., RankRecord]:
+    """Train a small model through the product's own warm-up, window and checks."""
+
+    def steps(
+        cheat: Cheat = lambda run, step: None,
+        optimizer: Callable[[list[torch.nn.Parameter]], Any] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        **train: Any,
+    ) -> RankRecord:
+        run = make_run(train={"learning_rate": RATE, **train}, resources={"device": "cpu"})
+        run.model = run.unwrapped_model = model()
+        parameters = list(run.model.parameters())
+        run.optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=RATE)))(parameters)
+        heartbeat, record = Heartbeat(tmp_path / "beat"), RankRecord()
+        window = AroundWindow(ActivePlugins([]), run, heartbeat, record)
+        stopwatch = WindowStopwatch(
+            HostClock(), heartbeat, warmup=WARMUP, steps=STEPS,
+            before_window=window.before, after_window=window.after,
+        )  # fmt: skip
+        take_steps(Loop(run, cheat, scaler), stopwatch, window)
+        return record
+
+    return steps
+
+
+def after_warmup(change: Callable[[Run], Any]) -> Cheat:
+    """Do it once, before the second step of the window."""
+    return lambda run, step: change(run) and None if step == WARMUP + 1 else None
+
+
+def progress(record: RankRecord) -> OptimizerProgress:
+    assert record.effective.optimizer_progress is not None
+    return record.effective.optimizer_progress
+
+
+OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], Any]] = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=RATE),
+    "foreach": lambda p: torch.optim.AdamW(p, lr=RATE, foreach=True),
+    "fused": lambda p: torch.optim.AdamW(p, lr=RATE, fused=True),
+    "fused-sgd": lambda p: torch.optim.SGD(p, lr=RATE, fused=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=RATE),
+    "momentum": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=RATE),
+    "tensor-rate": lambda p: torch.optim.AdamW(p, lr=torch.tensor(RATE), foreach=False),
+    "in-backward": lambda p: build("AdamW", p, RATE, {"optimizer_in_backward": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_that_takes_all_steps_passes(train: Any, name: str) -> None:
+    record = train(optimizer=OPTIMIZERS[name])
+    assert record.degraded == []
+    found = progress(record)
+    witnesses = {found.counted_steps, found.observed_steps} - {None}
+    assert witnesses <= {WARMUP + STEPS} == {found.steps}
+    assert bool(witnesses) is (name != "fused-sgd")
+    assert set(found.learning_rates) == {"0.01"}
+
+
+@pytest.mark.parametrize("name", ["adamw", "fused", "sgd", "momentum", "adafactor", "in-backward"])
+def test_a_stack_that_steps_every_second_time_is_named(train: Any, name: str) -> None:
+    """Within the backward pass the steps to skip are those of the small optimizers."""
+
+    def cheat(run: Run, step: int) -> bool:
+        if name == "in-backward" and step == 0:
+            for part in run.optimizer.parts.values():
+                part.step = every_second(part.step)
+        return name == "in-backward" or step % 2 == 0
+
+    with pytest.raises(InvalidRunError, match="the optimizer took 3 of 6 steps"):
+        train(cheat, OPTIMIZERS[name])
+
+
+def every_second(step: Callable[[], Any]) -> Callable[[], Any]:
+    calls = iter(range(100))
+    return lambda: step() if next(calls) % 2 == 1 else None
+
+
+def test_a_stack_that_takes_only_the_first_step_is_named(train: Any) -> None:
+    with pytest.raises(InvalidRunError, match="the optimizer took 1 of 6 steps"):
+        train(lambda run, step: step == 0)
+
+
+def test_steps_that_a_gradient_scaler_skips_are_no_reason(train: Any) -> None:
+    """The scale starts so large that the first two steps overflow, and shrinks by half."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-70)
+    record = train(scaler=scaler, precision="fp16-autocast")
+    found = progress(record)
+    assert found.counted_steps == found.observed_steps == found.steps - 1
+    assert [reason for reason in record.degraded if "steps" in reason] == []
+
+
+def test_a_scaler_excuses_no_step_that_it_has_not_skipped(train: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with pytest.raises(InvalidRunError, match="the optimizer took 3 of 6 steps"):
+        train(lambda run, step: step % 2 == 0, scaler=scaler, precision="fp16-autocast")
+
+
+def test_weights_that_change_without_their_counters_leave_those_no_witness(train: Any) -> None:
+    """As under a CUDA graph: the step is replayed, and autograd knows nothing of it."""
+
+    def replay(run: Run, step: int) -> bool:
+        if step == 0:
+            return True
+        for parameter in run.model.parameters():
+            parameter.detach().numpy()[...] -= RATE
+        return False
+
+    record = train(replay, OPTIMIZERS["sgd"])
+    assert progress(record).observed_steps is None
+    assert record.degraded == []
+
+
+def set_rate(rate: float, groups: slice = slice(None)) -> Callable[[Run], Any]:
+    def change(run: Run) -> None:
+        for group in run.optimizer.param_groups[groups]:
+            group["lr"] = rate
+
+    return change
+
+
+def test_a_rate_of_zero_is_invalid(train: Any) -> None:
+    with pytest.raises(InvalidRunError, match=r"learning rate 0 in force, the scenario says 0\.01"):
+        train(after_warmup(set_rate(0.0)))
+
+
+def test_a_tenth_of_the_rate_is_a_reason(train: Any) -> None:
+    record = train(lambda run, step: set_rate(RATE / 10)(run))
+    assert record.degraded == ["learning rate 0.001 in force, the scenario says 0.01"]
+
+
+def test_a_rate_of_some_tensors_is_counted(train: Any) -> None:
+    def groups(parameters: list[torch.nn.Parameter]) -> Any:
+        return torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:]}], lr=RATE)
+
+    record = train(after_warmup(set_rate(0.0, slice(1))), groups)
+    assert record.degraded == [
+        "learning rate 0 for 1 of 4 tensors in force, the scenario says 0.01"
+    ]
+
+
+def test_the_optimizer_that_stepped_counts_and_not_the_one_that_is_shown(train: Any) -> None:
+    """An engine may step another optimizer than the one that the run holds."""
+    hidden: list[torch.optim.Optimizer] = []
+
+    def swap(run: Run, step: int) -> bool:
+        hidden[:] = hidden or [torch.optim.SGD(run.model.parameters(), lr=RATE / 2)]
+        hidden[0].step()
+        return False
+
+    record = train(swap)
+    assert record.degraded == ["learning rate 0.005 in force, the scenario says 0.01"]
+
+
+def double() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda run: run.model.eval(),
+            "model.training was True before the window and False after|not in training",
+        ),
+        (
+            lambda run: run.model[1].eval(),
+            r"1 module \(1\) left training mode after the first step",
+        ),
+        (lambda run: setattr(run.model[1], "p", 0.0), r"dropout was 0.1 \(1\) .* and 0 after it"),
+        (
+            lambda run: run.model[0].requires_grad_(False),
+            r"2 of 4 tensors \(0.bias, 0.weight\) that trained in the first step no longer do",
+        ),
+        (
+            lambda run: run.model[0].register_parameter("more", double()),
+            r"weights was float32 \(30\) before the window and float32 \(30\), float64 \(6\) after",
+        ),
+    ],
+    ids=["training", "one module", "dropout", "frozen", "dtype"],
+)
+@pytest.mark.parametrize("step", [1, WARMUP + STEPS - 1], ids=["warm-up", "window"])
+def test_what_decides_what_is_trained_may_not_change_after_the_first_step(
+    train: Any, change: Callable[[Run], Any], reason: str, step: int
+) -> None:
+    def cheat(run: Run, number: int) -> None:
+        if number == step:
+            change(run)
+
+    with pytest.raises(InvalidRunError, match=reason):
+        train(cheat)
+
+
+def test_what_decides_the_speed_is_a_reason_when_it_changes(train: Any) -> None:
+    threads = torch.get_num_threads()
+
+    def change(run: Run) -> None:
+        torch.set_num_threads(threads + 1)
+        torch.set_float32_matmul_precision("medium")
+        run.model[2].forward = lambda x: x
+
+    try:
+        record = train(after_warmup(change))
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("highest")
+    assert record.degraded == [
+        f"threads was {threads} before the window and {threads + 1} after it",
+        "matmul precision was highest before the window and medium after it",
+        "the forward of 1 module (2) was replaced while it trained",
+    ]
+
+
+def test_layers_that_compute_in_another_dtype_are_counted_also_behind_a_cast(
+    make_run: Callable[..., Run],
+) -> None:
+    """Half of the layers compute in bfloat16, and the output of each is float32."""
+
+    def in_bfloat16(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+        linear = torch.nn.functional.linear
+        return lambda x: linear(
+            x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16()
+        ).float()
+
+    run = make_run(resources={"device": "cpu"})
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
+    for layer in layers[:2]:
+        layer.forward = in_bfloat16(layer)
+    run.model = run.unwrapped_model = layers.train()
+    run.optimizer = torch.optim.SGD(layers.parameters(), lr=RATE)
+    probe = FirstStepProbe(run)
+    layers(torch.ones(3, 4)).sum().backward()
+    run.optimizer.step()
+    effective = read_effective(run, probe)
+    assert effective.matmul_dtypes == {"bfloat16": 2, "float32": 2}
+    assert differences(run, effective) == (
+        ["2 of 4 linear modules compute in bfloat16, the scenario says float32"],
+        [],
+    )
