@@ -94,7 +94,7 @@ def _trained(row: ExperimentSummary) -> str:
     others = [
         f"its {what} {verdict} ({reason})"
         for what, (verdict, reason) in parts.items()
-        if verdict != "equivalent"
+        if verdict != "equivalent" and reason
     ]
     return ", ".join([*([f"with an equivalent {' and '.join(alike)}"] if alike else []), *others])
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
 from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.trained import trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result, TensorUpdate, WeightUpdate
@@ -42,6 +43,9 @@ LIMITS = Limits(
 class TrainingComparison(LossComparison):
     """A stack's loss and update against the baseline's, or those of B against those of A."""
 
+    training_reasons: tuple[str, ...] = ()
+    """How what trains is not what trains in the baseline; empty where it is."""
+
     update_verdict: UpdateWord = "not tested"
     """Whether the weights changed alike, from before the first step to the end of the window."""
 
@@ -69,7 +73,7 @@ class TrainingComparison(LossComparison):
     @property
     def training_difference(self) -> str:
         """What shows that something else was trained; empty where nothing does."""
-        reasons = []
+        reasons = [*self.training_reasons]
         if self.loss_verdict == "different":
             reasons.append(f"its loss differs {self.loss_reason}")
         if self.update_verdict == "different":
@@ -79,9 +83,11 @@ class TrainingComparison(LossComparison):
     @property
     def not_the_same(self) -> str:
         """What keeps the training from being the same, by design too; empty where nothing does."""
+        other = "; ".join(self.training_reasons)
         reasons = [
             f"{verdict} ({reason})"
             for verdict, reason in (
+                ("different" if other else "", f"it {other}"),
                 (self.loss_verdict, f"its loss differs {self.loss_reason}"),
                 (self.update_verdict, self.update_reason),
             )
@@ -135,26 +141,27 @@ def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
     """Compare losses and updates of completed runs with the same key; the worst round counts."""
+    keys = [
+        key
+        for key in sorted(set(baseline) & set(stack))
+        if baseline[key].status.completed and stack[key].status.completed
+    ]
+    found = TrainingComparison()
+    if keys:
+        allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
+        rounds = (_compare_round(baseline[key], stack[key], allowed) for key in keys)
+        found = max(rounds, key=_severity)
+    others = (reason for key in keys for reason in trained_differences(baseline[key], stack[key]))
     losses = dict(compare_losses(baseline, stack))
-    keys = sorted(set(baseline) & set(stack))
-    pairs = [(_update(baseline[key]), _update(stack[key])) for key in keys]
-    known = [(before, after) for before, after in pairs if before and after]
-    if not known:
-        reason = "no round in which both show how their weights changed"
-        return TrainingComparison(**losses, update_reason=reason)
-    allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
-    compared = [_compare_round(*pair, allowed) for pair in known]
-    return max(compared, key=_severity).model_copy(update=losses)
+    return found.model_copy(update=losses | {"training_reasons": tuple(dict.fromkeys(others))})
 
 
-def _update(run: Result) -> WeightUpdate | None:
-    return run.ranks[0].update if run.ranks and run.status.completed else None
-
-
-def _compare_round(
-    baseline: WeightUpdate, stack: WeightUpdate, allowed: Allowance
-) -> TrainingComparison:
-    """Compare the updates of one round."""
+def _compare_round(before: Result, after: Result, allowed: Allowance) -> TrainingComparison:
+    """Compare the updates of one round; there is nothing to say where neither run has stored one."""
+    baseline, stack = (run.ranks[0].update if run.ranks else None for run in (before, after))
+    if baseline is None or stack is None:
+        missing = "" if baseline is stack else "one of the two did not store its update"
+        return TrainingComparison(update_reason=missing)
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
         return TrainingComparison(update_reason=f"the update is that of {steps}")

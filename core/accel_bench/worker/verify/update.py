@@ -8,13 +8,13 @@ kept, and the squared difference of two sketches estimates the squared distance 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from accel_bench.analysis.checks.trained import plain_name
 from accel_bench.modeling.random_weights import seed_of
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run import Run
@@ -25,9 +25,6 @@ matrix, of a width that is round, falls into few buckets."""
 
 BLOCK_ROWS = 256
 """Rows that are read at once: 8 MB in float64."""
-
-WRAPPERS = re.compile(r"\b(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|module)\.")
-"""What compiling, checkpointing and sharding put into the names of tensors."""
 
 
 class UpdateSketch:
@@ -98,7 +95,7 @@ def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
     """Yield the model's parameters by the names that they have without wrappers."""
     for name, parameter in run.unwrapped_model.named_parameters():
         if parameter.is_floating_point():
-            yield WRAPPERS.sub("", name), parameter
+            yield plain_name(name), parameter
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
