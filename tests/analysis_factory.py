@@ -115,6 +115,7 @@ def make_result(
     ranks: Sequence[RankResult] | None = None,
     loss_tolerance: float | None = None,
     loss_tolerances: Mapping[str, float] | None = None,
+    update_tolerances: Mapping[str, float] | None = None,
 ) -> Result:
     """One attempt, of two steps of `seconds` each when it completed."""
     experiment = experiment or make_experiment()
@@ -136,6 +137,7 @@ def make_result(
         plugins=(PluginVersion(name="lora", distribution="accel-bench", version="0.1.0"),),
         loss_tolerance=loss_tolerance,
         loss_tolerances=dict(loss_tolerances or {}),
+        update_tolerances=dict(update_tolerances or {}),
     )
 
 

@@ -157,7 +157,7 @@ def compare_training(
 
 
 def _compare_round(before: Result, after: Result, allowed: Allowance) -> TrainingComparison:
-    """Compare the updates of one round; there is nothing to say where neither run has stored one."""
+    """Compare the updates of one round; where neither run has stored one there is no reason."""
     baseline, stack = (run.ranks[0].update if run.ranks else None for run in (before, after))
     if baseline is None or stack is None:
         missing = "" if baseline is stack else "one of the two did not store its update"
@@ -222,8 +222,10 @@ def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: in
     """Return what differs, what names most first."""
     if len(unmoved) == tensors:
         return "its weights did not move"
+    if not unmoved:
+        return _apart(whole, allowed)
     still = f"{len(unmoved)} of {count(tensors, 'tensor')} did not move ({join_names(unmoved)})"
-    return "; ".join([*([still] if unmoved else []), _apart(whole, allowed)])
+    return f"{still}; {_apart(whole, allowed)}"
 
 
 def _apart(whole: Distance, allowed: Allowance) -> str:

@@ -1,0 +1,194 @@
+"""The verdict on the update, with changes of weights whose distance is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result, make_rounds, make_summary
+from analysis_factory import scaled as times
+
+from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
+from accel_bench.scenario.uses import Use
+
+NAMES = ("embed", "layers.0", "layers.1", "norm")
+ELEMENTS = {"embed": 10_000, "layers.0": 10_000, "layers.1": 10_000, "norm": 100}
+
+
+def sketch(size, turned=0.0):
+    """Return a change of that L2 norm, `turned` by an angle from the others."""
+    return (size * math.cos(turned), size * math.sin(turned), *(0.0,) * (SKETCH_BUCKETS - 2))
+
+
+def make_update(sizes=(), turned=0.0, steps=3, names=NAMES):
+    """Return an update in which tensors moved by 1 a weight, or by `sizes` times that."""
+    factors = dict.fromkeys(names, 1.0) | dict(sizes)
+    return WeightUpdate(
+        steps=steps,
+        trained_tensors=len(names),
+        trained_elements=sum(ELEMENTS[name] for name in names),
+        tensors={
+            name: TensorUpdate(
+                elements=ELEMENTS[name],
+                sketch=sketch(math.sqrt(ELEMENTS[name]) * factors[name], turned),
+            )
+            for name in names
+        },
+        weights=sketch(1.0),
+        seconds=0.01,
+    )
+
+
+def run(update, **changes):
+    rank = make_rank().model_copy(update={"update": update})
+    return make_result(ranks=[rank], **changes)
+
+
+def verdict(stack, baseline=None, **changes):
+    before = run(baseline or make_update(), **{k: v for k, v in changes.items() if "ex" not in k})
+    return compare_training({("monday", 0): before}, {("monday", 0): run(stack, **changes)})
+
+
+def test_equal_updates_are_equivalent_with_distance_0():
+    found = verdict(make_update())
+    assert (found.update_verdict, found.update_reason) == ("equivalent", "")
+    assert (found.update_difference, found.update_norm_ratio, found.update_cosine) == (0, 1, 1)
+    assert not found.training_difference
+
+
+@pytest.mark.parametrize(
+    ("update", "difference", "ratio", "cosine"),
+    [
+        (make_update(turned=math.pi / 3), 1.0, 1.0, 0.5),
+        (make_update(dict.fromkeys(NAMES, 0.1)), 0.9, 0.1, 1.0),
+        (make_update(dict.fromkeys(NAMES, 2.0)), 1.0, 2.0, 1.0),
+    ],
+)
+def test_distance_ratio_and_cosine_are_those_of_the_changes(update, difference, ratio, cosine):
+    found = verdict(update)
+    assert found.update_verdict == "different"
+    assert found.update_difference == pytest.approx(difference)
+    assert found.update_norm_ratio == pytest.approx(ratio)
+    assert found.update_cosine == pytest.approx(cosine)
+    assert found.update_reason in found.training_difference
+
+
+def test_tensors_that_did_not_move_are_counted_and_named_however_small():
+    found = verdict(make_update({"norm": 0.0}))
+    # A hundred of thirty thousand weights: the distance alone would be small enough.
+    assert found.update_difference < found.update_tolerance
+    assert found.update_verdict == "different"
+    assert found.update_reason.startswith("1 of 4 tensors did not move (norm); its update is")
+
+
+def test_a_tensor_that_only_one_side_trains_counts_as_unmoved_or_as_distance():
+    lacking = verdict(make_update(names=NAMES[:2]))
+    assert lacking.update_reason.startswith("2 of 4 tensors did not move (layers.1 and norm)")
+    more = verdict(make_update(), baseline=make_update(names=NAMES[:1]))
+    assert more.update_difference == pytest.approx(math.sqrt(2.01))
+
+
+def test_no_weight_moved():
+    still = make_update(dict.fromkeys(NAMES, 0.0))
+    found = verdict(still)
+    assert (found.update_reason, found.update_cosine) == ("its weights did not move", None)
+    assert verdict(make_update(), baseline=still).update_reason == (
+        "the baseline's weights did not change"
+    )
+
+
+def test_what_is_rounding_in_the_baseline_need_not_move():
+    before = make_update({"norm": 1e-4})
+    assert unmoved_tensors(before, make_update({"norm": 0.0})) == []
+    assert unmoved_tensors(make_update(), make_update({"norm": 0.0})) == ["norm"]
+
+
+def test_updates_after_different_numbers_of_steps_are_not_compared():
+    found = verdict(make_update(steps=5))
+    assert found.update_verdict == "not tested"
+    assert found.update_reason == "the update is that of 5 steps in the place of 3"
+    assert found.update_tolerance is None
+
+
+def test_a_run_without_an_update_is_not_compared_and_two_need_no_word():
+    assert verdict(None).update_reason == "one of the two did not store its update"
+    neither = compare_training({("monday", 0): run(None)}, {("monday", 0): run(None)})
+    assert (neither.update_verdict, neither.update_reason) == ("not tested", "")
+
+
+def test_the_worst_round_counts():
+    bad = make_update(turned=1.0)
+    baseline = {("monday", n): run(make_update(), round=n) for n in range(3)}
+    stack = {("monday", n): run(bad if n == 1 else make_update(), round=n) for n in range(3)}
+    assert compare_training(baseline, stack).update_verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("turned", "declared", "word"),
+    [
+        (0.15, {}, "different"),
+        (0.15, {"nf4": 0.2}, "equivalent"),
+        (0.25, {"nf4": 0.2}, "different"),
+        (0.6, {"nf4": 0.9}, "different by design"),
+        (0.01, {"nf4": 0.9}, "equivalent"),
+    ],
+)
+def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
+    experiment = make_experiment("nf4", [Use(use="nf4")])
+    before = run(make_update(), update_tolerances=declared)
+    after = run(make_update(turned=turned), experiment=experiment, update_tolerances=declared)
+    found = compare_training({("monday", 0): before}, {("monday", 0): after})
+    assert found.update_verdict == word
+    assert found.update_tolerance_by == tuple(declared)
+
+
+def test_other_training_is_never_equivalent():
+    experiment = make_experiment("slow", scenario={"train": {"learning_rate": 1e-5}})
+    found = verdict(make_update({"norm": 0.0}), experiment=experiment)
+    assert found.update_verdict == "different by design"
+    assert "train.learning_rate is 1e-05" in found.update_reason
+
+
+def rounds(experiment, seconds, update):
+    return [
+        one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"update": update}),)})
+        for one in make_rounds(experiment, seconds)
+    ]
+
+
+BASE, FAST = make_experiment("lora"), make_experiment("fast")
+
+
+def results(update):
+    return [*rounds(BASE, times(1.0), make_update()), *rounds(FAST, times(0.5), update)]
+
+
+def test_faster_needs_an_equivalent_update():
+    same, other = (
+        make_summary([BASE, FAST], results(update)).experiments[1]
+        for update in (make_update(), make_update({"norm": 0.0}))
+    )
+    assert (same.verdict, other.verdict) == ("faster", "different training")
+    assert other.loss_verdict != "different"
+    assert other.verdict_reason.startswith("1 of 4 tensors did not move (norm)")
+
+
+def test_the_answer_says_first_that_the_training_is_different():
+    text = conclusion(make_summary([BASE, FAST], results(make_update({"norm": 0.0}))))
+    assert text.startswith("the training of fast is different (1 of 4 tensors did not move (norm)")
+    assert "so that being 2.000 times as fast as lora" in text
+    assert "is not for the same training" in text
+
+
+def test_the_gate_does_not_pass_another_training():
+    planned = [PlannedSummary(experiment=one) for one in (BASE, FAST)]
+    outcomes = [
+        judge_gate("fast", "lora", 0.01, planned, results(update))
+        for update in (make_update(), make_update({"norm": 0.0}))
+    ]
+    assert [one.exit_code for one in outcomes] == [0, 4]
+    assert "1 of 4 tensors did not move (norm)" in outcomes[1].points[0].reason
