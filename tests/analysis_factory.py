@@ -11,12 +11,15 @@ from accel_bench.documents.canonical import digest
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.machine.info import Device
 from accel_bench.result import (
+    SKETCH_BUCKETS,
     Metric,
     PluginVersion,
     RankResult,
     Result,
     Sample,
     Status,
+    TensorUpdate,
+    WeightUpdate,
     Window,
 )
 from accel_bench.scenario.experiment import Experiment
@@ -63,6 +66,17 @@ def make_sample(
     )
 
 
+UPDATE = WeightUpdate(
+    steps=0,
+    trained_tensors=1,
+    trained_elements=100,
+    tensors={"head": TensorUpdate(elements=100, sketch=(1.0,) * SKETCH_BUCKETS)},
+    weights=(1.0,) * SKETCH_BUCKETS,
+    seconds=0.01,
+)
+"""How training changed the weights of every rank."""
+
+
 def make_rank(
     rank: int = 0,
     *,
@@ -98,6 +112,7 @@ def make_rank(
                 kind="host RSS",
             ),
         ),
+        update=UPDATE.model_copy(update={"steps": steps}),
         effective=EffectiveConfiguration(threads=4),
         evidence={"lora": {"modules": 4}, "data": {"constant_length": True}},
     )

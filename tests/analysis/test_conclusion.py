@@ -36,7 +36,7 @@ def say(experiments, results, **changes):
 
 def test_a_faster_stack_is_said_with_its_interval_and_its_loss():
     assert say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(0.8))]) == (
-        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss."
+        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss and update."
     )
 
 
@@ -50,8 +50,8 @@ def test_a_different_loss_comes_before_the_speed_and_before_other_stacks():
         ],
     )
     assert said.startswith(
-        "the loss of nf4 is different (by up to 5.53 %, 0.1 % allowed), so that being 1.111 times "
-        "as fast as lora"
+        "the training of nf4 is different (its loss differs by up to 5.53 %, 0.1 % allowed), so "
+        "that being 1.111 times as fast as lora"
     )
     assert said.index("is not for the same training") < said.index(
         "fast is 1.250 times as fast as lora"

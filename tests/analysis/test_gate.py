@@ -54,7 +54,9 @@ def test_a_different_loss_does_not_pass_however_fast():
     report = judged(make_rounds(LORA, STEADY), unlike)
     assert report.exit_code == 4
     assert report.points[0].loss_verdict == "different"
-    assert report.points[0].reason.startswith("the loss of fast is different (by up to 5.53 %")
+    assert report.points[0].reason.startswith(
+        "the training of fast is different (its loss differs by up to 5.53 %"
+    )
 
 
 def test_a_loss_that_is_different_by_design_does_not_pass_as_equal():
@@ -62,7 +64,9 @@ def test_a_loss_that_is_different_by_design_does_not_pass_as_equal():
     unlike = [make_result(FAST, round=i, ranks=ranks, loss_tolerance=0.5) for i in range(5)]
     report = judged(make_rounds(LORA, STEADY), unlike)
     assert report.exit_code == 4
-    assert report.points[0].reason.startswith("the loss of fast is different by design (by up to")
+    assert report.points[0].reason.startswith(
+        "the training of fast is different by design (its loss differs by"
+    )
 
 
 def test_what_a_plugin_was_allowed_stands_beside_the_passed_loss():
@@ -87,7 +91,8 @@ def test_a_loss_that_cannot_tell_passes_with_the_words_said():
     assert (report.outcome, point.loss_verdict) == ("passed", "cannot tell")
     assert point.loss_movement == pytest.approx(1e-4, rel=1e-3)
     assert point.reason.endswith(
-        "; loss cannot tell (the loss moved by 0.01 % in all, and 0.1 % is allowed)"
+        "; loss cannot tell (the loss moved by 0.01 % in all, and 0.1 % is allowed), "
+        "update equivalent"
     )
 
 

@@ -177,7 +177,7 @@ def test_a_different_loss_stands_beside_the_speed():
         for i, s in enumerate(scaled(0.8))
     ]
     row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
-    assert (row.verdict, row.loss_verdict) == ("faster", "different")
+    assert (row.verdict, row.loss_verdict) == ("different training", "different")
     assert row.loss_difference == pytest.approx(2.1 / 1.99 - 1)
     assert (row.loss.first, row.loss.last, row.loss_tolerance) == (2.0, 2.2, 1e-3)
 

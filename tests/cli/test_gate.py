@@ -117,7 +117,10 @@ def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> No
     code, found = document("--stack", "unlike", "--floor", "50%", "--rounds", "1")
     (point,) = found["points"]
     assert (code, point["loss_verdict"]) == (4, "different")
-    assert "the loss of unlike is different (by up to 10 %, 0.1 % allowed)" == point["reason"]
+    assert (
+        "the training of unlike is different (its loss differs by up to 10 %, 0.1 % allowed)"
+        == point["reason"]
+    )
 
 
 def test_too_few_rounds_are_inconclusive_until_the_missing_ones_are_added() -> None:

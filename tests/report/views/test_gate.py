@@ -82,7 +82,7 @@ def test_csv_and_json_hold_every_figure_under_one_name() -> None:
     rows = list(csv.DictReader(io.StringIO(render_gate(ALL, "csv"))))
     document = json.loads(render_gate(ALL, "json"))
     assert [row["outcome"] for row in rows] == [one["outcome"] for one in document["points"]]
-    for name in set(document["points"][0]) - {"ratio", "reasons", "sweep"}:
+    for name in set(document["points"][0]) - {"ratio", "reasons", "sweep", "training_reasons"}:
         assert name in rows[0]
     assert (rows[0]["ratio_low"], rows[0]["floor"]) == ("0.94", "0.01")
 
@@ -98,7 +98,10 @@ def test_people_see_every_point_with_its_reason() -> None:
     ]
     assert printed.splitlines().count("why") == 5
     lines = render_gate(ALL, "markdown").splitlines()
-    assert "| k=passed | passed | 0.950 \\[0.940, 0.960\\] | 0.943 | 5 | - | equivalent |" in lines
+    assert (
+        "| k=passed | passed | 0.950 \\[0.940, 0.960\\] | 0.943 | 5 | - | equivalent | not tested |"
+        in lines
+    )
 
 
 def test_the_reason_of_a_single_point_is_the_answer() -> None:

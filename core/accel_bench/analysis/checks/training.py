@@ -16,14 +16,19 @@ from accel_bench.result import Result, TensorUpdate, WeightUpdate
 UpdateWord: TypeAlias = Literal["equivalent", "different", "different by design", "not tested"]
 """Verdicts on a stack's update."""
 
-SAME_DTYPE_TOLERANCE = 0.1
-"""Relative distance allowed where no plugin declares one and both compute in the same dtype."""
+TOLERANCE = 0.1
+"""Relative distance allowed where no plugin declares one.
 
-OTHER_DTYPE_TOLERANCE = 0.2
-"""Relative distance allowed where no plugin declares one and the dtypes differ."""
+In a small pretrained llama, 31 stacks that reorder, fuse or recompute were up to 0.0002 apart, and
+bfloat16 matmuls 0.014; of stacks that train something else, and move all tensors, the nearest was
+0.17 apart.
+"""
 
-MAXIMUM_TOLERANCE = 0.5
-"""Largest declared tolerance that makes an update equivalent."""
+MAXIMUM_TOLERANCE = 0.3
+"""Largest declared tolerance that makes an update equivalent.
+
+It is that of base weights of 4 bits, which moved adapters 0.155 apart.
+"""
 
 UNMOVED = 1e-2
 """A tensor did not move when its change is less than this fraction of the baseline's."""
@@ -33,8 +38,8 @@ NEGLIGIBLE = 1e-3
 
 LIMITS = Limits(
     lambda run: run.update_tolerances,
-    SAME_DTYPE_TOLERANCE,
-    OTHER_DTYPE_TOLERANCE,
+    TOLERANCE,
+    TOLERANCE,
     MAXIMUM_TOLERANCE,
 )
 """What is allowed for the distance of two updates."""

@@ -36,8 +36,8 @@ FAILURES: Mapping[str, str] = {
 COLUMNS = (
     Column("sweep point", lambda point: settings(point.sweep) or "all", kind="name"),
     Column("outcome", reader("outcome"), kind="word"),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
-           kind="number"),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]",
+           form=lambda value: tuple(ratio_interval(value).split(" ", 1)), kind="number"),
     Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
            kind="number"),
     Column("rounds", reader("rounds"), kind="number"),

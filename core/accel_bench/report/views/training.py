@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.report.table import Column
 
-UNIT = "apart/max %"
+UNIT = "% of max"
 """What stands below the words: the distance, and how much of it is allowed, in percent."""
 
 
@@ -37,10 +37,11 @@ def verdict_column(title: str, cell: Any) -> Column:
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
     """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared."""
+    words = tuple(verdict.word.split())
     if verdict.difference is None or verdict.tolerance is None:
-        return (verdict.word,)
+        return words
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
-    return verdict.word, f"{apart}/{allowed}"
+    return *words, f"{apart}/{allowed}"
 
 
 def _short(number: float) -> str:
