@@ -75,7 +75,8 @@ def test_the_answer_is_the_first_line_after_the_title_and_names_every_stack(widt
         "padding-free is 2.500 times as fast as baseline [2.498, 2.502], with an equivalent loss "
         "and update; activation-checkpointing is slower, 0.800 times as fast as baseline [0.799, "
         "0.801], with an equivalent loss and update; torch-compile (0.93 to 1.06 times as fast) "
-        "cannot be distinguished from baseline, about 75 rounds would settle it (--resume --rounds 75)."
+        "cannot be distinguished from baseline, about 75 rounds would settle it (--resume "
+        "--rounds 75)."
     )
 
 
