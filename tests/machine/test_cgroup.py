@@ -1,14 +1,15 @@
-"""The memory limit of a control group and the kernel's count of kills, in both versions."""
+"""The limits of a control group and the kernel's count of kills, in both versions."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from accel_bench.machine import cgroup
-from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
-from accel_bench.machine.info import read_machine
+from accel_bench.machine.cgroup import MemoryGroup, read_cpu_limit, read_memory_group
+from accel_bench.machine.info import available_cores, read_machine
 
 EVENTS = "low 0\nhigh 0\nmax 52\noom 3\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
@@ -28,6 +29,61 @@ def write(folder: Path, **files: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / f"memory.{name}").write_text(text, encoding="utf8")
+
+
+def write_cpu(folder: Path, **files: str) -> None:
+    """Write files of a group's CPU controller as the kernel does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"cpu.{name}").write_text(text, encoding="utf8")
+
+
+@pytest.fixture
+def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may run on sixteen cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+
+
+@pytest.mark.usefixtures("sixteen_cores")
+@pytest.mark.parametrize(
+    ("own", "above", "limit", "cores"),
+    [
+        ("max 100000\n", "max 100000\n", None, 16),
+        ("400000 100000\n", "max 100000\n", 4.0, 4),
+        ("max 100000\n", "250000 100000\n", 2.5, 2),
+        ("25000 50000\n", "3200000 100000\n", 0.5, 1),
+        ("3200000 100000\n", "", 32.0, 16),
+    ],
+)
+def test_version_2_limits_cpus_by_the_smallest_quota(
+    mount: Path, own: str, above: str, limit: float | None, cores: int
+) -> None:
+    cgroup.MEMBERSHIP.write_text("0::/user.slice/bench\n")
+    write_cpu(mount / "user.slice", max=above)
+    write_cpu(mount / "user.slice" / "bench", max=own)
+    assert read_cpu_limit() == limit
+    assert available_cores() == read_machine().cores == cores
+
+
+@pytest.mark.usefixtures("sixteen_cores")
+@pytest.mark.parametrize("path", ["/bench", "/docker/0123"])
+def test_version_1_limits_cpus_by_quota_and_period(mount: Path, path: str) -> None:
+    cgroup.MEMBERSHIP.write_text(f"5:cpu,cpuacct:{path}\n4:memory:/bench\n0::/\n")
+    write_cpu(mount / "cpu", cfs_quota_us="-1\n", cfs_period_us="100000\n")
+    (mount / "cpu" / "bench").mkdir()
+    assert (read_cpu_limit(), available_cores()) == (None, 16)
+    group = mount / "cpu" / ("bench" if path == "/bench" else "")
+    write_cpu(group, cfs_quota_us="300000\n", cfs_period_us="100000\n")
+    assert (read_cpu_limit(), available_cores()) == (3.0, 3)
+
+
+@pytest.mark.usefixtures("sixteen_cores")
+@pytest.mark.parametrize("text", ["", "nothing\n", "100000 0\n"])
+def test_without_a_readable_quota_there_is_no_limit(mount: Path, text: str) -> None:
+    assert (read_cpu_limit(), available_cores()) == (None, 16)
+    cgroup.MEMBERSHIP.write_text("0::/\n")
+    write_cpu(mount, max=text)
+    assert (read_cpu_limit(), available_cores()) == (None, 16)
 
 
 def test_version_2_counts_kills_and_the_smallest_limit_above_counts(mount: Path) -> None:

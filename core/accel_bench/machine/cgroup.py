@@ -1,7 +1,7 @@
-"""Read the memory limit of this process's control group, and how often the kernel enforced it.
+"""Read the limits of this process's control group: memory, with the kills for it, and CPUs.
 
-Both versions of Linux's control groups are read: `memory.oom_control` of version 1 and
-`memory.events` of version 2, as the kernel's admin guide describes them.
+Both versions of Linux's control groups are read: `memory.oom_control` and `cpu.cfs_quota_us` of
+version 1, `memory.events` and `cpu.max` of version 2, as the kernel's admin guide describes them.
 """
 
 from __future__ import annotations
@@ -32,29 +32,54 @@ class MemoryGroup(NamedTuple):
 
 def read_memory_group() -> MemoryGroup | None:
     """Return the group of this process; None where there is none."""
+    controlled = _groups("memory")
+    if controlled is None:
+        return None
+    version, groups = controlled
+    events, limit = ("oom_control", "limit_in_bytes") if version == 1 else ("events", "max")
+    # Where the controller is off in the group itself, the next one above it counts.
+    counters = filter(None, (_text(group / f"memory.{events}") for group in groups))
+    counts = dict(line.split() for line in next(counters, "").splitlines())
+    kills = counts.get("oom_kill", "0")
+    texts = [_text(group / f"memory.{limit}").strip() for group in groups]
+    limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED_BYTES]
+    return MemoryGroup(int(kills) if kills.isdigit() else 0, min(limits, default=None))
+
+
+def read_cpu_limit() -> float | None:
+    """Return how many CPUs this process and its children may use at once; None without a limit.
+
+    That is the smallest quota, divided by its period, of the group and of those that it is in.
+    """
+    version, groups = _groups("cpu") or (2, [])
+    if version == 1:
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        texts = [" ".join(_text(group / name).strip() for name in names) for group in groups]
+    else:
+        texts = [_text(group / "cpu.max") for group in groups]
+    # `max` and -1 are no limit.
+    quotas = [text.split() for text in texts]
+    found = [pair for pair in quotas if len(pair) == 2 and all(map(str.isdigit, pair))]
+    return min((int(quota) / int(period) for quota, period in found if int(period)), default=None)
+
+
+def _groups(controller: str) -> tuple[int, list[Path]] | None:
+    """Return the version, and the folders of this process's group and of those that it is in.
+
+    In a container without a view of its own the mount itself is the group.
+    """
     try:
         lines = [line.split(":", 2) for line in MEMBERSHIP.read_text().splitlines()]
     except OSError:
         return None
     paths = {name: line[2] for line in lines if len(line) == 3 for name in line[1].split(",")}
-    if "memory" in paths:
-        return _read(MOUNT / "memory", paths["memory"], "oom_control", "limit_in_bytes")
-    return _read(MOUNT, paths.get("", "/"), "events", "max")
-
-
-def _read(mount: Path, path: str, events: str, limit: str) -> MemoryGroup | None:
-    """Read a group; in a container without a view of its own the mount itself is the group."""
+    version, mount = (1, MOUNT / controller) if controller in paths else (2, MOUNT)
+    path = paths.get(controller, paths.get("", "/"))
     folder = mount / path.lstrip("/")
     if ".." in path or not folder.is_dir():
         folder = mount
-    within = [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]
-    # Where the controller is off in the group itself, the next one above it counts.
-    counters = filter(None, (_text(one / f"memory.{events}") for one in within))
-    counts = dict(line.split() for line in next(counters, "").splitlines())
-    kills = counts.get("oom_kill", "0")
-    texts = [_text(one / f"memory.{limit}").strip() for one in within]
-    limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED_BYTES]
-    return MemoryGroup(int(kills) if kills.isdigit() else 0, min(limits, default=None))
+    above = (parent for parent in folder.parents if parent.is_relative_to(mount))
+    return version, [folder, *above]
 
 
 def _text(path: Path) -> str:

@@ -14,7 +14,7 @@ import psutil
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
-from accel_bench.machine.cgroup import read_memory_group
+from accel_bench.machine.cgroup import read_cpu_limit, read_memory_group
 from accel_bench.machine.libraries import known_distributions
 from accel_bench.machine.nvml import NoReadingError, NVMLDevice, devices, library, read
 from accel_bench.machine.provenance import distribution_version
@@ -152,10 +152,14 @@ def _memory_bytes() -> int:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may run on; a container can have fewer."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use; a container can have fewer.
+
+    A part of a core is not counted: one thread more than the limit makes all of them wait.
+    """
+    here = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
+    limit = read_cpu_limit()
+    return cores if limit is None else min(cores, max(1, int(limit)))
 
 
 def python_command(*arguments: str) -> list[str]:
