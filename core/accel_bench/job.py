@@ -12,6 +12,7 @@ from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
 PHASES = (
     "start",
+    "activation",
     "prepare_experiment",
     "prepare_process",
     "load_data",

@@ -10,6 +10,8 @@ import pytest
 from fault_plugins.distribution import SOUND, install
 from faults.program import Finished, Program, null_scenario, write_scenario
 
+from accel_bench.result import Status
+
 BROKEN = {
     "syntax": ("def broken(:\n", "SyntaxError"),
     "raises": ("raise ValueError('no licence')\n", "ValueError: no licence"),
@@ -31,7 +33,12 @@ BROKEN = {
 }
 """Modules that cannot be imported, and what is said of them. The one with torch comes last."""
 
+ENDS_WORKERS = "import os\nif 'ACCEL_BENCH_PARENT' in os.environ: os._exit(0)\n"
+"""An import that returns in the parent, and ends a worker."""
+
 MISPLACED_SOURCE = f"""{SOUND}
+import os
+import signal
 import time
 from accel_bench.errors import PluginError
 
@@ -126,6 +133,23 @@ class Numbers(Sound):
     @hookimpl
     def check_scenario(self):
         return [1]
+
+class Unmade(Sound):
+    def __init__(self, options, name=""):
+        os._exit(0)
+
+class Unclaimed(One):
+    def claims(self):
+        os._exit(0)
+
+class Unprinted(Sound):
+    def fingerprint(self, experiment):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+class Unchecked(Sound):
+    @hookimpl
+    def check_scenario(self):
+        os._exit(0)
 """
 MISPLACED: dict[str, tuple[list[Any], str]] = {
     "two-of-one-name": (
@@ -175,6 +199,16 @@ MISPLACED: dict[str, tuple[list[Any], str]] = {
         ["numbers"],
         "failed in check_scenario: returned 1 where a list of texts is expected",
     ),
+    "unmade": (["unmade"], "'unmade' (bench-second) failed in __init__: it ends the process (exit"),
+    "unclaimed": (
+        ["unclaimed"],
+        "'unclaimed' (bench-second) failed in claims: it ends the process",
+    ),
+    "unprinted": (["unprinted"], "failed in fingerprint: it ends the process (SIGSEGV)"),
+    "unchecked": (
+        ["sound", "unchecked"],
+        "plugin 'unchecked' (bench-second) failed in check_scenario: it ends the process",
+    ),
 }
 """Stacks that cannot be used, and what is said of them."""
 
@@ -189,9 +223,11 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Program:
         install(program.site, f"bench-{name}", {name: "Sound"}, source)
     (program.site / "torch.py").write_text("", encoding="utf8")
     words = "optional later earlier chicken egg enemy one name argument wrapper maker claimer "
-    words += "printer object checker lazy wording numbers sound sleeper refuser"
+    words += "printer object checker lazy wording numbers sound sleeper refuser "
+    words += "unmade unclaimed unprinted unchecked"
     plugins = {word: word.title() for word in words.split()} | {"endless-claims": "Endless"}
     install(program.site, "bench-first", {"same": "Sound"}, SOUND)
+    install(program.site, "bench-double", {"double": "Sound"}, ENDS_WORKERS + SOUND)
     both = {**plugins, "two": "One", "same": "Sound"}
     install(program.site, "bench-second", both, MISPLACED_SOURCE)
     return program
@@ -226,7 +262,9 @@ def test_all_of_that_is_said_without_a_traceback(validated: Finished) -> None:
     assert len(validated.err.splitlines()) == len(BROKEN) + len(MISPLACED)
 
 
-@pytest.mark.parametrize("name", ["endless", "leaves", "order", "hook", "checker", "refuser"])
+@pytest.mark.parametrize(
+    "name", ["endless", "leaves", "order", "hook", "checker", "refuser", "unchecked"]
+)
 def test_nothing_is_started_for_them(broken: Program, validated: Finished, name: str) -> None:
     finished = broken.call("run", f"{name}.yaml")
     assert finished.code == 2
@@ -271,3 +309,17 @@ def test_they_harm_nobody_who_does_not_name_them(broken: Program, tmp_path: Path
     finished = program.run(null_scenario({"baseline": [], "sound": ["sound"]}), "--quiet")
     assert finished.code == 0
     assert len(finished.results) == 2
+
+
+def test_one_whose_import_ends_the_worker_is_named_in_its_row(
+    broken: Program, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, broken.site, broken.environment)
+    finished = program.run(null_scenario({"baseline": [], "ended": ["sound", "double"]}), "--quiet")
+    assert finished.code == 1
+    row = finished.result("ended")
+    assert (row.status, row.phase) == (Status.FAILED, "activation")
+    assert row.reasons == (
+        "ended by exit 0 in activation of plugin 'double' (bench-double) after 0 steps, without a "
+        "result",
+    )

@@ -32,7 +32,13 @@ from accel_bench.planning.limits import (
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, attribute_errors_to
+from accel_bench.plugins.manager import (
+    ActivePlugin,
+    ActivePlugins,
+    activate,
+    attribute_errors_to,
+    try_in_copy,
+)
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
@@ -165,7 +171,12 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
     points = list(file.points(machine.device))
-    planned = tuple(_plan_point(file, point, machine, notices) for point in points)
+
+    def plan_points() -> tuple[Planned, ...]:
+        return tuple(_plan_point(file, point, machine, notices) for point in points)
+
+    try_in_copy((use for point in points for use in point.uses), plan_points)
+    planned = plan_points()
     _refuse_skipped(planned, {*request.plugins, *request.only})
     plan = Plan(file.scenario, baseline, planned, request, notices)
     if not request.oversubscribe:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from importlib import metadata
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from accel_bench.documents.variables import seconds_from
 from accel_bench.errors import PluginError
 from accel_bench.plugin import Plugin
+from accel_bench.plugins.forked import ending_in_copy
 
 IMPORT_SECONDS = 10.0
 """Limit for the import of a plugin's module, which takes milliseconds when it is light."""
@@ -38,9 +37,10 @@ def import_plugin(
     """
     before, seconds = "torch" in sys.modules, limit_seconds()
     too_long = f"{label} is broken: its import takes more than {seconds:g} s"
-    end = _end_of_import(entry, seconds) if probe and entry.module not in sys.modules else None
-    if end is not None:
-        raise PluginError(f"{label} is broken: {end}" if end else too_long)
+    probe = probe and entry.module not in sys.modules
+    if ending := ending_in_copy(entry.load, seconds) if probe else None:
+        problem = f"{label} is broken: its import ends the process ({ending.how})"
+        raise PluginError(problem if ending.how else too_long)
     try:
         with time_limit(seconds):
             kind = entry.load()
@@ -85,46 +85,6 @@ def restored_environment() -> Iterator[list[str]]:
         for name in changed:
             os.environ.pop(name, None)
         os.environ.update({name: before[name] for name in changed if name in before})
-
-
-def _end_of_import(entry: metadata.EntryPoint, seconds: float) -> str | None:
-    """Import in a forked process; return how that ended it, empty for not in time, else None.
-
-    What the import raises is left to the import in this process to report.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _import_and_leave(entry, writing, seconds)
-    os.close(writing)
-    try:
-        in_time, _, _ = select.select([reading], [], [], seconds)
-        returned = bool(in_time) and os.read(reading, 1) != b""
-    finally:
-        os.close(reading)
-        if not in_time:
-            os.kill(child, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if returned or not in_time:
-        return None if returned else ""
-    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    return f"its import ends the process ({how})"
-
-
-def _import_and_leave(entry: metadata.EntryPoint, writing: int, seconds: float) -> NoReturn:
-    """Import, say that this returned, and end without doing anything else that the parent does."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        # The kernel ends this process where the parent has gone and cannot.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(seconds) + 1)
-        with contextlib.suppress(BaseException):
-            entry.load()
-        os.write(writing, b"1")
-    finally:
-        os._exit(0)
 
 
 def _reason(error: BaseException) -> str:

@@ -7,6 +7,7 @@ run, which call hooks in written order and attribute errors to the plugin that r
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.forked import ending_in_copy, note_call
 from accel_bench.plugins.loading import (
     TookTooLongError,
     import_plugin,
@@ -208,15 +210,20 @@ def activate(
     *,
     allow_torch: bool = False,
     where: Callable[[Location], str] | None = None,
+    on_plugin: Callable[[int], None] = lambda number: None,
 ) -> ActivePlugins:
     """Import, configure and register what a scenario and a stack name, and nothing else.
 
-    `where` returns the place in the file of what a path leads to, for messages. Raises PluginError
+    `where` returns the place in the file of what a path leads to, for messages. `on_plugin` is
+    called with the number, from 1, of each plugin before it is imported. Raises PluginError
     for an unknown, broken or doubled plugin, bad options, two claims, a conflict or a wrong order.
     In the parent, a plugin whose import brings torch along is refused.
     """
+    numbers = itertools.count(1)
 
     def use_plugin(use: Use, slot: str | None, *location: str | int) -> ActivePlugin:
+        on_plugin(next(numbers))
+
         def label(path: Location) -> str:
             text = f"plugin {use.use!r}" + (f" (as {slot})" if slot else "")
             return f"{where((*location, *path))}: {text}" if where else text
@@ -271,7 +278,9 @@ def _make(
     hint = ""
     if slot == "model" and not use.options.keys() <= kind.Options.model_fields.keys():
         hint = "; a setting of the model's own configuration stands under model.overrides"
+    note_call(use.use, distribution, "Options")
     options = validate(kind.Options, use.options, label, PluginError, hint)
+    note_call(use.use, distribution, "__init__")
     try:
         with time_limit(limit_seconds()):
             return kind(options, use.use)
@@ -332,12 +341,31 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
             raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
 
 
+def try_in_copy(uses: Iterable[Use], work: Callable[[], object]) -> None:
+    """Do `work` in a copy of this process first, where one of the uses is of another's plugin.
+
+    Raises HookError for a plugin whose code ends the copy: it would end the program in silence.
+    """
+    if "torch" in sys.modules or not any(_is_foreign(name) for name in {use.use for use in uses}):
+        return
+    ending = ending_in_copy(work, limit_seconds())
+    if ending and ending.how and any(ending.call):
+        raise HookError(*ending.call, f"it ends the process ({ending.how})")
+
+
+def _is_foreign(name: str) -> bool:
+    with contextlib.suppress(PluginError):
+        return not is_shipped(find(name).distribution)
+    return False
+
+
 @contextlib.contextmanager
 def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
     """Turn what a plugin's code raises into an error that names the plugin.
 
     What it says of the scenario or of the run, it says by ScenarioError or InvalidRunError.
     """
+    note_call(plugin.name, plugin.distribution, what)
     try:
         yield
     except (HookError, KeyboardInterrupt):

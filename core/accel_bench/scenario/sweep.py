@@ -10,6 +10,7 @@ from typing import Any
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.draft import look_up
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
+from accel_bench.scenario.uses import Use
 
 
 class Point(Frozen):
@@ -23,6 +24,12 @@ class Point(Frozen):
 
     excluded: tuple[str, ...] = ()
     """Reasons of the exclusions that apply."""
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Return all uses: those of the stack, of the slots and of the metrics."""
+        slots = (getattr(self.scenario, slot) for slot in Scenario.SLOTS)
+        return (*self.stack.uses, *slots, *self.scenario.metrics)
 
     def facts(self) -> dict[str, Any]:
         """Return what an exclusion can name: every key of the scenario, and the stack's name."""

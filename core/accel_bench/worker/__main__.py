@@ -13,7 +13,7 @@ from pathlib import Path
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, WorkerError
 from accel_bench.job import Job
-from accel_bench.plugins.manager import activate
+from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.result import RankResult, Status
 from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     settings.set_environment()
     heartbeat = Heartbeat(job.heartbeat_path(rank))
     try:
-        active = activate(job.experiment.scenario, job.experiment.stack, allow_torch=True)
+        active = _activate(job, heartbeat)
     except (AccelBenchError, KeyboardInterrupt) as error:
         # A plugin that breaks here could be activated in the parent.
         stopped = isinstance(error, KeyboardInterrupt)
@@ -53,6 +53,15 @@ def main(arguments: list[str]) -> int:
         result = measure(job, rank, local_rank, active, heartbeat)
     write_atomically(job.result_path(rank), result.model_dump_json())
     return 0
+
+
+def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
+    """Activate the plugins; the page says which one, should that end this process."""
+    heartbeat.phase = "activation"
+    scenario, stack = job.experiment.scenario, job.experiment.stack
+    active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
+    heartbeat.call(0)
+    return active
 
 
 def die_with_parent(parent: int) -> None:
