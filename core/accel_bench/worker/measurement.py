@@ -45,6 +45,7 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
+    from accel_bench.worker.verify.counted_tokens import CountedTokens
     from accel_bench.worker.verify.gradient_flow import FirstStepProbe
     from accel_bench.worker.verify.update import UpdateSketch
     from accel_bench.worker.verify.witness import WindowWitness
@@ -188,6 +189,8 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
     """Let the engine train until the stopwatch has its window and its phases."""
     if window.witness is not None:
         stopwatch.lap = window.witness.between_laps(stopwatch.lap)
+    if window.counted is not None:
+        stopwatch.lap = window.counted.at_first_lap(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
     window.synchronizations.start()
     stopwatch.start()
@@ -212,6 +215,7 @@ class AroundWindow:
         self.probe = first_step_probe(self.run)
         self.update = update_sketch(self.run)
         self.witness = window_witness(self.run, self.probe)
+        self.counted = counted_tokens(self.run)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
 
@@ -248,6 +252,8 @@ class AroundWindow:
     def remove_probes(self) -> None:
         """Take all hooks away; what the first step showed is kept even when it ended the run."""
         self.synchronizations.stop()
+        if self.counted is not None:
+            self.counted.remove()
         if self.probe is not None:
             self.probe.remove()
             flow = {"gradient_flow": self.probe.flow}
@@ -309,6 +315,15 @@ def window_witness(run: Run, probe: FirstStepProbe | None) -> WindowWitness | No
     from accel_bench.worker.verify.witness import WindowWitness
 
     return WindowWitness(run, probe)
+
+
+def counted_tokens(run: Run) -> CountedTokens | None:
+    """Watch the tokens of the first step where torch trains."""
+    if not trains_with_torch(run):
+        return None
+    from accel_bench.worker.verify.counted_tokens import CountedTokens
+
+    return CountedTokens(run)
 
 
 def check_first_step(
