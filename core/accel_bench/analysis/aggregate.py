@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
-from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.checks.audit import disowning, with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
@@ -16,7 +16,7 @@ from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughpu
 from accel_bench.analysis.schema import ExperimentFigures, LossEnds, PlannedSummary, StepSeconds
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import differs, label
+from accel_bench.analysis.wording import differs, join_names, label
 from accel_bench.result import Result, Status
 
 
@@ -47,6 +47,9 @@ class ExperimentRuns:
     speeds: Mapping[RoundKey, RunThroughput]
     """What the completed ones measured."""
 
+    disowned: tuple[str, ...] = ()
+    """Invariants that completed runs break: no verdict rests on figures that contradict them."""
+
     @property
     def name(self) -> str:
         """The stack's name, with the values of its sweep point where something is swept."""
@@ -55,12 +58,14 @@ class ExperimentRuns:
     @property
     def usable(self) -> bool:
         """Whether it may be compared with others."""
-        return self.ending.status.completed and bool(self.speeds)
+        return self.ending.status.completed and bool(self.speeds) and not self.disowned
 
     @property
     def how_it_ended(self) -> str:
         """The ending as a verb, for the reason why there is no figure."""
         status = self.ending.status
+        if status.completed and self.disowned:
+            return f"is disowned by its self-audit ({join_names(self.disowned, 1)})"
         return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
     @property
@@ -110,7 +115,8 @@ def collect_runs(
     valid = end.status is not Status.INVALID
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
-    return ExperimentRuns(planned, end, counted, completed, speeds)
+    disowned = dict.fromkeys(figures for run in completed.values() for figures in disowning(run))
+    return ExperimentRuns(planned, end, counted, completed, speeds, tuple(disowned))
 
 
 def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:
@@ -176,6 +182,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         runs=len(row.completed),
         tokens_per_second=row.tokens_per_second,
         reasons=row.ending.reasons,
+        disowned=row.disowned,
         step_seconds=_step_seconds(row.speeds),
         peak_memory_bytes=peak,
         peak_memory_kind=kind,

@@ -113,6 +113,8 @@ def _speed(
 ) -> Comparison:
     """Return a verdict on comparable pairs, else the ratio and why there is no more."""
     before, after = left.seconds_per_token, right.seconds_per_token
+    if disowned := _disowned(left, right):
+        return Comparison(verdict_reason=disowned)
     if not paired:
         ratio = unpaired_ratio(list(before.values()), list(after.values()))
         failed = [
@@ -137,11 +139,19 @@ def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
     """Compare curves of pairs; seeds and data being equal, those of other comparable runs too."""
+    if disowned := _disowned(left, right):
+        return training_not_compared(disowned)
     if not allowed.comparable:
         return training_not_compared("not comparable")
     if paired:
         return compare_training(left.completed, right.completed)
     return compare_training(_numbered(left.completed), _numbered(right.completed))
+
+
+def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
+    """Return which of the two its self-audit disowns, and why; empty for neither."""
+    sides = (("A", left), ("B", right))
+    return ", ".join(f"{name} {side.how_it_ended}" for name, side in sides if side.disowned)
 
 
 def _numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:

@@ -54,6 +54,7 @@ def _compared(summary: Summary) -> list[str]:
         *(clause for clauses in others for clause in clauses),
         *_inconclusive(kinds.get("inconclusive", ()), summary.baseline),
         *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
+        *_disowned(_others(summary)),
         *_ended(_others(summary)),
     ]
 
@@ -152,12 +153,14 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 
 def _uncompared(summary: Summary) -> list[str]:
     """Return speeds alone, with the reason why they stand alone."""
-    speeds = [_speed(row) for row in summary.experiments if row.status.completed]
+    sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
+    speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
     why = [] if failed else ["nothing was compared"]
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
-    return [*failed, join_names([speed for speed in speeds if speed]), *why, *_ended(others)]
+    known = [join_names(speeds)] if speeds else []
+    return [*failed, *known, *why, *_disowned(summary.experiments), *_ended(others)]
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
@@ -168,6 +171,16 @@ def _failed_baseline(summary: Summary) -> list[str]:
         if row.stack == summary.baseline and not row.status.completed
     ]
     return [f"the baseline {join_names(ends)}, so that there is no ratio to it"] if ends else []
+
+
+def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
+    """Return rows whose own figures contradict one another, with the first of these."""
+    return [
+        f"no verdict rests on {_name(row)}, which its self-audit disowns "
+        f"({join_names(row.disowned, 1)})"
+        for row in rows
+        if row.disowned
+    ]
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:

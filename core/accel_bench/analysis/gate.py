@@ -7,7 +7,11 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
 from accel_bench.analysis.checks.noise import load_notes
-from accel_bench.analysis.checks.training import TrainingComparison, compare_training
+from accel_bench.analysis.checks.training import (
+    TrainingComparison,
+    compare_training,
+    training_not_compared,
+)
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
@@ -150,10 +154,16 @@ def judge_gate(
 def _judge_point(
     stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int
 ) -> GatePoint:
-    training = compare_training(against.completed, stack.completed)
+    disowned = bool(stack.disowned or against.disowned)
+    training = (
+        training_not_compared("the self-audit disowns what is compared")
+        if disowned
+        else compare_training(against.completed, stack.completed)
+    )
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
     looks = count_looks(against.speeds, stack.speeds)
-    judged = judge_rounds(logs, floor, looks, points) if len(logs) >= MINIMUM_ROUNDS else None
+    enough = len(logs) >= MINIMUM_ROUNDS and not disowned
+    judged = judge_rounds(logs, floor, looks, points) if enough else None
     outcome, reason = _outcome(stack, against, training, judged, floor)
     needed = judged.rounds_needed if judged else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
@@ -167,7 +177,7 @@ def _judge_point(
         against_id=against.planned.experiment.id,
         rounds=len(logs),
         looks=looks,
-        ratio=log_interval(logs),
+        ratio=None if disowned else log_interval(logs),
         slower_by=judged.slower_by if judged else None,
         slower_by_at_most=judged.at_most if judged else None,
         rounds_needed=needed,
@@ -243,6 +253,8 @@ def _failure(side: ExperimentRuns) -> str:
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""
+    if not failed and side.disowned:
+        return f"{side.name} {side.how_it_ended}"
     status = failed[0].status if failed else side.ending.status
     why = "; ".join(failed[0].reasons if failed else side.ending.reasons)
     return f"a run of {side.name} ended as {status.value}: {why}"

@@ -107,6 +107,9 @@ class ExperimentFigures(ExperimentRow):
     reasons: tuple[str, ...]
     """Why the status is not `ok`."""
 
+    disowned: tuple[str, ...] = ()
+    """Broken invariants of the self-audit for which no verdict rests on the figures."""
+
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
 

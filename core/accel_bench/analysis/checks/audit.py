@@ -45,6 +45,15 @@ def audit(result: Result) -> list[Broken]:
     ]
 
 
+def disowning(result: Result) -> tuple[str, ...]:
+    """Return the broken invariants for which no verdict rests on a row: names with figures."""
+    return tuple(
+        f"{one.invariant}: {one.figures}"
+        for one in audit(result)
+        if one.invariant not in DEGRADING_ALONE
+    )
+
+
 def with_audit(result: Result) -> Result:
     """Return the row; `degraded`, with broken invariants as reasons, where there are any."""
     broken = audit(result)
@@ -188,11 +197,29 @@ def utilization_figures(mfu: float) -> Iterator[str]:
 INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
     check.__name__: check
     for check in (
-        sequence_length, global_batch, token_counts, rate_times_time, device_clock,
-        order_statistics, memory_order, model_utilization, devices, phases,
+        # Tokens per second are made of these counts, whichever of them is wrong.
+        sequence_length,
+        global_batch,
+        token_counts,
+        # And of these clocks: of two that disagree, one is wrong.
+        rate_times_time,
+        device_clock,
+        # A step that took no time was not measured.
+        order_statistics,
+        # Two readings of one memory: the device that was watched may not be the one that computed.
+        memory_order,
+        # More than the device can compute was not computed.
+        model_utilization,
+        # Another number or kind of devices is another experiment.
+        devices,
+        # A few steps after the window, in which a busy machine steps in between two marks.
+        phases,
     )
-}  # fmt: skip
+}
 """Checks by name; each yields the figures of what is broken."""
+
+DEGRADING_ALONE = frozenset({"phases"})
+"""Invariants that degrade a row and do not disown it: no speed is made of their figures."""
 
 MEMORY: Mapping[str, tuple[Figure, str]] = {
     "by NVML": ("run_peak_driver", ""),

@@ -250,6 +250,8 @@ def _notes(
     if measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value
         yield f"no cost, since no run completed: {why}"
+    if measured.disowned:
+        yield f"the speed that this cost is made of {measured.how_it_ended}"
     if tariff.device and device and (doubt := _doubt(device, tariff.device)):
         yield (
             f"the runs used {device.name!r}, the price is for machines with "

@@ -65,7 +65,11 @@ def _compare(
     name: str, baseline: Mapping[str, ExperimentRuns], stack: Mapping[str, ExperimentRuns]
 ) -> SeedEquivalence:
     """Compare one stack at one point of the other axes."""
-    pairs = [(baseline[seed], row) for seed, row in stack.items() if seed in baseline]
+    pairs = [
+        (baseline[seed], row)
+        for seed, row in stack.items()
+        if seed in baseline and not (row.disowned or baseline[seed].disowned)
+    ]
     ends = [_ends(before, after) for before, after in pairs]
     differences = [after / before - 1 for before, after in ends if before and after is not None]
     lost = sum(_is_lost(before, after) for before, after in pairs)

@@ -207,7 +207,7 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
         return row.status.value
     if row.stack == baseline:
         return "baseline"
-    return row.verdict if row.ratio else None
+    return row.verdict if row.ratio or row.disowned else None
 
 
 def _evidence(summary: Summary) -> list[str]:

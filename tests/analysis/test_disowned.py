@@ -1,0 +1,138 @@
+"""A row that its own self-audit disowns gets no verdict anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from analysis_factory import (
+    FAST,
+    LORA,
+    STEADY,
+    make_experiment,
+    make_rounds,
+    make_summary,
+    scaled,
+)
+
+from accel_bench.analysis.checks.audit import DEGRADING_ALONE, INVARIANTS, disowning
+from accel_bench.analysis.compare import compare_stored
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.report.render_terminal import render_terminal
+from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.result import PhaseSplit, Result, Status
+
+WHY = "token_counts: step 1: 110 processed, 200 real, 99 supervised tokens"
+
+
+def doubled(result: Result) -> Result:
+    """The same row, counting two tokens for one."""
+    rank = result.ranks[0]
+    samples = tuple(s.model_copy(update={"real_tokens": 200}) for s in rank.window.samples)
+    window = rank.window.model_copy(update={"samples": samples})
+    return result.model_copy(update={"ranks": (rank.model_copy(update={"window": window}),)})
+
+
+def unevenly_split(result: Result) -> Result:
+    """The same row, whose phases do not add up to the step."""
+    split = PhaseSplit(steps=3, step_seconds=1.0, seconds={"forward": 0.5})
+    rank = result.ranks[0].model_copy(update={"phases": split})
+    return result.model_copy(update={"ranks": (rank,)})
+
+
+BASELINE = make_rounds(LORA, STEADY)
+DOUBLED = list(map(doubled, make_rounds(FAST, STEADY)))
+ONE_DOUBLED = [DOUBLED[0], *make_rounds(FAST, scaled(0.5))[1:]]
+
+
+def gate(*results):
+    plans = [PlannedSummary(experiment=e) for e in (LORA, FAST)]
+    return judge_gate("fast", "lora", 0.01, plans, results)
+
+
+def test_every_invariant_but_that_of_the_phases_disowns_a_row():
+    assert DEGRADING_ALONE < set(INVARIANTS)
+    assert disowning(DOUBLED[0]) == (WHY,)
+    assert disowning(unevenly_split(BASELINE[0])) == ()
+
+
+@pytest.mark.parametrize("runs", [DOUBLED, ONE_DOUBLED])
+def test_the_table_gives_such_a_row_neither_ratio_nor_verdict(runs):
+    """One such run is enough: whatever made it may have touched the others."""
+    row = make_summary([LORA, FAST], [*BASELINE, *runs]).experiments[1]
+    assert (row.status, row.ratio, row.verdict) == (Status.DEGRADED, None, "not tested")
+    assert row.verdict_reason == f"is disowned by its self-audit ({WHY})"
+    assert (row.loss_verdict, row.disowned) == ("not tested", (WHY,))
+
+
+def test_a_split_that_does_not_add_up_leaves_the_verdict_as_it_is():
+    runs = list(map(unevenly_split, make_rounds(FAST, scaled(0.8))))
+    row = make_summary([LORA, FAST], [*BASELINE, *runs]).experiments[1]
+    assert (row.status, row.verdict) == (Status.DEGRADED, "faster")
+    assert gate(*BASELINE, *runs).outcome == "passed"
+
+
+def test_the_sentence_says_that_no_verdict_rests_on_it():
+    summary = make_summary([LORA, FAST], [*BASELINE, *DOUBLED])
+    sentence = conclusion(summary)
+    assert sentence.startswith("lora trains at 1,000 tokens/s")
+    assert f"; no verdict rests on fast, which its self-audit disowns ({WHY})" in sentence
+    assert "fast trains" not in sentence
+    table = render_terminal(stacks_report([summary]).sections, 120)
+    assert "not tested" in next(line for line in table.splitlines() if line.startswith("fast"))
+
+
+def test_beside_others_it_is_named_after_their_verdicts():
+    other = make_experiment("other")
+    runs = [*BASELINE, *DOUBLED, *make_rounds(other, scaled(0.5))]
+    sentence = conclusion(make_summary([LORA, FAST, other], runs))
+    assert sentence.startswith("other is 2")
+    assert sentence.endswith(f"no verdict rests on fast, which its self-audit disowns ({WHY}).")
+
+
+def test_nothing_is_compared_with_a_baseline_that_is_disowned():
+    runs = [*map(doubled, BASELINE), *make_rounds(FAST, scaled(0.5))]
+    summary = make_summary([LORA, FAST], runs)
+    base, row = summary.experiments
+    assert (base.ratio, row.ratio) == (None, None)
+    assert row.verdict_reason == f"the baseline is disowned by its self-audit ({WHY})"
+    assert f"no verdict rests on lora, which its self-audit disowns ({WHY})" in conclusion(summary)
+
+
+def test_where_all_are_disowned_there_is_no_speed_to_tell():
+    runs = [*map(doubled, BASELINE), *DOUBLED]
+    assert conclusion(make_summary([LORA, FAST], runs)).startswith("nothing was compared; no verd")
+
+
+@pytest.mark.parametrize(
+    ("runs", "name"),
+    [
+        ([*BASELINE, *DOUBLED], "fast"),
+        ([*map(doubled, BASELINE), *make_rounds(FAST, STEADY)], "lora"),
+    ],
+)
+def test_the_gate_fails(runs, name):
+    report = gate(*runs)
+    (point,) = report.points
+    assert (report.outcome, report.exit_code) == ("failed", 1)
+    assert point.reason == f"{name} is disowned by its self-audit ({WHY})"
+    assert (point.ratio, point.slower_by, point.loss_verdict) == (None, None, "not tested")
+
+
+def test_stored_experiments_are_not_compared_with_it():
+    found = compare_stored(BASELINE, DOUBLED)
+    assert (found.ratio, found.verdict) == (None, "not tested")
+    assert found.verdict_reason == found.loss_reason == f"B is disowned by its self-audit ({WHY})"
+
+
+def test_its_loss_says_nothing_over_seeds():
+    def at(seed, stack):
+        return make_experiment(stack, sweep={"train.seed": seed})
+
+    seeds = range(3)
+    plans = [at(seed, stack) for seed in seeds for stack in ("lora", "fast")]
+    runs = [run for plan in plans for run in make_rounds(plan, STEADY)]
+    assert make_summary(plans, runs).seeds[0].verdict == "equivalent"
+    marked = [doubled(run) if run.experiment.stack.name == "fast" else run for run in runs]
+    found = make_summary(plans, marked).seeds[0]
+    assert (found.verdict, found.seeds, found.lost) == ("not tested", 0, 0)
