@@ -30,6 +30,7 @@ PHASES = (
     "phases",
     "report_evidence",
     "close_run",
+    "write_result",
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 

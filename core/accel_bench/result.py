@@ -229,6 +229,19 @@ class WeightUpdate(Frozen):
     """What the sketches took, outside of all windows."""
 
 
+class SeenWindow(Frozen):
+    """How long a rank's window can have lasted by the parent's clock, in seconds."""
+
+    rank: int
+    """Global rank."""
+
+    at_least: float
+    """0 for a window that was over before the parent looked twice."""
+
+    at_most: float | None = None
+    """Null where the parent did not look before it or after it."""
+
+
 class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
@@ -320,6 +333,9 @@ class Result(Frozen):
 
     metrics: tuple[Metric, ...] = ()
     """What observers measured from outside, in the parent."""
+
+    seen_windows: tuple[SeenWindow, ...] = ()
+    """The parent's clock beside that of each rank; empty for rows of earlier versions."""
 
     exits: tuple[str, ...] = ()
     """How each rank's process ended: `exit 0`, `SIGKILL` ..."""

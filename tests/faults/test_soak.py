@@ -13,8 +13,8 @@ from faults.program import MARK, Program, null_scenario, write_scenario
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result
+from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Reporter, Session
-from accel_bench.runner.supervise import Progress
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 

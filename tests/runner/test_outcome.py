@@ -11,9 +11,10 @@ from runner.job_factory import make_job, write_rank
 
 from accel_bench import Options, Plugin, hookimpl
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
-from accel_bench.result import Status
+from accel_bench.result import PhaseSplit, RankResult, Sample, Status, Window
+from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks
-from accel_bench.runner.supervise import ProcessOutcome, Progress
+from accel_bench.runner.supervise import ProcessOutcome
 
 
 def test_results_that_are_missing_or_cut_short_count_as_not_written(tmp_path: Path) -> None:
@@ -158,6 +159,64 @@ def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> 
     progress = {0: Progress(3, "window"), 1: Progress(3, "window")}
     verdict = judge(job, ProcessOutcome(progress=progress, expired="hung"), {})
     assert verdict.reasons[0].startswith("the run stood still in window after 3 steps")
+
+
+def measured(steps: int = 6, split: int = 0, rank: int = 0) -> RankResult:
+    """A rank that completed after so many steps, and some that were split."""
+    counts = {"sequences": 1, "processed_tokens": 1, "real_tokens": 1, "supervised_tokens": 1}
+    samples = [Sample(step=i, seconds=1.0, loss=1.0, **counts) for i in range(steps)]
+    window = Window(started=0, ended=1, warmup=tuple(samples[:2]), samples=tuple(samples[2:]))
+    phases = PhaseSplit(steps=split, step_seconds=1, seconds={}) if split else None
+    return RankResult(rank=rank, status=Status.OK, window=window, phases=phases)
+
+
+@pytest.mark.parametrize("result", [measured(6), measured(4, split=2)])
+def test_a_result_that_agrees_with_its_heartbeat_is_sound(
+    tmp_path: Path, result: RankResult
+) -> None:
+    outcome = ProcessOutcome(exits={0: 0}, progress={0: Progress(6, "write_result")})
+    assert judge(make_job(tmp_path), outcome, {0: result}).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("result", "progress", "reason"),
+    [
+        (
+            measured(),
+            {0: Progress(6, "finish_metrics")},
+            "rank0.json says that its rank completed, and the heartbeat ended in finish_metrics "
+            "after 6 steps",
+        ),
+        (
+            RankResult(rank=0, status=Status.OK),
+            {0: Progress(3, "close_run")},
+            "rank0.json says that its rank completed, and the heartbeat ended in close_run after "
+            "3 steps",
+        ),
+        (
+            measured(60),
+            {0: Progress(6, "write_result")},
+            "rank0.json counts 60 steps, and the heartbeat 6",
+        ),
+        (
+            measured(6),
+            {0: Progress(8, "write_result")},
+            "rank0.json counts 6 steps, and the heartbeat 8",
+        ),
+        (measured(), {}, "rank0.json counts 6 steps, and no heartbeat was seen"),
+        (
+            measured(rank=1),
+            {0: Progress(6, "write_result")},
+            "rank0.json is the result of rank 1",
+        ),
+    ],
+)
+def test_a_result_that_core_did_not_write_is_invalid(
+    tmp_path: Path, result: RankResult, progress: dict[int, Progress], reason: str
+) -> None:
+    outcome = ProcessOutcome(exits={0: 0}, progress=progress)
+    verdict = judge(make_job(tmp_path), outcome, {0: result})
+    assert (verdict.status, verdict.reasons) == (Status.INVALID, (f"forged: {reason}",))
 
 
 class Hanging(Plugin[Options]):

@@ -12,12 +12,8 @@ from runner.job_factory import LineProcess, make_job, write_beat, write_rank
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
-from accel_bench.runner.supervise import (
-    Progress,
-    Supervisor,
-    deferred_signals,
-    read_progress,
-)
+from accel_bench.runner.heartbeats import Progress, read_progress
+from accel_bench.runner.supervise import Supervisor, deferred_signals
 
 ENDLESS = "import time; time.sleep(3600)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_it_runs_the_warmup_and_then_the_window(heartbeat: Heartbeat) -> None:
     assert [sample.step for sample in window.warmup] == [0, 1, 2]
     assert [sample.step for sample in window.samples] == [3, 4, 5, 6]
     assert window.started <= window.ended
+
+
+def test_a_clock_that_was_put_in_the_place_of_time_s_times_nothing(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin can replace what `time` holds, and not what was taken from it before."""
+    for name in ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time"):
+        monkeypatch.setattr(time, name, lambda: 0)
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=2)
+    drive(stopwatch)
+    window = stopwatch.window()
+    assert all(sample.seconds > 0 for sample in (*window.warmup, *window.samples))
+    assert 0 < window.started < window.ended
 
 
 def test_it_adds_up_the_counts_of_the_micro_batches(heartbeat: Heartbeat) -> None:

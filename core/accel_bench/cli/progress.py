@@ -15,8 +15,8 @@ from accel_bench.documents.shown import plain
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
+from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Reporter
-from accel_bench.runner.supervise import Progress
 
 
 class LineReporter(Reporter):

@@ -14,6 +14,7 @@ from typing import Any
 
 from accel_bench.documents.variables import seconds_from
 from accel_bench.errors import PluginError
+from accel_bench.machine import clock  # noqa: F401 - taken before a plugin is imported
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.forked import ending_in_copy
 

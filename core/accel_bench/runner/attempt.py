@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,6 +15,7 @@ from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
 from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
+from accel_bench.machine.clock import monotonic
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
@@ -24,9 +24,10 @@ from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.caches import cache_folder
+from accel_bench.runner.heartbeats import Progress, seen_windows
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
-from accel_bench.runner.supervise import ProcessOutcome, Progress, Supervisor, deferred_signals
+from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_signals
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def run_attempt(
     """
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    observed = Observations(time.monotonic(), now)
+    observed = Observations(monotonic(), now)
     verdict: Verdict | None = None
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
@@ -196,8 +197,9 @@ def _result(
         reasons=verdict.reasons,
         phase=verdict.phase,
         started_at=observed.started_at,
-        seconds=time.monotonic() - observed.began,
+        seconds=monotonic() - observed.began,
         ranks=tuple(observed.ranks[rank] for rank in sorted(observed.ranks)),
+        seen_windows=seen_windows(job, observed.outcome.sightings, observed.ranks),
         exits=tuple(describe_exit(exits.get(rank)) for rank in range(job.world_size)),
         plugins=active.versions(),
         loss_tolerances=active.loss_tolerances,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from accel_bench.job import Job
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import RankResult, Status
-from accel_bench.runner.supervise import ProcessOutcome, Progress, read_rank
+from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.supervise import ProcessOutcome, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
+
+WRITES_RESULT = "write_result"
+"""The phase in which a worker's core writes the result."""
 
 STEP_PHASES = ("warm-up", "window", "phases")
 """Phases in which the engine takes steps."""
@@ -49,6 +53,8 @@ def judge(
     failed = _failed_rank(job, outcome, ranks)
     if failed is not None:
         return _judge_rank(job, failed, outcome, ranks, active)
+    if forged := tuple(forgeries(outcome, ranks)):
+        return Verdict(Status.INVALID, forged)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
     for rank, code in sorted(outcome.exits.items()):
         if code != 0:
@@ -57,6 +63,37 @@ def judge(
             )
     status = Status.DEGRADED if reasons else Status.OK
     return Verdict(status, tuple(dict.fromkeys(reasons)))
+
+
+def forgeries(outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
+    """Yield why results of ranks that completed are not what the worker's core wrote.
+
+    Core stores its last phase in the heartbeat before it writes, and every step that it counted.
+    """
+    for rank, found in sorted(ranks.items()):
+        beat, steps = outcome.progress.get(rank), steps_of(found)
+        if found.rank != rank:
+            yield f"forged: rank{rank}.json is the result of rank {found.rank}"
+        elif beat is None:
+            if steps:
+                yield f"forged: rank{rank}.json counts {steps:,} steps, and no heartbeat was seen"
+        elif beat.phase != WRITES_RESULT:
+            yield (
+                f"forged: rank{rank}.json says that its rank completed, and the heartbeat ended in "
+                f"{beat.phase} after {beat.step:,} steps"
+            )
+        elif steps is not None and beat.step != steps:
+            yield (
+                f"forged: rank{rank}.json counts {steps:,} steps, and the heartbeat {beat.step:,}"
+            )
+
+
+def steps_of(found: RankResult) -> int | None:
+    """Return how many steps a rank has taken by its own result; None without a window."""
+    if found.window is None or not found.window.samples:
+        return None
+    split = found.phases.steps if found.phases else 0
+    return found.window.samples[-1].step + 1 + split
 
 
 def describe_exit(code: int | None) -> str:

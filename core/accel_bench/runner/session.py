@@ -18,7 +18,8 @@ from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.caches import cache_folder
-from accel_bench.runner.supervise import Progress, grace_seconds
+from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.unfinished import attempt_in_progress
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +13,11 @@ from types import FrameType
 from pydantic import ValidationError
 
 from accel_bench.documents.variables import seconds_from
-from accel_bench.job import HEARTBEAT_BYTES, PHASES, Job
+from accel_bench.job import Job
 from accel_bench.launcher import INTERRUPTIONS, RankProcess
+from accel_bench.machine.clock import monotonic
 from accel_bench.result import RankResult
+from accel_bench.runner.heartbeats import Progress, Sighting, note, read_progress
 
 POLL_SECONDS = 0.25
 """How often heartbeats and exit codes are read."""
@@ -36,20 +37,6 @@ def grace_seconds() -> float:
     return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The last heartbeat of a rank."""
-
-    step: int
-    """Optimizer steps that have ended."""
-
-    phase: str
-    """One of `PHASES`."""
-
-    plugin: int = 0
-    """Number of the active plugin whose code was called, from 1; 0 for none."""
-
-
 @dataclass
 class ProcessOutcome:
     """How the ranks of an attempt ended."""
@@ -59,6 +46,9 @@ class ProcessOutcome:
 
     progress: dict[int, Progress] = field(default_factory=dict)
     first_failed: int | None = None
+
+    sightings: dict[int, list[Sighting]] = field(default_factory=dict)
+    """When each rank's heartbeats were read."""
 
     signalled: list[int] = field(default_factory=list)
     """Ranks that a signal terminated which was not ours."""
@@ -84,7 +74,7 @@ class Supervisor:
         self._ranks = ranks
         self._grace = grace_seconds()
         self._on_progress = on_progress
-        self._changed = time.monotonic()
+        self._changed = monotonic()
         self._terminating = False
 
     def run(
@@ -94,7 +84,7 @@ class Supervisor:
 
         `observe` is called first; when it raises, they are terminated too.
         """
-        deadline = time.monotonic() + timeout_seconds
+        deadline = monotonic() + timeout_seconds
         try:
             observe()
             while running := self._running():
@@ -102,7 +92,7 @@ class Supervisor:
                 self._poll()
                 if self.outcome.first_failed is not None:
                     self._terminate_after_grace()
-                elif time.monotonic() >= deadline and self._running():
+                elif monotonic() >= deadline and self._running():
                     self._expire(timeout_seconds)
         except BaseException:
             self.terminate()
@@ -130,10 +120,7 @@ class Supervisor:
 
     def _poll(self) -> None:
         for rank in self._ranks:
-            progress = None if self._terminating else read_progress(self._job, rank.rank)
-            if progress is not None and progress != self.outcome.progress.get(rank.rank):
-                self.outcome.progress[rank.rank] = progress
-                self._changed = time.monotonic()
+            self._read_heartbeat(rank.rank)
             code = rank.poll()
             if code is not None and rank.rank not in self.outcome.exits:
                 self.outcome.exits[rank.rank] = code
@@ -146,6 +133,16 @@ class Supervisor:
         if self.outcome.progress and not self._terminating:
             self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
 
+    def _read_heartbeat(self, rank: int) -> None:
+        before = monotonic()
+        progress = None if self._terminating else read_progress(self._job, rank)
+        if progress is None:
+            return
+        note(self.outcome.sightings.setdefault(rank, []), progress, before, monotonic())
+        if progress != self.outcome.progress.get(rank):
+            self.outcome.progress[rank] = progress
+            self._changed = monotonic()
+
     def _terminate_after_grace(self) -> None:
         self._wait(self._grace)
         if self._running():
@@ -154,7 +151,7 @@ class Supervisor:
 
     def _expire(self, timeout_seconds: float) -> None:
         """Record whether anything still moved, dump the stacks, and terminate all ranks."""
-        still = time.monotonic() - self._changed
+        still = monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
         running = [rank.rank for rank in self._running()]
@@ -177,8 +174,8 @@ class Supervisor:
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
         """Wait until the ranks have ended, at most that long, or until `hurried` is not empty."""
-        until = time.monotonic() + seconds
-        while (running := self._running()) and (left := until - time.monotonic()) > 0:
+        until = monotonic() + seconds
+        while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:
                 return
             running[0].wait(min(left, POLL_SECONDS))
@@ -191,18 +188,6 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
         return RankResult.model_validate_json(job.result_path(rank).read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-def read_progress(job: Job, rank: int) -> Progress | None:
-    """Return the last heartbeat of a rank; None before it has written one."""
-    try:
-        page = job.heartbeat_path(rank).read_bytes()
-    except OSError:
-        return None
-    if len(page) != HEARTBEAT_BYTES:
-        return None
-    step, phase, plugin = struct.unpack("=QQQ", page)
-    return Progress(step, PHASES[phase] if phase < len(PHASES) else "", plugin)
 
 
 @contextlib.contextmanager

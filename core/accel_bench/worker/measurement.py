@@ -75,6 +75,7 @@ def measure(
     closing = close(active, run, heartbeat)
     if error is None and closing is not None:
         error, phase = closing, "close_run"
+    heartbeat.phase = "write_result"
     return rank_result(run, record, error, phase)
 
 

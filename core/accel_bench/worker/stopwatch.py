@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from statistics import median
@@ -13,6 +12,7 @@ from typing import Any
 
 from accel_bench.engine import Batch, PhaseName, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
+from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.clocks import HostClock
@@ -109,7 +109,7 @@ class WindowStopwatch:
         gc.collect()
         gc.freeze()
         self.clock.synchronize()
-        self._started = time.monotonic()
+        self._started = monotonic()
         self.clock.mark()
 
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
@@ -129,7 +129,7 @@ class WindowStopwatch:
     def _close_window(self) -> None:
         """Wait for the device once, read the samples, and measure again what is unstable."""
         self.clock.synchronize()
-        self._ended = time.monotonic()
+        self._ended = monotonic()
         gc.unfreeze()
         samples = self._read_samples(first=self._done - self.steps)
         found = self.instabilities(samples)

@@ -15,7 +15,7 @@ from analysis_factory import (
 from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures, with_audit
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
-from accel_bench.result import Metric, PhaseSplit, Result, Status
+from accel_bench.result import Metric, PhaseSplit, Result, SeenWindow, Status
 
 TWO = make_experiment(scenario={"resources": {"device": "cpu", "devices": 2}})
 ON_GPU = make_experiment(scenario={"resources": {"device": "cuda"}})
@@ -124,6 +124,23 @@ def test_a_window_that_took_no_time_has_no_rate():
 def test_device_events_agree_with_the_wall_clock_within_2_percent(seconds, names):
     steps = {"device_seconds": seconds, "seconds": seconds}
     assert broken(with_steps(make_result(seconds=10.0), steps, steps)) == names
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "figures"),
+    [
+        (0.0, None, []),
+        (0.24, 0.15, []),
+        (1.98, 2.5, ["at least 1.98 s by the parent's"]),
+        (0.0, 0.1, ["at most 0.1 s by the parent's"]),
+    ],
+)
+def test_the_parent_saw_the_window_last_as_long_as_the_rank_says(at_least, at_most, figures):
+    seen = (SeenWindow(rank=0, at_least=at_least, at_most=at_most),)
+    result = make_result().model_copy(update={"seen_windows": seen})
+    assert [(one.invariant, one.figures) for one in audit(result)] == [
+        ("parent_clock", f"the window took 0.2 s by the rank's clock, and {one}") for one in figures
+    ]
 
 
 def test_a_step_takes_time():

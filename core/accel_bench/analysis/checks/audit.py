@@ -135,6 +135,20 @@ def device_clock(result: Result) -> Iterator[str]:
             yield from _clock_figures(name, window, "device events", seconds)
 
 
+def parent_clock(result: Result) -> Iterator[str]:
+    """Check that each rank's clock agrees with the parent's, which knows bounds of the window."""
+    seen = {one.rank: one for one in result.seen_windows}
+    for name, rank in _named_ranks(result):
+        if rank.rank not in seen or rank.window is None:
+            continue
+        bounds, seconds = seen[rank.rank], rank.window.ended - rank.window.started
+        said = f"{name}the window took {seconds:.6g} s by the rank's clock"
+        if seconds < bounds.at_least - CLOCK_SLACK_SECONDS:
+            yield f"{said}, and at least {bounds.at_least:.6g} s by the parent's"
+        elif bounds.at_most is not None and seconds > bounds.at_most + CLOCK_SLACK_SECONDS:
+            yield f"{said}, and at most {bounds.at_most:.6g} s by the parent's"
+
+
 def order_statistics(result: Result) -> Iterator[str]:
     """Check that 0 < minimum <= median <= maximum of the step times."""
     for name, window in _windows(result).items():
@@ -204,6 +218,7 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         # And of these clocks: of two that disagree, one is wrong.
         rate_times_time,
         device_clock,
+        parent_clock,
         # A step that took no time was not measured.
         order_statistics,
         # Two readings of one memory: the device that was watched may not be the one that computed.
