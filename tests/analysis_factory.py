@@ -131,6 +131,7 @@ def make_result(
     loss_tolerance: float | None = None,
     loss_tolerances: Mapping[str, float] | None = None,
     update_tolerances: Mapping[str, float] | None = None,
+    replaces: str = "",
 ) -> Result:
     """One attempt, of two steps of `seconds` each when it completed."""
     experiment = experiment or make_experiment()
@@ -144,6 +145,7 @@ def make_result(
         round=round,
         position=0,
         attempt=attempt,
+        replaces=replaces,
         status=status,
         reasons=tuple(reasons),
         started_at=f"2026-01-0{day}T00:{round:02}:{attempt:02}Z",

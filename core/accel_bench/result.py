@@ -319,6 +319,9 @@ class Result(Frozen):
     attempt: int = 0
     """Retry, from 0; only the last attempt counts."""
 
+    replaces: str = ""
+    """Session whose round of this number this run measures again; that one no longer counts."""
+
     status: Status
     reasons: tuple[str, ...] = ()
     phase: str = ""

@@ -93,6 +93,26 @@ def test_an_open_stack_whose_interval_leaves_out_one_leans_that_way():
     assert "may be faster than lora, about" in said
 
 
+def test_a_slow_run_that_keeps_a_comparison_open_is_named_with_the_way_out():
+    slow = [0.1, 0.1003, 0.3, 0.1001, 0.0999]
+    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, slow)])
+    assert said.endswith(
+        "; fast in round 3 took 3.0 times as long as in its other rounds (--resume --repeat-round "
+        "3 measures such a round again, once)."
+    )
+    said = say([LORA, FAST], [*make_rounds(LORA, slow), *make_rounds(FAST, STEADY)])
+    assert "; lora in round 3 took 3.0 times" in said
+
+
+def test_a_slow_run_in_a_settled_comparison_is_no_reason_to_repeat_it():
+    slow = [0.05, 0.0501, 0.09, 0.0502, 0.0499]
+    rounds = [*slow, *slow[:2], *slow[3:], *slow[:2], *slow[3:]]
+    base = make_rounds(LORA, [0.1 + n / 1e5 for n in range(len(rounds))])
+    said = say([LORA, FAST], [*base, *make_rounds(FAST, rounds)], rounds=len(rounds))
+    assert "times as fast as lora" in said
+    assert "--repeat-round" not in said
+
+
 def test_a_hopeless_spread_points_at_the_machine_instead_of_more_rounds():
     wild = [0.1, 0.3, 0.1 / 3, 0.2, 0.05]
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, wild)])

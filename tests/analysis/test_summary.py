@@ -310,3 +310,29 @@ def test_why_flops_are_not_known_stands_in_the_document():
     rank = make_rank().model_copy(update={"workload_reason": "FLOPs are not known: a Conv1d"})
     (row,) = make_summary([LORA], [make_result(LORA, ranks=[rank])], rounds=1).experiments
     assert (row.utilization, row.utilization_reason) == (None, "FLOPs are not known: a Conv1d")
+
+
+def test_a_round_that_was_measured_again_counts_as_it_came_out_then():
+    slow = [0.1, 0.1003, 0.3, 0.1001, 0.0999]
+    first = [*make_rounds(LORA, STEADY), *make_rounds(FAST, slow)]
+    again = [
+        make_result(stack, round=2, session="tuesday", replaces="monday") for stack in (LORA, FAST)
+    ]
+    before = make_summary([LORA, FAST], first).experiments[1]
+    after = make_summary([LORA, FAST], [*first, *again]).experiments[1]
+    assert [(run.stack, run.round, run.session) for run in before.slow_runs] == [
+        ("fast", 2, "monday")
+    ]
+    assert (after.runs, after.rounds, after.looks) == (5, 5, 2)
+    assert (after.verdict, after.slow_runs, after.repeated_rounds) == ("same", (), (2,))
+
+
+def test_a_round_may_be_measured_again_only_once():
+    slow = [0.1, 0.1003, 0.3, 0.1001, 0.0999]
+    first = [*make_rounds(LORA, STEADY), *make_rounds(FAST, slow)]
+    again = [
+        make_result(LORA, round=2, session="tuesday", replaces="monday"),
+        make_result(FAST, round=2, session="tuesday", replaces="monday", seconds=0.3),
+    ]
+    row = make_summary([LORA, FAST], [*first, *again]).experiments[1]
+    assert (row.verdict, row.slow_runs) == ("inconclusive", ())

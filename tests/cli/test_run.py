@@ -164,6 +164,15 @@ def test_resume_does_not_run_a_complete_round_again(measured: Path) -> None:
     assert sorted(measured.glob("runs/*/*")) == before
 
 
+def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: Path) -> None:
+    alone = run("--repeat-round", "1", "-q")
+    assert alone.code == 2
+    assert "--repeat-round 1 needs --resume" in alone.err
+    unnamed = show(measured, "table", "--repeat-round", "1")
+    assert unnamed.code == 2
+    assert "no round has one" in " ".join(unnamed.err.split())
+
+
 # What is run.
 
 

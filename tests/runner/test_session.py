@@ -12,7 +12,7 @@ import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
 
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
@@ -225,3 +225,41 @@ def test_a_folder_removed_while_it_runs_costs_that_run_alone(tmp_path: Path) -> 
     assert lost.status is Status.INFRA_ERROR
     assert lost.reasons[0].startswith(f"{tmp_path / 'results' / lost.folder} was removed while it")
     assert sound.status is Status.OK
+
+
+def slowed_down(folder: Path, number: int, stack: str, factor: float) -> None:
+    """Make a stored run one that took so many times as long in every step."""
+    (run,) = (r for r in stored(folder) if (r.round, r.experiment.stack.name) == (number, stack))
+    (rank,) = run.ranks
+    assert rank.window is not None
+    steps = [s.model_copy(update={"seconds": factor * s.seconds}) for s in rank.window.samples]
+    more = (factor - 1) * (rank.window.ended - rank.window.started)
+    window = {"samples": tuple(steps), "ended": rank.window.ended + more}
+    rank = rank.model_copy(update={"window": rank.window.model_copy(update=window)})
+    database = sqlite3.connect(folder / "results" / "results.sqlite")
+    with database:
+        database.execute("DELETE FROM runs WHERE run_id = ?", (run.run_id,))
+    database.close()
+    with open_store(folder / "results", write=True) as store:
+        store.add(run.model_copy(update={"ranks": (rank,), "seconds": run.seconds + more}))
+
+
+def test_a_round_that_a_slow_run_spoils_is_measured_again_by_all_stacks_and_once(
+    tmp_path: Path,
+) -> None:
+    engine = {"use": "null", "step_seconds": 0.01}
+    measure = {"warmup": 1, "steps": 4, "rounds": 5}
+    scenario = null_scenario({"baseline": [], "other": []}, measure=measure, engine=engine)
+    run_session(tmp_path, scenario)
+    slowed_down(tmp_path, 2, "other", 3.0)
+    first = stored(tmp_path)
+    with pytest.raises(ScenarioError, match=r"--repeat-round 4: .* one does: \[3\]"):
+        run_session(tmp_path, scenario, resume=True, repeat_round=3)
+    notes = run_session(tmp_path, scenario, resume=True, repeat_round=2)
+    again = [(r.round, r.replaces) for r in notes.results]
+    assert again == [(2, first[0].session)] * 2
+    assert {r.experiment.stack.name for r in notes.results} == {"baseline", "other"}
+    assert len(stored(tmp_path)) == len(first) + 2
+    with pytest.raises(ScenarioError, match="and once; no round has one"):
+        run_session(tmp_path, scenario, resume=True, repeat_round=2)
+    assert run_session(tmp_path, scenario, resume=True).runs == 0

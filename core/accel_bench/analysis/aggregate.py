@@ -50,6 +50,9 @@ class ExperimentRuns:
     disowned: tuple[str, ...] = ()
     """Invariants that completed runs break: no verdict rests on figures that contradict them."""
 
+    repeated: frozenset[int] = frozenset()
+    """Rounds that were measured again, whatever became of that."""
+
     @property
     def name(self) -> str:
         """The stack's name, with the values of its sweep point where something is swept."""
@@ -103,10 +106,12 @@ def collect_runs(
     another are degraded, also those that were stored long ago.
     """
     experiment = planned.experiment
+    replaced = replaced_rounds(run for run in results if run.experiment.point == experiment.point)
     own = [
         result
         for result in results
         if not planned.skipped
+        and (result.session, result.round) not in replaced
         and result.experiment.id == experiment.id
         and result.experiment.stack.name == experiment.stack.name
     ]
@@ -116,7 +121,15 @@ def collect_runs(
     completed = {key: run for key, run in counted.items() if valid and run.status.completed}
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
     disowned = dict.fromkeys(figures for run in completed.values() for figures in disowning(run))
-    return ExperimentRuns(planned, end, counted, completed, speeds, tuple(disowned))
+    again = frozenset(number for _, number in replaced)
+    return ExperimentRuns(
+        planned, end, counted, completed, speeds, disowned=tuple(disowned), repeated=again
+    )
+
+
+def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:
+    """Return the rounds of one sweep point that a later session has measured again."""
+    return {(run.replaces, run.round) for run in results if run.replaces}
 
 
 def counted_runs(results: Iterable[Result]) -> dict[RoundKey, Result]:

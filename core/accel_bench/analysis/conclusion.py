@@ -53,6 +53,7 @@ def _compared(summary: Summary) -> list[str]:
         *_failed_baseline(summary),
         *(clause for clauses in others for clause in clauses),
         *_inconclusive(kinds.get("inconclusive", ()), summary.baseline),
+        *_slow_runs(kinds.get("inconclusive", ())),
         *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
         *_disowned(_others(summary)),
         *_ended(_others(summary)),
@@ -119,6 +120,23 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
         ]
         clauses += [f"{join_names(known)}, {end}"] if known else []
     return clauses
+
+
+def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
+    """Return the runs that keep rows open, and how to measure their rounds again."""
+    named = {
+        (label(run.stack, row.sweep), run.round): run.factor
+        for row in rows
+        for run in row.slow_runs
+    }
+    if not named:
+        return []
+    runs = [
+        f"{name} in round {number + 1} took {factor:.1f} times as long as in its other rounds"
+        for (name, number), factor in named.items()
+    ]
+    ways = dict.fromkeys(f"--resume --repeat-round {number + 1}" for _, number in named)
+    return [f"{join_names(runs)} ({join_names(list(ways))} measures such a round again, once)"]
 
 
 def _leaning(row: ExperimentSummary) -> str:

@@ -140,6 +140,22 @@ class ExperimentFigures(ExperimentRow):
         ]
 
 
+class SlowRun(Frozen):
+    """A run that took far longer than its stack's others, so that a comparison stays open."""
+
+    stack: str
+    """Name of the stack, or of the baseline."""
+
+    session: str
+    """Session in which it ran."""
+
+    round: int
+    """Its round, from 0; on the screen and in `--repeat-round` it counts from 1."""
+
+    factor: float
+    """Its seconds per token over the median of its stack's runs."""
+
+
 class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
     """One row: an experiment, and its comparison with the baseline of the same sweep point."""
 
@@ -180,6 +196,12 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
 
     ratio_reason: str = ""
     """Why there is no ratio, where there is none."""
+
+    slow_runs: tuple[SlowRun, ...] = ()
+    """Runs that keep an open verdict open; each round of them may be measured again, once."""
+
+    repeated_rounds: tuple[int, ...] = ()
+    """Rounds, from 0, that were measured again; what they measured before does not count."""
 
 
 class MemoryChange(Frozen):
@@ -259,6 +281,10 @@ class SeedEquivalence(Frozen):
 
     difference: float | None = None
     """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
+
+    minimum_detectable_difference: float | None = None
+    """Smallest relative difference that so many seeds, with their scatter, show to be beyond the
+    tolerance in 80 % of cases; null with one seed."""
 
     low: float | None = None
     """Lower end of its 90 % interval."""

@@ -27,9 +27,10 @@ from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
+from accel_bench.analysis.statistics.slow_runs import slow_runs
 from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
@@ -92,7 +93,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         if base and comparison:
             training = compare_training(base.completed, row.completed)
             speed = of_same_training(comparison, training)
-            summaries.append(_row(beside_baseline(row, base), speed, training, steps))
+            summary = _row(beside_baseline(row, base), speed, training, steps)
+            slow = _slow_runs(base, row) if comparison.verdict == "inconclusive" else ()
+            summaries.append(summary.model_copy(update={"slow_runs": slow}))
         else:
             # The baseline is 1 times as fast as itself, by definition.
             itself = row is base and row.usable
@@ -100,6 +103,20 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             comparison = Comparison(ratio=ratio, verdict_reason=reason)
             summaries.append(_row(row, comparison, training_not_compared(reason), steps))
     return summaries
+
+
+def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]:
+    """Return the slow runs of either; a round that was measured again already stays as it is."""
+    return tuple(
+        SlowRun(
+            stack=(base if one.of_baseline else row).planned.experiment.stack.name,
+            session=one.key[0],
+            round=one.key[1],
+            factor=one.factor,
+        )
+        for one in slow_runs(base.seconds_per_token, row.seconds_per_token)
+        if one.key[1] not in row.repeated
+    )
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
@@ -151,4 +168,5 @@ def _row(
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
         ratio_reason="" if comparison.ratio else comparison.verdict_reason,
+        repeated_rounds=tuple(sorted(row.repeated)),
     )

@@ -41,6 +41,10 @@ def run_scenarios(options: RunOptions) -> int:
 
     Returns the exit code.
     """
+    if options.repeat_round and not options.resume:
+        raise ScenarioError(
+            f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
+        )
     machine = read_machine()
     request = plan_request(
         options,
@@ -73,7 +77,8 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
     with open_results(options.results, write=True) as store:
         try:
             with new_sessions(options, store, machine) as new_session:
-                sessions += [new_session() for _ in plans]
+                again = options.repeat_round - 1 if options.repeat_round else None
+                sessions += [new_session(repeat_round=again) for _ in plans]
                 for session, plan in zip(sessions, plans, strict=True):
                     session.run_plan(plan)
         except StoreError as error:

@@ -24,6 +24,10 @@ class RunOptions(MeasureOptions):
         int | None,
         typer.Option(min=2, help="Train with this many seeds and compare the losses at the end."),
     ] = None
+    repeat_round: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --resume: measure a round again that a slow run spoils."),
+    ] = None
     no_baseline: Annotated[bool, typer.Option("--no-baseline", help="Leave the baseline out.")] = (
         False
     )

@@ -10,7 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from accel_bench.errors import ResultTooLargeError
+from accel_bench.analysis.aggregate import replaced_rounds
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import ResultTooLargeError, ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
@@ -79,6 +81,9 @@ class Session:
     continues: tuple[str, ...] = ()
     """Earlier sessions whose complete rounds count even without `resume`."""
 
+    repeat_round: int | None = None
+    """Number of a round, from 0, that is measured again where a run of it stands out."""
+
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.
 
@@ -87,8 +92,12 @@ class Session:
         # What they refuse is refused here, and not in the middle of a session.
         cache_folder()
         grace_seconds()
+        repeated = self._rounds_to_repeat(plan)
         by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
-        points = {name: SweepPoint(self, plan, list(group)) for name, group in by_point}
+        points = {
+            name: SweepPoint(self, plan, list(group), repeated.get(name, ""))
+            for name, group in by_point
+        }
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
         self.store.add_session(
             SessionRecord(
@@ -121,11 +130,36 @@ class Session:
             for result in self.store.results(session=session, experiment_ids=ids)
         ]
 
+    def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
+        """Return by sweep point the session whose round is measured again.
+
+        Raises ScenarioError for a round that nothing allows to repeat: choosing rounds would be
+        choosing results.
+        """
+        if self.repeat_round is None:
+            return {}
+        ids = [planned.experiment.id for planned in plan.planned]
+        rows = plan.summarize(self.earlier(ids)).experiments
+        slow = [(canonical_json(row.sweep), run) for row in rows for run in row.slow_runs]
+        found = {point: run.session for point, run in slow if run.round == self.repeat_round}
+        if not found:
+            others = sorted({run.round + 1 for _, run in slow})
+            known = f"of these rounds one does: {others}" if others else "no round has one"
+            raise ScenarioError(
+                f"--repeat-round {self.repeat_round + 1}: only a round with a run that took far "
+                "longer than its stack's others may be measured again, while the verdict is open, "
+                f"and once; {known}"
+            )
+        return found
+
 
 class SweepPoint:
     """The stacks of one sweep point, and the rounds that are still to be run."""
 
-    def __init__(self, session: Session, plan: Plan, planned: Sequence[Planned]) -> None:
+    def __init__(
+        self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
+    ) -> None:
+        """Find the missing rounds; `replaces` is a session whose `repeat_round` is run again."""
         self._stacks = {one.experiment.stack.name: one for one in planned}
         self._session = session
         self._plan = plan
@@ -135,9 +169,12 @@ class SweepPoint:
         self._warmup = max(filter(None, map(_warmup_steps, self._stored)), default=None)
         self._found = 0
         measure = plan.file.measure
-        order = williams_rounds(list(self._stacks), measure.rounds, measure.seed)
-        missing = self._missing_rounds(measure.rounds)
-        self.rounds: dict[int, list[str]] = {number: order[number] for number in missing}
+        again = session.repeat_round if replaces else None
+        self._replaces = {} if again is None else {again: replaces}
+        numbers = sorted({*self._missing_rounds(measure.rounds), *self._replaces})
+        most = max(measure.rounds, *(number + 1 for number in numbers), 1)
+        order = williams_rounds(list(self._stacks), most, measure.seed)
+        self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
 
     def run_point(self) -> None:
         """Prepare every stack, then run the rounds."""
@@ -215,6 +252,8 @@ class SweepPoint:
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""
+        if purpose == "measure":
+            result = result.model_copy(update={"replaces": self._replaces.get(result.round, "")})
         if purpose == "measure" or not result.status.completed:
             stored = self._add(result)
         else:
@@ -240,9 +279,10 @@ class SweepPoint:
         A round is complete when every stack has a completed run in it from one session.
         """
         by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
+        replaced = replaced_rounds(self._stored)
         for result in self._stored:
-            if result.status.completed:
-                key = (result.session, result.round)
+            key = (result.session, result.round)
+            if result.status.completed and key not in replaced:
                 by_round.setdefault(key, set()).add(_name(result.experiment))
         every = {_name(planned.experiment) for planned in self._stacks.values()}
         complete = [number for (_, number), found in by_round.items() if found == every]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench.analysis.schema import PlannedSummary, SeedEquivalence
-from accel_bench.analysis.statistics.seeds import judge_differences
+from accel_bench.analysis.statistics.seeds import (
+    detectable_difference,
+    judge_differences,
+)
 from accel_bench.analysis.summary import summarize
+from accel_bench.report.formats import render
 from accel_bench.result import Status
 
 STEPS = 8
@@ -99,3 +104,44 @@ def test_a_seed_on_which_only_the_stack_did_not_train_makes_it_different() -> No
             results.append(make_result(experiment, status=Status.INVALID if bad else Status.OK))
     (row,) = summarize("s", "baseline", planned, results, 1).seeds
     assert (row.seeds, row.lost, row.verdict) == (3, 1, "different")
+
+
+def scattered(dice: random.Random, mean: float, seeds: int) -> list[float]:
+    """Differences of the losses at the end, over seeds."""
+    return [dice.gauss(mean, 5e-4) for _ in range(seeds)]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_detectable_difference_is_called_different_in_8_of_10_comparisons(seeds: int) -> None:
+    dice = random.Random(2)
+    found = [detectable_difference(scattered(dice, 0.0, seeds), 1e-3) for _ in range(2000)]
+    typical = fmean(one for one in found if one is not None)
+    called = sum(
+        judge_differences(scattered(dice, typical, seeds), 1e-3) == "different" for _ in range(2000)
+    )
+    assert called / 2000 == pytest.approx(0.80, abs=0.08)
+
+
+def test_more_seeds_show_smaller_differences_and_one_shows_none() -> None:
+    few, many = ([2e-4 * (-1) ** n for n in range(seeds)] for seeds in (4, 16))
+    smaller, larger = (detectable_difference(one, 1e-3) for one in (many, few))
+    assert smaller is not None
+    assert larger is not None
+    assert 1e-3 < smaller < larger
+    assert detectable_difference([0.0], 1e-3) is None
+
+
+def test_the_line_says_what_so_many_seeds_could_have_shown() -> None:
+    pairs = [(2.0, 2.1), (2.0, 1.9), (2.0, 2.05), (2.0, 1.96)]
+    planned, results = [], []
+    for seed, pair in enumerate(pairs):
+        for stack, end in zip(("baseline", "stack"), pair, strict=True):
+            experiment = make_experiment(stack, sweep={"train.seed": seed})
+            rank = make_rank(step_seconds=[0.1] * STEPS, losses=[5.0] * 4 + [end] * 5)
+            planned.append(PlannedSummary(experiment=experiment))
+            results.append(make_result(experiment, ranks=[rank]))
+    summary = summarize("s", "baseline", planned, results, 1)
+    (row,) = summary.seeds
+    assert row.minimum_detectable_difference is not None
+    text = " ".join(render([summary], "table").split())
+    assert f"4 seeds show differences above {row.minimum_detectable_difference:.2%}" in text

@@ -4,6 +4,7 @@ One seed says whether the curves are the same; several say whether the outcome i
 curves are not. The difference of the losses at the end, relative to the baseline's, is taken for
 each seed; they are equivalent when the 90 % t interval of its mean lies within the tolerance: two
 one-sided tests of 5 % each (Schuirmann 1987, "A comparison of the two one-sided tests procedure").
+What so many seeds could have shown stands beside the verdict.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ SEED_KEYS = ("train.seed", "data.seed")
 
 MINIMUM_SEEDS = 3
 """Fewer seeds get no verdict."""
+
+
+POWER = 0.80
+"""How often a difference that so many seeds can show is shown."""
 
 
 def compare_over_seeds(
@@ -54,6 +59,13 @@ def judge_differences(differences: Sequence[float], tolerance: float) -> SeedVer
     if -tolerance <= low and high <= tolerance:
         return "equivalent"
     return "different" if low > tolerance or high < -tolerance else "inconclusive"
+
+
+def detectable_difference(differences: Sequence[float], tolerance: float) -> float | None:
+    """Return the difference that is called `different` in 80 % of cases; None with one seed."""
+    if len(differences) < 2:
+        return None
+    return tolerance + t_bound(differences, 0.95) + t_bound(differences, POWER)
 
 
 def _interval_90(values: Sequence[float]) -> tuple[float, float]:
@@ -87,6 +99,7 @@ def _compare(
         lost=lost,
         verdict="different" if lost else _verdict(differences, allowed),
         difference=fmean(differences),
+        minimum_detectable_difference=detectable_difference(differences, allowed.tolerance),
         low=low,
         high=high,
         tolerance=allowed.tolerance,

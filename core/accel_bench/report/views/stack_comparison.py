@@ -13,6 +13,7 @@ from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquiv
 from accel_bench.analysis.wording import (
     flops,
     grouped_by_reason,
+    join_names,
     label,
     mebibytes,
     milliseconds,
@@ -240,6 +241,9 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         return
     if row.verdict_reason and not row.ratio:
         yield f"speed not tested: {row.verdict_reason}"
+    if row.repeated_rounds:
+        numbers = join_names([str(number + 1) for number in row.repeated_rounds])
+        yield f"round {numbers}: measured again, and counted as it came out then"
     if row.loss_reason and row.ratio and row.loss_reason not in answer:
         yield f"loss {row.loss_verdict}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
@@ -257,7 +261,12 @@ def _seeds(row: SeedEquivalence) -> str:
     if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
         return text
     interval = f"90 % interval {row.low:+.2%} to {row.high:+.2%}"
-    return f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
+    text = f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
+    if row.minimum_detectable_difference is None:
+        return text
+    return (
+        f"{text}; {row.seeds} seeds show differences above {row.minimum_detectable_difference:.2%}"
+    )
 
 
 def details(summary: Summary) -> list[str]:
