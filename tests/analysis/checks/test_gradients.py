@@ -9,14 +9,19 @@ from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.gradients import (
-    FACTOR,
+    APPROXIMATE_FACTOR,
+    EXACT_FACTOR,
+    OTHER_WORK_FACTOR,
+    allowed_factor,
     different_norms,
     gradient_norms,
     gradient_reasons,
 )
+from accel_bench.analysis.checks.gradients import ROUNDED_FACTOR as FACTOR
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
-from accel_bench.effective import EffectiveConfiguration, GradientFlow
+from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
+from accel_bench.scenario.uses import Use
 
 BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}
 
@@ -46,6 +51,80 @@ def test_a_gradient_that_only_the_stack_has_is_found() -> None:
 
 def test_tensors_of_one_side_alone_are_not_compared() -> None:
     assert different_norms({"a": 1.0, "mine": 1.0}, {"a": 1.0, "yours": 0.0}) == []
+
+
+def test_an_expert_may_get_other_tokens_where_something_is_rounded() -> None:
+    one, other = {"b": 1.0, "m.experts.3.up": 1.0}, {"b": 1.0, "m.experts.3.up": 3.0}
+    assert different_norms(one, other) == []
+    assert len(different_norms(one, other, EXACT_FACTOR)) == 1
+
+
+def exact(
+    stack: str = "lora",
+    tolerances: dict[str, float] | None = None,
+    dropout: dict[str, int] | None = None,
+    norms: dict[str, Any] = BASELINE,
+    weights: int = 4,
+    **scenario: Any,
+) -> Result:
+    """A run of this version, which has stored its dropout."""
+    uses = [Use(use=name) for name in tolerances or ()]
+    run = with_norms(norms)
+    effective = run.ranks[0].effective.model_copy(
+        update={
+            "dropout": dropout or {},
+            "optimizer_progress": OptimizerProgress(steps=3),
+            "trained_dtypes": {"float32": weights},
+        }
+    )
+    rank = run.ranks[0].model_copy(update={"effective": effective})
+    experiment = make_experiment(stack, uses, scenario=scenario)
+    return make_result(experiment, ranks=(rank,), loss_tolerances=tolerances)
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({}, EXACT_FACTOR),
+        ({"train": {"gradient_checkpointing": True}}, EXACT_FACTOR),
+        ({"train": {"learning_rate": 2e-4}}, OTHER_WORK_FACTOR),
+        ({"train": {"precision": "bf16-autocast"}}, FACTOR),
+        ({"model": {"dtype": "bfloat16"}}, FACTOR),
+        ({"dropout": {"0.1": 2}}, FACTOR),
+        ({"tolerances": {"compiled": 1e-3}}, FACTOR),
+        ({"tolerances": {"nf4": 2e-2}}, APPROXIMATE_FACTOR),
+        ({"train": {"micro_batch_size": 2}}, OTHER_WORK_FACTOR),
+        ({"adapter": {"use": "lora", "options": {"r": 4}}}, OTHER_WORK_FACTOR),
+    ],
+)
+def test_the_factor_follows_what_differs(changes: dict[str, Any], factor: float) -> None:
+    assert allowed_factor(exact(), exact(**changes)) == factor
+
+
+def test_a_row_of_an_earlier_version_is_not_taken_for_exact() -> None:
+    assert allowed_factor(with_norms(BASELINE), exact()) == FACTOR
+
+
+@pytest.mark.parametrize("tolerances", [{}, {"compiled": 1e-3}], ids=["exact", "rounded"])
+def test_a_forgotten_scale_of_the_adapter_is_a_reason(tolerances: dict[str, float]) -> None:
+    key = ("s", 0)
+    halved = exact(norms={**BASELINE, "b": 0.25}, tolerances=tolerances)
+    (reason,) = gradient_reasons({key: exact()}, {key: halved})
+    assert reason.endswith("in 1 of 4 tensors: b 0.25 against 0.5")
+
+
+def test_tensors_of_one_side_alone_are_named() -> None:
+    key = ("s", 0)
+    mine = {"a": 1.0, "tiny": 1e-9, "mine": 1.0}
+    reasons = gradient_reasons({key: exact()}, {key: exact(norms=mine, weights=3)})
+    assert reasons == (
+        "only the baseline trains 2 of the tensors: b, zero",
+        "only the stack trains 1 of the tensors: mine",
+    )
+    same_weights = exact(norms=mine)
+    assert gradient_reasons({key: exact()}, {key: same_weights}) == ()
+    adapter = exact(norms=mine, weights=3, adapter={"use": "lora"})
+    assert gradient_reasons({key: exact()}, {key: adapter}) == ()
 
 
 def test_only_runs_of_the_same_round_are_compared() -> None:

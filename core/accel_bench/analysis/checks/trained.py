@@ -36,7 +36,7 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     before, after = baseline.ranks[0], stack.ranks[0]
     works = baseline.experiment.scenario, stack.experiment.scenario
     found = [*_rates(works, before.effective, after.effective)]
-    if _declared_model(works[0]) == _declared_model(works[1]):
+    if not explained(baseline, stack):
         length = works[0].data.sequence_length
         found += [
             *_weights(before.effective, after.effective),
@@ -57,14 +57,22 @@ def plain_name(tensor: str) -> str:
     return WRAPPERS.sub("", tensor)
 
 
-def restructured(baseline: EffectiveConfiguration, stack: EffectiveConfiguration) -> bool:
+def restructured(baseline: Result, stack: Result) -> bool:
     """Return whether both train the same number of weights, under whatever names."""
-    return sum(baseline.trained_dtypes.values()) == sum(stack.trained_dtypes.values())
+    counts = [
+        sum(weights for rank in run.ranks[:1] for weights in rank.effective.trained_dtypes.values())
+        for run in (baseline, stack)
+    ]
+    return counts[0] == counts[1]
 
 
-def _declared_model(work: Scenario) -> tuple[object, ...]:
-    model = work.model
-    return work.adapter, model.id, model.overrides, model.revision
+def explained(baseline: Result, stack: Result) -> bool:
+    """Return whether options of the adapter, or settings of the model, declare other training."""
+    works = (baseline.experiment.scenario, stack.experiment.scenario)
+    declared = [
+        (one.adapter, one.model.id, one.model.overrides, one.model.revision) for one in works
+    ]
+    return declared[0] != declared[1]
 
 
 def _weights(before: EffectiveConfiguration, after: EffectiveConfiguration) -> Iterator[str]:
