@@ -1,0 +1,93 @@
+"""Places at which a plugin of these tests changes a run: its steps, batches, blocks and tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from accel_bench import Batch, Engine, Options, Plugin, Run, hookimpl
+
+
+class PlainLoop(Plugin[Options]):
+    """The plain training loop, in which `change` alters one thing once everything is built."""
+
+    def change(self, run: Run) -> None:
+        """Alter the optimizer, the batches or the model of a run."""
+        raise NotImplementedError
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+
+        self.change(run)
+        return TorchEngine(run)
+
+
+def trained(run: Run) -> list[Any]:
+    """Return the parameters that train."""
+    return [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+
+
+def steps_only(run: Run, wanted: Callable[[int], bool]) -> None:
+    """Call the optimizer in the wanted steps alone, which are counted from 0."""
+    step, numbers = run.optimizer.step, itertools.count()
+    run.optimizer.step = lambda *_, **__: step() if wanted(next(numbers)) else None
+
+
+def after_each_step(run: Run, call: Callable[[], object]) -> None:
+    """Call it after each step of the optimizer."""
+    step = run.optimizer.step
+    run.optimizer.step = lambda *_, **__: (step(), call())[0]
+
+
+def scale_rate(run: Run, factor: float) -> None:
+    """Multiply the learning rate that is in force."""
+    for group in run.optimizer.param_groups:
+        group["lr"] *= factor
+
+
+def change_batches(run: Run, change: Callable[[Batch], Batch]) -> None:
+    """Put every micro-batch through `change`."""
+    run.batches = map(change, run.batches)
+
+
+def with_inputs(batch: Batch, **inputs: Any) -> Batch:
+    """Return the batch with other tensors, its loss the mean over what they supervise.
+
+    The counts of tokens stay, as they do in a loop that counts before it cuts.
+    """
+    kept = int((inputs["labels"][:, 1:] != -100).sum())
+    divisor = batch.supervised_in_step * kept / batch.tokens.supervised
+    return replace(batch, inputs=inputs, supervised_in_step=max(1, round(divisor)))
+
+
+def cut(batch: Batch, rows: int, columns: int) -> Batch:
+    """Return the first rows and columns of a batch."""
+    return with_inputs(batch, **{k: v[:rows, :columns] for k, v in batch.inputs.items()})
+
+
+def blocks(run: Run) -> list[Any]:
+    """Return the decoder blocks of the model."""
+    from accel_bench.modeling.blocks import decoder_blocks
+
+    return list(decoder_blocks(run.model)[1])
+
+
+def half(run: Run) -> list[Any]:
+    """Return the first half of the decoder blocks."""
+    found = blocks(run)
+    return found[: len(found) // 2]
+
+
+def linears(run: Run) -> Iterator[Any]:
+    """Yield the linear modules, those within adapters too."""
+    import torch
+
+    return (module for module in run.model.modules() if type(module) is torch.nn.Linear)
+
+
+def causal_model(run: Run) -> Any:
+    """Return the causal language model, without the wrapper of an adapter."""
+    return run.model.get_base_model() if hasattr(run.model, "get_base_model") else run.model

@@ -1,0 +1,435 @@
+"""Stacks that look faster since they train otherwise: silent mistakes that users have made.
+
+Each takes a first step that is sound, as mistakes do that get past a check of the first step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from same_training.changes import (
+    PlainLoop,
+    after_each_step,
+    blocks,
+    causal_model,
+    change_batches,
+    cut,
+    half,
+    scale_rate,
+    steps_only,
+    trained,
+    with_inputs,
+)
+
+from accel_bench import Options, Plugin, Run, Window, hookimpl
+
+
+class SkipsEverySecondStep(PlainLoop):
+    """Accumulation is set in the loop and once more in the optimizer."""
+
+    def change(self, run: Run) -> None:
+        steps_only(run, lambda step: step % 2 == 0)
+
+
+class StepsOnce(PlainLoop):
+    """After the first step the optimizer is that of a model that was copied."""
+
+    def change(self, run: Run) -> None:
+        steps_only(run, lambda step: step == 0)
+
+
+class ZeroRate(PlainLoop):
+    """The schedule was told of one step, and has come to its end."""
+
+    def change(self, run: Run) -> None:
+        after_each_step(run, lambda: scale_rate(run, 0.0))
+
+
+class TenthOfTheRate(PlainLoop):
+    """The rate of another recipe."""
+
+    def change(self, run: Run) -> None:
+        scale_rate(run, 0.1)
+
+
+class TwiceTheRate(PlainLoop):
+    """The rate is scaled with the number of devices, and again by the trainer."""
+
+    def change(self, run: Run) -> None:
+        scale_rate(run, 2.0)
+
+
+class SgdForAdamw(Plugin[Options]):
+    """An optimizer that keeps no state, for its memory."""
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        return torch.optim.SGD(trained(run), lr=run.scenario.train.learning_rate)
+
+
+class DecayInTheGradient(Plugin[Options]):
+    """Adam with its penalty in the place of AdamW, whose decay is apart from the gradient."""
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate = run.scenario.train.learning_rate
+        return torch.optim.Adam(trained(run), lr=rate, weight_decay=0.1)
+
+
+class LargeEpsilon(Plugin[Options]):
+    """The epsilon with which float16 trains, in float32."""
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(trained(run), lr=rate, weight_decay=0.01, eps=1e-3)
+
+
+class NoMomentum(Plugin[Options]):
+    """An optimizer that saves its first moment."""
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(trained(run), lr=rate, weight_decay=0.01, betas=(0.0, 0.999))
+
+
+class StepsHalfOfTheTensors(Plugin[Options]):
+    """Of two groups of parameters one is given to the optimizer."""
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(trained(run)[::2], lr=rate, weight_decay=0.01)
+
+
+class ForgetsTheNorms(Plugin[Options]):
+    """The group without weight decay, which holds the norms, is lost."""
+
+    _trains = "full"
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        matrices = [parameter for parameter in trained(run) if parameter.ndim > 1]
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(matrices, lr=rate, weight_decay=0.01)
+
+
+class ForgetsTheEmbedding(Plugin[Options]):
+    """The embedding is taken for tied to the head, which is in the optimizer, and left out."""
+
+    _trains = "full"
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        embedding = run.model.get_input_embeddings().weight
+        rest = [parameter for parameter in trained(run) if parameter is not embedding]
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(rest, lr=rate, weight_decay=0.01)
+
+
+class FreezesHalfAfterWarmup(Plugin[Options]):
+    """Layers are frozen one after the other, as some recipes do."""
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        for block in half(run):
+            block.requires_grad_(False)
+
+
+class SkipsLayers(Plugin[Options]):
+    """A schedule of dropped layers leaves half of them out from some step on."""
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        for block in half(run):
+            block.forward = lambda hidden, *_, **__: hidden
+
+
+class CutsGradients(Plugin[Options]):
+    """A cache of a compiled region gives back tensors without their history."""
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        for block in half(run):
+            block.mlp.register_forward_hook(lambda module, inputs, output: output.detach())
+
+
+class DropsNearlyAll(PlainLoop):
+    """A filter that was for a quick look is still there: one sequence, four tokens."""
+
+    def change(self, run: Run) -> None:
+        change_batches(run, lambda batch: cut(batch, 1, 4))
+
+
+class HalfOfTheBatch(PlainLoop):
+    """The batch is divided by a number of devices that are not there."""
+
+    def change(self, run: Run) -> None:
+        change_batches(run, lambda batch: cut(batch, len(batch.inputs["labels"]) // 2, 1 << 20))
+
+
+class HalfOfTheLength(PlainLoop):
+    """The tokenizer's longest length is half of the scenario's."""
+
+    def change(self, run: Run) -> None:
+        change_batches(run, lambda batch: cut(batch, 1 << 20, batch.inputs["labels"].shape[1] // 2))
+
+
+class RepeatsTheFirstBatch(PlainLoop):
+    """Inputs of a captured graph are never copied into it again."""
+
+    def change(self, run: Run) -> None:
+        taken = itertools.islice(run.batches, run.scenario.train.gradient_accumulation)
+        run.batches = itertools.cycle(list(taken))
+
+
+class SupervisesFewTokens(PlainLoop):
+    """The mask of the prompt is turned round: the loss is that of the first tokens alone."""
+
+    def change(self, run: Run) -> None:
+        def change(batch: Any) -> Any:
+            labels = batch.inputs["labels"].clone()
+            labels[:, 4:] = -100
+            return with_inputs(batch, **{**batch.inputs, "labels": labels})
+
+        change_batches(run, change)
+
+
+class TrainsOnPadding(PlainLoop):
+    """The labels are a copy of the tokens, and padding is one of them."""
+
+    def change(self, run: Run) -> None:
+        def change(batch: Any) -> Any:
+            return with_inputs(batch, **{**batch.inputs, "labels": batch.inputs["input_ids"]})
+
+        change_batches(run, change)
+
+
+class ShiftsLabelsTwice(PlainLoop):
+    """The collator shifts labels, and so does the model."""
+
+    def change(self, run: Run) -> None:
+        def change(batch: Any) -> Any:
+            import torch
+
+            labels = torch.nn.functional.pad(batch.inputs["labels"][:, 1:], (0, 1), value=-100)
+            return with_inputs(batch, **{**batch.inputs, "labels": labels})
+
+        change_batches(run, change)
+
+
+class PacksWithoutBorders(PlainLoop):
+    """Sequences lie in one row, and each attends to those before it."""
+
+    def change(self, run: Run) -> None:
+        def change(batch: Any) -> Any:
+            rows = batch.inputs["labels"]
+            real = rows != -100
+            labels = rows.clone()
+            labels[:, 0] = -100
+            return replace(
+                batch,
+                inputs={
+                    "input_ids": batch.inputs["input_ids"][real][None],
+                    "labels": labels[real][None],
+                },
+            )
+
+        change_batches(run, change)
+
+
+class LastMicroBatchOnly(PlainLoop):
+    """Gradients are zeroed before each micro-batch, so that only the last one counts."""
+
+    def change(self, run: Run) -> None:
+        run.model.register_forward_pre_hook(lambda *_: run.optimizer.zero_grad())
+
+
+class StaleGradients(PlainLoop):
+    """Gradients are never zeroed, and add up over all steps."""
+
+    def change(self, run: Run) -> None:
+        run.optimizer.zero_grad = lambda *_, **__: None
+
+
+class ClipsToNothing(PlainLoop):
+    """Gradients are clipped before their loss scale is taken off."""
+
+    def change(self, run: Run) -> None:
+        import torch
+
+        parameters = trained(run)
+        run.optimizer.register_step_pre_hook(
+            lambda *_: torch.nn.utils.clip_grad_norm_(parameters, 1e-6) and None
+        )
+
+
+class KeepsLargestGradients(PlainLoop):
+    """Gradients are sent as their largest hundredth, and what is left is not kept for later."""
+
+    def change(self, run: Run) -> None:
+        def keep(*_: Any) -> None:
+            for parameter in trained(run):
+                gradient = parameter.grad.abs().flatten()
+                least = gradient.topk(max(1, len(gradient) // 100)).values[-1]
+                parameter.grad[parameter.grad.abs() < least] = 0.0
+
+        run.optimizer.register_step_pre_hook(keep)
+
+
+class NoRotaryEmbedding(Plugin[Options]):
+    """A fused attention takes queries and keys from before the rotation."""
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        def unrotated(module: Any, inputs: Any, output: Any) -> Any:
+            cosine, sine = output
+            return cosine.new_ones(cosine.shape), sine.new_zeros(sine.shape)
+
+        causal_model(run).model.rotary_emb.register_forward_hook(unrotated)
+
+
+class NoCausalMask(Plugin[Options]):
+    """A fused attention is called without its causal flag: every token sees the next one."""
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        def see_all(module: Any, inputs: Any, words: dict[str, Any]) -> Any:
+            return inputs, {**words, "attention_mask": None}
+
+        for block in blocks(run):
+            block.self_attn.is_causal = False
+            block.register_forward_pre_hook(see_all, with_kwargs=True)
+
+
+class DropoutLeftOn(Plugin[Options]):
+    """A block of another library brings its dropout along."""
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        import torch
+
+        for block in blocks(run):
+            block.mlp.register_forward_hook(
+                lambda module, inputs, output: torch.nn.functional.dropout(output, 0.1)
+            )
+
+
+class RoundsUpdatesAway(Plugin[Options]):
+    """Trained weights are kept in bfloat16, where a small update is rounded away."""
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        import torch
+
+        for parameter in trained(run):
+            parameter.data = parameter.data.to(torch.bfloat16)
+        run.model.forward = torch.autocast("cpu", torch.bfloat16)(run.model.forward)
+
+
+class RoundsWeights(PlainLoop):
+    """Weights are rounded to bfloat16 after each step, as a copy back from another model does."""
+
+    def change(self, run: Run) -> None:
+        import torch
+
+        def round_all() -> None:
+            for parameter in trained(run):
+                parameter.data.copy_(parameter.data.to(torch.bfloat16))
+
+        after_each_step(run, round_all)
+
+
+class ForgetsLoraScale(Plugin[Options]):
+    """What adapters add is not multiplied by alpha / r."""
+
+    _trains = "lora"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        for module in run.model.modules():
+            if hasattr(module, "scaling"):
+                module.scaling = dict.fromkeys(module.scaling, 1.0)
+
+
+class FreezesLoraB(Plugin[Options]):
+    """A fused adapter has no gradient for its second matrix, from some shape on."""
+
+    _trains = "lora"
+    _matrix: ClassVar[str] = "lora_B"
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        for name, parameter in run.model.named_parameters():
+            if self._matrix in name:
+                parameter.requires_grad_(False)
+
+
+class FreezesLoraA(FreezesLoraB):
+    """A fused adapter has no gradient for its first matrix, from some shape on."""
+
+    _matrix: ClassVar[str] = "lora_A"
+
+
+class CountsPaddingAsReal(PlainLoop):
+    """Tokens are counted by the shape of the batch."""
+
+    def change(self, run: Run) -> None:
+        change_batches(run, lambda b: replace(b, tokens=replace(b.tokens, real=b.tokens.processed)))
+
+
+class DoublesTokens(PlainLoop):
+    """Tokens are counted for two devices where there is one."""
+
+    def change(self, run: Run) -> None:
+        def change(batch: Any) -> Any:
+            real, processed = 2 * batch.tokens.real, 2 * batch.tokens.processed
+            return replace(batch, tokens=replace(batch.tokens, real=real, processed=processed))
+
+        change_batches(run, change)
+
+
+class SlowsTheClock(Plugin[Options]):
+    """A library replaces the clock to make its own traces reproducible."""
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        clock = time.perf_counter_ns
+        run.on_close(lambda: setattr(time, "perf_counter_ns", clock))
+        time.perf_counter_ns = lambda: clock() // 2
+
+
+class EvaluationMode(Plugin[Options]):
+    """An evaluation within the training leaves the model in evaluation mode."""
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        run.model.eval()
+
+
+class ForgesTheResult(Plugin[Options]):
+    """A plugin writes the steps that it wishes for in the place of those that were measured."""
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> list[Any]:
+        for sample in window.samples:
+            object.__setattr__(sample, "seconds", sample.seconds / 2)
+        return []
