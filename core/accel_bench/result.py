@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -227,6 +228,11 @@ class WeightUpdate(Frozen):
 
     seconds: float
     """What the sketches took, outside of all windows."""
+
+    @property
+    def norm(self) -> float:
+        """L2 norm of the change of all tensors, as their sketches estimate it."""
+        return math.hypot(*(value for one in self.tensors.values() for value in one.sketch))
 
 
 class SeenWindow(Frozen):

@@ -45,10 +45,7 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
-    from accel_bench.worker.verify.counted_tokens import CountedTokens
-    from accel_bench.worker.verify.gradient_flow import FirstStepProbe
-    from accel_bench.worker.verify.update import UpdateSketch
-    from accel_bench.worker.verify.witness import WindowWitness
+    from accel_bench.worker.verify.verification import Verification
 
 REHEARSAL_STEPS = 2
 """Untimed steps of a prepare process whose plugin asked for a rehearsal."""
@@ -188,10 +185,8 @@ def clock_of(run: Run) -> HostClock:
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
     """Let the engine train until the stopwatch has its window and its phases."""
-    if window.witness is not None:
-        stopwatch.lap = window.witness.between_laps(stopwatch.lap)
-    if window.counted is not None:
-        stopwatch.lap = window.counted.at_first_lap(stopwatch.lap)
+    if window.verification is not None:
+        stopwatch.lap = window.verification.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
     window.synchronizations.start()
     stopwatch.start()
@@ -213,10 +208,7 @@ class AroundWindow:
     record: RankRecord
 
     def __post_init__(self) -> None:
-        self.probe = first_step_probe(self.run)
-        self.update = update_sketch(self.run)
-        self.witness = window_witness(self.run, self.probe)
-        self.counted = counted_tokens(self.run)
+        self.verification = verification_of(self.run, self.record)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
 
@@ -238,7 +230,7 @@ class AroundWindow:
         """Keep the window, finish the metrics, and refuse a window that did not train as asked."""
         self.record.window = window
         # Before any plugin is called, which could restore what it had changed.
-        invalid = self._read_again(window)
+        invalid = self.verification.after_window(window) if self.verification else []
         if len(window.instabilities) > MOST_DISCARDED:
             last = window.instabilities[-1]
             self.record.degraded.append(f"every window was disturbed, the kept one too: {last}")
@@ -251,103 +243,32 @@ class AroundWindow:
             raise InvalidRunError(invalid)
 
     def remove_probes(self) -> None:
-        """Take all hooks away; what the first step showed is kept even when it ended the run."""
+        """Take all hooks away, also when a step has ended the run."""
         self.synchronizations.stop()
-        if self.counted is not None:
-            self.counted.remove()
-        if self.probe is not None:
-            self.probe.remove()
-            flow = {"gradient_flow": self.probe.flow}
-            self.record.effective = self.record.effective.model_copy(update=flow)
+        if self.verification is not None:
+            self.verification.remove()
 
     def _sketch_update(self) -> None:
-        """Sketch the update after the first window: all runs have taken the same steps by then."""
-        if self.update is not None and self.record.update is None:
-            self.record.update = self.update.finish(self.heartbeat.page[HEARTBEAT_STEP])
-
-    def _read_again(self, window: Window) -> list[str]:
-        """Record what the window changed and the optimizer did; return reasons for `invalid`."""
-        if self.witness is None:
-            return []
-        found, degraded, invalid = self.witness.check(window, self.record.effective)
-        self.record.effective = found
-        self.record.degraded += degraded
-        return invalid
+        if self.verification is not None:
+            self.verification.sketch_update(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _verify(self) -> None:
         """Read back what really holds; without torch there is nothing to read."""
-        if self.probe is None:
+        if self.verification is None:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
             return
         plugin = self.active.answers("parallelize_model")
         strategy = plugin.instance.strategy if plugin and self.run.world_size > 1 else None
-        check_first_step(
-            self.run, self.probe, self.record, strategy, self.synchronizations.per_step()
-        )
+        self.verification.before_window(strategy, self.synchronizations.per_step())
 
 
-def trains_with_torch(run: Run) -> bool:
-    """Return whether there are weights to watch; the null engine has none."""
-    return "torch" in sys.modules and hasattr(run.unwrapped_model, "named_parameters")
-
-
-def update_sketch(run: Run) -> UpdateSketch | None:
-    """Sketch the weights before the first step."""
-    if not trains_with_torch(run):
+def verification_of(run: Run, record: RankRecord) -> Verification | None:
+    """Verify a run where torch trains; the null engine has nothing to verify."""
+    if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
-    from accel_bench.worker.verify.update import UpdateSketch
+    from accel_bench.worker.verify.verification import Verification
 
-    return UpdateSketch(run)
-
-
-def first_step_probe(run: Run) -> FirstStepProbe | None:
-    """Watch the first optimizer step where torch trains."""
-    if not trains_with_torch(run):
-        return None
-    from accel_bench.worker.verify.gradient_flow import FirstStepProbe
-
-    return FirstStepProbe(run)
-
-
-def window_witness(run: Run, probe: FirstStepProbe | None) -> WindowWitness | None:
-    """Watch the steps and the state up to the end of the window, where torch trains."""
-    if probe is None:
-        return None
-    from accel_bench.worker.verify.witness import WindowWitness
-
-    return WindowWitness(run, probe)
-
-
-def counted_tokens(run: Run) -> CountedTokens | None:
-    """Watch the tokens of the first step where torch trains."""
-    if not trains_with_torch(run):
-        return None
-    from accel_bench.worker.verify.counted_tokens import CountedTokens
-
-    return CountedTokens(run)
-
-
-def check_first_step(
-    run: Run,
-    probe: FirstStepProbe,
-    record: RankRecord,
-    strategy: str | None = None,
-    synchronizations: int | None = None,
-) -> None:
-    """Record the effective configuration. Raises InvalidRunError for one that means nothing."""
-    from accel_bench.worker.flops.trace import read_workload
-    from accel_bench.worker.verify.effective import differences, read_effective, used_device
-
-    probe.remove()
-    run.workload = record.workload = read_workload(run)
-    record.workload_reason = run.workload_reason
-    record.device = used_device(run)
-    record.effective = read_effective(run, probe, record.environment, synchronizations)
-    degraded, invalid = differences(run, record.effective, strategy)
-    record.degraded += degraded
-    if invalid:
-        raise InvalidRunError(invalid)
-    probe.check()
+    return Verification(run, record)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:

@@ -8,6 +8,7 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds, make_summary
 from analysis_factory import scaled as times
 
+from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gate import judge_gate
@@ -151,6 +152,21 @@ def test_other_training_is_never_equivalent():
     found = verdict(make_update({"norm": 0.0}), experiment=experiment)
     assert found.update_verdict == "different by design"
     assert "train.learning_rate is 1e-05" in found.update_reason
+
+
+@pytest.mark.parametrize(("drift", "broken"), [(0.0, False), (1e-6, False), (0.5, True)])
+def test_ranks_must_end_with_the_same_weights(drift, broken):
+    first = make_update()
+    second = first.model_copy(update={"weights": sketch(1.0 + drift * first.norm), "tensors": {}})
+    experiment = make_experiment(scenario={"resources": {"devices": 2}})
+    ranks = [
+        make_rank(rank).model_copy(update={"update": update})
+        for rank, update in enumerate((first, second))
+    ]
+    found = [
+        one for one in audit(make_result(experiment, ranks=ranks)) if one.invariant == "replicas"
+    ]
+    assert bool(found) == broken
 
 
 def rounds(experiment, seconds, update):

@@ -30,10 +30,10 @@ from accel_bench.modeling.random_weights import random_model
 from accel_bench.result import RankResult
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.worker.flops.trace import read_workload
-from accel_bench.worker.measurement import check_first_step
 from accel_bench.worker.record import RankRecord, rank_result
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.recomputation import read_checkpointing
+from accel_bench.worker.verify.verification import check_first_step
 
 LENGTH = 48
 BIGCODE = {**GPT2, "n_inner": 256}

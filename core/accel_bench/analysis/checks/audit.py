@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
+from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Figure, Metric, RankResult, Result, Sample, Status, Window
 
@@ -22,6 +23,10 @@ PHASE_TOLERANCE = 0.05
 
 PHASE_SLACK_SECONDS = 0.002
 """What is allowed beside that: an engine may do something of its own between two phases."""
+
+REPLICA_TOLERANCE = 0.01
+"""Distance of two ranks' weights, as a fraction of their update, that is rounding: seven digits of
+the sketches are stored, and replicas agree bit for bit."""
 
 
 class Broken(Frozen):
@@ -181,6 +186,23 @@ def devices(result: Result) -> Iterator[str]:
         yield f"used {', '.join(sorted(kinds))}, asked {kind}"
 
 
+def replicas(result: Result) -> Iterator[str]:
+    """Check that ranks that trained the same tensors end with the same weights."""
+    first = next((rank.update for rank in result.ranks if rank.update), None)
+    if first is None or not first.norm:
+        return
+    for rank in result.ranks:
+        other = rank.update
+        if other is None or other.trained_elements != first.trained_elements:
+            continue
+        apart = math.dist(first.weights, other.weights) / first.norm
+        if apart > REPLICA_TOLERANCE:
+            yield (
+                f"the weights of rank {rank.rank} and rank {result.ranks[0].rank} are "
+                f"{percent(apart)} of their update apart after {other.steps} steps"
+            )
+
+
 def phases(result: Result) -> Iterator[str]:
     """Check that the phases of a step add up to the step."""
     for name, rank in _named_ranks(result):
@@ -227,6 +249,8 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         model_utilization,
         # Another number or kind of devices is another experiment.
         devices,
+        # Replicas that drift apart train several models.
+        replicas,
         # A few steps after the window, in which a busy machine steps in between two marks.
         phases,
     )

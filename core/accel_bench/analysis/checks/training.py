@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
 from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
@@ -156,7 +157,12 @@ def compare_training(
         allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
         rounds = (_compare_round(baseline[key], stack[key], allowed) for key in keys)
         found = max(rounds, key=_severity)
-    others = (reason for key in keys for reason in trained_differences(baseline[key], stack[key]))
+    others = (
+        reason
+        for key in keys
+        for differences in (trained_differences, token_differences)
+        for reason in differences(baseline[key], stack[key])
+    )
     losses = dict(compare_losses(baseline, stack))
     return found.model_copy(update=losses | {"training_reasons": tuple(dict.fromkeys(others))})
 
