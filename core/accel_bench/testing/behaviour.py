@@ -104,7 +104,7 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
     yield result_clauses.adapter(trials, result)
     yield result_clauses.gradients(result)
     yield result_clauses.evidence(trials, result)
-    yield result_clauses.loss(trials, trials.baseline(trials.usual), result)
+    yield from result_clauses.training(trials, trials.baseline(trials.usual), result)
     yield result_clauses.serialised(result)
 
 
@@ -224,7 +224,7 @@ def _in_setting(
     else:
         tried = (
             result_clauses.evidence(trials, result),
-            result_clauses.loss(trials, baseline, result),
+            *result_clauses.training(trials, baseline, result),
         )
         wrong = [one for one in tried if one.outcome == "violated"]
         found += [violated(one.name, f"{where}: {one.sentence}; {ELSEWHERE}") for one in wrong]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from accel_bench.analysis.checks.convergence import compare_losses
+from accel_bench.analysis.checks.training import compare_training
 from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
@@ -118,6 +119,33 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
         name,
         f"the loss differs {reason} ({rule}); if that is by design, declare loss_tolerance, "
         "or where it trains something else say check_plugin(..., other_work=True)",
+    )
+
+
+def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
+    """Compare loss and update with the baseline's; where the loss differs, the update does too."""
+    by_loss = loss(trials, baseline, result)
+    yield by_loss
+    if by_loss.outcome != "violated" and set(trials.slots) <= SAME_WORK:
+        yield update(trials, baseline, result)
+
+
+def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
+    """Compare the change of the weights with the baseline's, by the rule of the reports."""
+    name = "update of the baseline"
+    found = compare_training({("", 0): baseline}, {("", 0): result})
+    if found.update_verdict == "not tested":
+        return unproven(name, found.update_reason or "nothing is trained by torch")
+    rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
+    if not (different := found.training_difference):
+        allowed = f"{found.update_tolerance:g} allowed ({rule})"
+        return proven(name, f"{found.update_difference:.2g} apart, {allowed}")
+    if trials.other_work:
+        return unproven(name, f"{different}: acknowledged by other_work=True")
+    return violated(
+        name,
+        f"{different} ({rule}); if that is by design, declare update_tolerance, or where it trains "
+        "something else say check_plugin(..., other_work=True)",
     )
 
 

@@ -107,6 +107,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
     # 1.6e-3 (fp4) and 2e-4 (int8), in float32 and bfloat16. This leaves a factor of twelve, for
     # weights that are not random.
     loss_tolerance: ClassVar[float | None] = 2e-2
+    update_tolerance: ClassVar[float | None] = 0.3
 
     def __init__(self, options: BitsAndBytesOptions, name: str = "") -> None:
         super().__init__(options, name)

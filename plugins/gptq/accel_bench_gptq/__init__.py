@@ -140,6 +140,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     # Over 13 steps of a small llama with random weights losses differed from unquantized ones by up
     # to 1.2e-3 in 4 bits, and the first loss by 4e-3 in 2 bits. This leaves a factor of five.
     loss_tolerance: ClassVar[float | None] = 2e-2
+    update_tolerance: ClassVar[float | None] = 0.3
 
     def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
         super().__init__(options, name)

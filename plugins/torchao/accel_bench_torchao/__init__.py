@@ -119,6 +119,7 @@ class TorchAO(Plugin[TorchAOOptions]):
     # 1e-4 (int8), 5e-4 (float8 weights, float8 training), 2.3e-3 (nf4, intx of 4 bits), 7e-3
     # (intx of 2 bits), and by 3e-4 where float8 trained all weights: 2 bits have a factor of 3.
     loss_tolerance: ClassVar[float | None] = 2e-2
+    update_tolerance: ClassVar[float | None] = 0.3
 
     def __init__(self, options: TorchAOOptions, name: str = "") -> None:
         super().__init__(options, name)

@@ -13,6 +13,7 @@ from accel_bench.analysis.checks.training import compare_training, unmoved_tenso
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 
@@ -145,6 +146,16 @@ def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
     found = compare_training({("monday", 0): before}, {("monday", 0): after})
     assert found.update_verdict == word
     assert found.update_tolerance_by == tuple(declared)
+
+
+@pytest.mark.parametrize(("dtype", "word"), [("float32", "different"), ("bfloat16", "equivalent")])
+def test_weights_that_are_stored_in_16_bits_round_more(dtype, word):
+    stored = EffectiveConfiguration(trained_dtypes={dtype: 30_100})
+    before, after = (
+        one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"effective": stored}),)})
+        for one in (run(make_update()), run(make_update(turned=0.15)))
+    )
+    assert compare_training({("a", 0): before}, {("a", 0): after}).update_verdict == word
 
 
 def test_other_training_is_never_equivalent():

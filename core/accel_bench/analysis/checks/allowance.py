@@ -41,11 +41,8 @@ class Limits(NamedTuple):
     declared: Callable[[Result], Mapping[str, float]]
     """Returns what each plugin of a run allows by design."""
 
-    same_dtype: float
-    """Allowed where no plugin declares anything and both compute in the same dtype."""
-
-    other_dtype: float
-    """Allowed where no plugin declares anything and the dtypes differ."""
+    usual: Callable[[Result, Result], float]
+    """Returns what is allowed between a baseline and a stack where no plugin declares anything."""
 
     maximum: float
     """Largest declared tolerance that makes two runs equivalent."""
@@ -99,8 +96,7 @@ def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
     A plugin that both use alike changes nothing between them, and excuses nothing.
     """
     before, after = baseline.experiment.scenario, stack.experiment.scenario
-    dtypes = {(work.model.dtype, work.train.precision) for work in (before, after)}
-    usual = limits.same_dtype if len(dtypes) == 1 else limits.other_dtype
+    usual = limits.usual(baseline, stack)
     declared = _of_one_side(baseline, stack, limits)
     for name, tolerance in _of_one_side(stack, baseline, limits).items():
         declared[name] = max(tolerance, declared.get(name, 0.0))

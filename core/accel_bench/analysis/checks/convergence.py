@@ -48,7 +48,13 @@ def _declared(run: Result) -> Mapping[str, float]:
     return run.loss_tolerances
 
 
-LIMITS = Limits(_declared, SAME_DTYPE_TOLERANCE, OTHER_DTYPE_TOLERANCE, MAXIMUM_TOLERANCE)
+def _usual(baseline: Result, stack: Result) -> float:
+    works = (baseline.experiment.scenario, stack.experiment.scenario)
+    dtypes = {(work.model.dtype, work.train.precision) for work in works}
+    return SAME_DTYPE_TOLERANCE if len(dtypes) == 1 else OTHER_DTYPE_TOLERANCE
+
+
+LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE)
 """What is allowed for the distance of two loss curves."""
 
 
