@@ -173,6 +173,20 @@ def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: P
     assert "no round has one" in " ".join(unnamed.err.split())
 
 
+@pytest.mark.parametrize("command", [("run",), ("gate", "--stack", "other")])
+def test_one_of_several_programs_of_a_launcher_is_refused_at_once(
+    measured: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert show(measured, "json").code == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = call(command[0], "nulls.yaml", *command[1:], "-q")
+    assert done.code == 2
+    assert "started accel-bench 2 times" in done.err
+    assert "--set resources.devices=2" in done.err
+
+
 # What is run.
 
 

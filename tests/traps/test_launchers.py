@@ -39,7 +39,10 @@ def test_a_launcher_that_starts_one_process_for_two_ranks_is_invalid(program: Pr
     done = program.run(scenario, "--oversubscribe")
     result = done.result("alone")
     assert result.status is Status.INVALID, (result.reasons, result.log_tail)
-    assert result.reasons == ("rank 0: 1 processes were started, the scenario says 2",)
+    assert result.reasons == (
+        "rank 0: 1 processes were started, the scenario says 2; have the launcher start one for "
+        "each rank, or set resources.devices",
+    )
     assert done.code == 1
     assert program.left_behind() == []
 

@@ -154,12 +154,11 @@ class Accelerate(Plugin[Options]):
 
 
 ENTRY = """\
-import os, sys
+import sys
 from accelerate import PartialState
 from accel_bench.worker.__main__ import main
 
 state = PartialState()
-os.environ["WORLD_SIZE"] = str(state.num_processes)
 main([sys.argv[1], str(state.process_index), str(state.local_process_index)])
 """
 

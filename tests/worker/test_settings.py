@@ -12,7 +12,14 @@ from accel_bench import Device, Experiment, Run, Scenario
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.environment import OPENMP_DEFAULTS, recorded
 from accel_bench.scenario.models import Stack
-from accel_bench.worker.settings import SAME_FOR_ALL, apply_settings, set_environment
+from accel_bench.worker.settings import (
+    LAUNCHED_BY_ACCELERATE,
+    MPI_SIZES,
+    SAME_FOR_ALL,
+    apply_settings,
+    set_environment,
+    started_processes,
+)
 
 
 def test_allocator_and_device_order_are_set_where_no_launcher_did(
@@ -38,10 +45,27 @@ def test_what_a_scenario_or_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch)
     assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
+def with_launcher(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Set the variables of a launcher, and no others of the kind."""
+    for name in ("WORLD_SIZE", LAUNCHED_BY_ACCELERATE, *MPI_SIZES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"WORLD_SIZE": "1"},
+        {LAUNCHED_BY_ACCELERATE: "no"},
+        {LAUNCHED_BY_ACCELERATE: "bf16", "PMI_SIZE": "1"},
+    ],
+    ids=["torchrun", "accelerate launch", "accelerate launch by MPI"],
+)
 def test_a_rank_does_not_wait_for_ranks_that_were_never_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    with_launcher(monkeypatch, variables)
     scenario = Scenario.model_validate_json(
         json.dumps({"resources": {"device": "cpu", "devices": 2}})
     )
@@ -49,3 +73,20 @@ def test_a_rank_does_not_wait_for_ranks_that_were_never_started(
     run = Run(experiment, Device("cpu"), tmp_path, tmp_path, world_size=2)
     with pytest.raises(InvalidRunError, match="1 processes were started, the scenario says 2"):
         apply_settings(run)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, ""),
+        ({"PMI_SIZE": "4"}, ""),
+        ({"WORLD_SIZE": "2", LAUNCHED_BY_ACCELERATE: "no"}, "2"),
+        ({LAUNCHED_BY_ACCELERATE: "no", "OMPI_COMM_WORLD_SIZE": "2"}, "2"),
+    ],
+    ids=str,
+)
+def test_a_launcher_that_started_all_ranks_or_does_not_say_is_believed(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    with_launcher(monkeypatch, variables)
+    assert started_processes() == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
@@ -99,9 +100,24 @@ def _print(summaries: Sequence[Summary], options: RunOptions) -> None:
     print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
 
+def refuse_several_programs() -> None:
+    """Refuse to be one of several programs that torchrun or `accelerate launch` has started.
+
+    Each would measure everything, beside the others. Raises ScenarioError.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and size != "1":
+        raise ScenarioError(
+            f"a launcher (torchrun or `accelerate launch`) started accel-bench {size} times, and "
+            "each would measure beside the others; start it once, without a launcher: it starts "
+            f"the ranks itself, with --set resources.devices={size}"
+        )
+
+
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
     """Return the request to the planner; `short` are values of dotted keys that have options of
     their own, and `command` is what one command alone requests."""
+    refuse_several_programs()
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,

@@ -29,15 +29,23 @@ def set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+LAUNCHED_BY_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
+"""Variable that `accelerate launch` always sets."""
+
+MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Variables in which implementations of MPI say how many processes they have started."""
+
+
 def apply_settings(run: Run) -> None:
     """Seed everything, and set torch up where `prepare_process` has imported it.
 
     Raises InvalidRunError where the launcher says that it has not started every rank.
     """
-    started = os.environ.get("WORLD_SIZE", str(run.world_size))
+    started = started_processes() or str(run.world_size)
     if started != str(run.world_size):  # those that a launcher has not started never come
         said = f"the scenario says {run.world_size}"
-        raise InvalidRunError([f"{started} processes were started, {said}"])
+        way_out = "have the launcher start one for each rank, or set resources.devices"
+        raise InvalidRunError([f"{started} processes were started, {said}; {way_out}"])
     random.seed(run.scenario.train.seed)
     if "numpy" in sys.modules:
         import numpy
@@ -45,6 +53,17 @@ def apply_settings(run: Run) -> None:
         numpy.random.seed(run.scenario.train.seed % 2**32)
     if "torch" in sys.modules:
         _set_up_torch(run)
+
+
+def started_processes() -> str:
+    """Return how many processes the launcher says it has started; empty where it does not say.
+
+    `accelerate launch` gives their number in MPI's variables where MPI starts them, and in none
+    where it starts one process, which it also does on CPUs where it was asked for more.
+    """
+    variables = MPI_SIZES if LAUNCHED_BY_ACCELERATE in os.environ else ()
+    found = (os.environ[name] for name in ("WORLD_SIZE", *variables) if name in os.environ)
+    return next(found, "1" if variables else "")
 
 
 def agree(run: Run, ready: bool) -> bool:
