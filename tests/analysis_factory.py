@@ -41,7 +41,7 @@ def make_experiment(
     scenario: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """One planned point; `scenario` are settings of the work."""
-    identity = {"stack": stack, "sweep": dict(sweep or {}), "scenario": dict(scenario or {})}
+    identity = {"uses": [stack], "sweep": dict(sweep or {}), "work": dict(scenario or {})}
     return Experiment(
         id=digest(identity),
         scenario=Scenario.model_validate({"data": SHORT, **(scenario or {})}),
@@ -201,3 +201,13 @@ def scaled(
 ) -> list[float]:
     """STEADY, `factor` times as long, with noise of its own."""
     return [factor * n * s for n, s in zip(noise, STEADY, strict=True)]
+
+
+def with_threads(results: Sequence[Result], threads: int) -> list[Result]:
+    """The same runs, computed by another number of threads."""
+    changed = []
+    for result in results:
+        effective = result.ranks[0].effective.model_copy(update={"threads": threads})
+        ranks = (result.ranks[0].model_copy(update={"effective": effective}),)
+        changed.append(result.model_copy(update={"ranks": ranks}))
+    return changed

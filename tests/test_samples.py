@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from analysis_factory import make_result
 
+from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.catalog.models import read_card
 from accel_bench.cli.request import find_drafts
 from accel_bench.documents.presets import PRESETS_GROUP, find_presets, preset_roots, presets_root
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
 from accel_bench.plugins.shipped import extras
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
@@ -55,6 +58,19 @@ def test_a_scenario_loads_and_plans(name: str) -> None:
     assert needs_gpu or plan.runnable
     assert plan.file.description
     assert len({p.experiment.id for p in plan.planned}) == len(plan.planned)
+    assert not list(refused(plan))
+
+
+def refused(plan: Plan) -> Iterator[str]:
+    """Yield what keeps a stack from being compared with the baseline of its sweep point."""
+    bases = {
+        p.experiment.point: p.experiment
+        for p in plan.planned
+        if p.experiment.stack.name == plan.baseline
+    }
+    for planned in plan.planned:
+        runs = [make_result(one) for one in (bases[planned.experiment.point], planned.experiment)]
+        yield from filter(None, [comparability(runs[:1], runs[1:]).refusal])
 
 
 @scenarios

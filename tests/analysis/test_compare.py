@@ -36,9 +36,9 @@ def test_runs_that_are_no_pairs_get_a_ratio_and_never_a_verdict():
 def test_pairs_that_are_not_comparable_get_no_verdict_but_the_fields():
     found = compare_stored(make_rounds(BASE, STEADY), make_rounds(LONGER, scaled(0.5)))
     assert (found.comparable, found.paired, found.verdict) == (False, True, "not tested")
-    assert [d.key for d in found.differing] == ["scenario.train.seed"]
+    assert [d.key for d in found.differing] == ["work.train.seed"]
     assert found.verdict_reason == (
-        "not comparable: scenario.train.seed differ without being declared"
+        "not comparable: work.train.seed (7 in the place of null) differ without being declared"
     )
     assert found.ratio is not None
     assert found.loss_verdict == "not tested"

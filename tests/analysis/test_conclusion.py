@@ -14,6 +14,7 @@ from analysis_factory import (
     make_rounds,
     make_summary,
     scaled,
+    with_threads,
 )
 
 from accel_bench.analysis.conclusion import conclusion
@@ -189,3 +190,11 @@ def test_sweep_points_are_named_and_many_are_counted():
     said = say(points, results)
     assert "fast (size=1) is 1.250 times as fast as lora" in said
     assert said.endswith("; 2 more are faster.")
+
+
+def test_a_stack_under_other_conditions_gets_no_verdict_and_its_keys():
+    results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(FAST, scaled(0.8)), 2)]
+    assert say([LORA, FAST], results) == (
+        "no verdict against lora for fast (1.250 times as fast), which is not comparable: "
+        "effective.threads (2 in the place of 4) differ without being declared."
+    )

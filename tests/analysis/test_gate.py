@@ -12,6 +12,7 @@ from analysis_factory import (
     make_result,
     make_rounds,
     scaled,
+    with_threads,
 )
 
 from accel_bench.analysis.gate import judge_gate
@@ -151,3 +152,13 @@ def test_a_sweep_point_that_is_skipped_spoils_nothing():
     report = judged(good, planned=planned, skipped=[at(2, "fast")])
     assert [point.outcome for point in report.points] == ["passed", "skipped"]
     assert (report.outcome, report.points[1].reason) == ("passed", "excluded: too big")
+
+
+def test_a_stack_under_other_conditions_does_not_pass():
+    fast = with_threads(make_rounds(FAST, scaled(0.8)), 2)
+    report = judged(make_rounds(LORA, STEADY), fast)
+    assert (report.outcome, report.exit_code) == ("failed", 1)
+    assert report.points[0].reason == (
+        "fast and lora are not comparable: effective.threads (2 in the place of 4) differ without "
+        "being declared"
+    )

@@ -15,6 +15,7 @@ from analysis_factory import (
     make_rounds,
     make_summary,
     scaled,
+    with_threads,
 )
 
 from accel_bench.analysis.wording import differs
@@ -336,3 +337,18 @@ def test_a_round_may_be_measured_again_only_once():
     ]
     row = make_summary([LORA, FAST], [*first, *again]).experiments[1]
     assert (row.verdict, row.slow_runs) == ("inconclusive", ())
+
+
+def test_a_stack_under_other_conditions_keeps_its_ratio_and_gets_no_verdict():
+    results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(FAST, scaled(0.8)), 2)]
+    row = make_summary([LORA, FAST], results).experiments[1]
+    assert (row.verdict, row.rounds, row.loss_verdict) == ("not tested", 5, "equivalent")
+    assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
+    assert row.verdict_reason.startswith("not comparable: effective.threads (2 in the place of 4)")
+
+
+def test_threads_that_the_stack_declares_are_compared():
+    fast = make_experiment("fast", settings={"resources.threads": 2})
+    results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(fast, scaled(0.8)), 2)]
+    row = make_summary([LORA, fast], results).experiments[1]
+    assert row.verdict == "faster"

@@ -14,7 +14,12 @@ from accel_bench.analysis.aggregate import (
     figures,
     shared_steps,
 )
-from accel_bench.analysis.checks.comparability import Comparability, Difference, comparability
+from accel_bench.analysis.checks.comparability import (
+    Comparability,
+    Difference,
+    comparability,
+    of_comparable,
+)
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -24,7 +29,6 @@ from accel_bench.analysis.checks.training import (
 from accel_bench.analysis.schema import Document, ExperimentFigures, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, exp_interval, t_quantile
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
-from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
 
 Value = TypeVar("Value")
@@ -123,16 +127,7 @@ def _speed(
             if not side.speeds
         ]
         return Comparison(ratio=ratio, verdict_reason=", ".join(failed) or HISTORY)
-    comparison = compare(before, {"b": after})["b"]
-    if allowed.comparable:
-        return comparison
-    keys = join_names([difference.key for difference in allowed.differing])
-    changes = {
-        "verdict": "not tested",
-        "verdict_reason": f"not comparable: {keys} differ without being declared",
-        "rounds_needed": None,
-    }
-    return comparison.model_copy(update=changes)
+    return of_comparable(compare(before, {"b": after})["b"], allowed)
 
 
 def _training(

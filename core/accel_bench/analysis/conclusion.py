@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import count, join_names, label, rate, ratio_texts
@@ -55,6 +56,7 @@ def _compared(summary: Summary) -> list[str]:
         *_inconclusive(kinds.get("inconclusive", ()), summary.baseline),
         *_slow_runs(kinds.get("inconclusive", ())),
         *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
+        *_not_comparable(kinds.get(NOT_COMPARABLE, ()), summary.baseline),
         *_disowned(_others(summary)),
         *_ended(_others(summary)),
     ]
@@ -64,6 +66,8 @@ def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
         faster = row.verdict == "different training"
         return "faster with another training" if faster else "different in their training"
+    if row.verdict_reason.startswith(NOT_COMPARABLE):
+        return NOT_COMPARABLE
     return "equally fast" if row.verdict == "same" else row.verdict
 
 
@@ -166,6 +170,16 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     return [
         f"no verdict against {baseline} for {join_names(names)}: {count(fewest, 'round')} of the "
         f"{MINIMUM_ROUNDS} that a verdict needs (--rounds {MINIMUM_ROUNDS})"
+    ]
+
+
+def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
+    """Return rows that ran under other conditions than the baseline, each with what differs."""
+    return [
+        f"no verdict against {baseline} for {_name(row)} ({ratio_texts(row.ratio)[0]} times as "
+        f"fast), which is {row.verdict_reason}"
+        for row in rows
+        if row.ratio
     ]
 
 

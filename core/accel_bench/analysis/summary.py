@@ -15,6 +15,7 @@ from accel_bench.analysis.aggregate import (
     figures,
     shared_steps,
 )
+from accel_bench.analysis.checks.comparability import comparability, of_comparable
 from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
@@ -92,9 +93,10 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         comparison, reason = compared.get(str(number)), obstacles[number]
         if base and comparison:
             training = compare_training(base.completed, row.completed)
-            speed = of_same_training(comparison, training)
+            both = comparability(list(base.completed.values()), list(row.completed.values()))
+            speed = of_comparable(of_same_training(comparison, training), both)
             summary = _row(beside_baseline(row, base), speed, training, steps)
-            slow = _slow_runs(base, row) if comparison.verdict == "inconclusive" else ()
+            slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
             summaries.append(summary.model_copy(update={"slow_runs": slow}))
         else:
             # The baseline is 1 times as fast as itself, by definition.

@@ -10,7 +10,7 @@ from store.store_factory import MACHINE
 
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.documents.canonical import digest
-from accel_bench.effective import EffectiveConfiguration, GradientFlow
+from accel_bench.effective import Compilation, EffectiveConfiguration, GradientFlow
 from accel_bench.machine.state import CPUState, GPUState, MachineState
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -155,3 +155,22 @@ def test_values_that_changed_from_run_to_run_are_all_named() -> None:
     both = [*run(effective={"threads": 2}), *run(effective={"threads": 4})]
     (found,) = comparability(both, run()).differing
     assert (found.key, found.a, found.b) == ("effective.threads", [2, 4], 4)
+
+
+def test_a_fingerprint_of_what_a_stack_uses_with_other_options_is_declared() -> None:
+    environment = {"fingerprints": {"text": "abc", "fused": "x"}}
+    other = {"fingerprints": {"text": "abc", "fused": "y"}}
+    one = run("fused", environment=environment)
+    changed = run("fused", environment=other)
+    assert keys(one, changed) == ([], ["environment.fingerprints.fused"])
+    stack = changed[0].experiment.stack.model_copy(
+        update={"uses": (Use(use="fused", options={"bits": 4}),)}
+    )
+    experiment = changed[0].experiment.model_copy(update={"stack": stack})
+    found = keys(one, [changed[0].model_copy(update={"experiment": experiment})])
+    assert found == (["uses", "environment.fingerprints.fused"], [])
+
+
+def test_seconds_and_counts_that_are_measured_are_no_condition() -> None:
+    changes = {"synchronizations_per_step": 2, "compilation": Compilation(compile_seconds=1.0)}
+    assert keys(run(), run(effective=changes)) == ([], [])

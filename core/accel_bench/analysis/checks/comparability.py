@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.wording import join_names, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.state import used_by
 from accel_bench.result import Result
+from accel_bench.scenario.models import Stack
 
 Facts = dict[str, Any]
 """Facts that must agree, by dotted key."""
@@ -19,7 +22,12 @@ MACHINE = ("system", "processor")
 ALWAYS_EFFECTIVE = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
 """Effective settings that must agree whatever two stacks declare."""
 
-MEASURED_EFFECTIVE = ("gradient_flow", "optimizer_progress")
+MEASURED_EFFECTIVE = (
+    "compilation",
+    "gradient_flow",
+    "optimizer_progress",
+    "synchronizations_per_step",
+)
 """Measurements among them: equal runs need not agree to the last digit."""
 
 POLICY = (
@@ -44,6 +52,9 @@ WORLD = (
     "effective.threads",
 )
 """Facts that follow from the number of processes."""
+
+NOT_COMPARABLE = "not comparable"
+"""How the reason of a refusal begins."""
 
 MAY_LACK = ("environment.plugins.", "environment.fingerprints.", "state.")
 """Facts that one side alone may have."""
@@ -96,6 +107,29 @@ class Comparability(Frozen):
         """Whether nothing differs but what is declared."""
         return not self.differing
 
+    @property
+    def refusal(self) -> str:
+        """Why the two may not be compared, with the values of B and A; empty when they may."""
+        if self.comparable:
+            return ""
+        values = [
+            f"{one.key} ({plain_value(one.b)} in the place of {plain_value(one.a)})"
+            for one in self.differing
+        ]
+        return f"{NOT_COMPARABLE}: {join_names(values)} differ without being declared"
+
+
+def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
+    """Return the speed of B against A, without a verdict where the two may not be compared."""
+    if allowed.comparable:
+        return speed
+    changes = {
+        "verdict": "not tested",
+        "verdict_reason": allowed.refusal,
+        "rounds_needed": None,
+    }
+    return speed.model_copy(update=changes)
+
 
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
     """Compare two experiments by the runs of each (at least one).
@@ -107,6 +141,7 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
     plain = not any(run.experiment.stack.uses or run.experiment.stack.settings for run in (*a, *b))
     left, right = _facts(a, plain), _facts(b, plain)
     settings = {key for run in (*a, *b) for key in run.experiment.stack.settings}
+    used = _used_by_one(a[0].experiment.stack, b[0].experiment.stack)
     declared: list[Difference] = []
     differing: list[Difference] = []
     for key in dict.fromkeys((*left, *right)):
@@ -115,8 +150,15 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
         if left_out or canonical_json(left.get(key)) == canonical_json(right.get(key)):
             continue
         difference = Difference(key=key, a=left.get(key), b=right.get(key))
-        (declared if _is_declared(key, settings) else differing).append(difference)
+        by_stack = _is_declared(key, settings) or any(_within(key, one) for one in used)
+        (declared if by_stack else differing).append(difference)
     return Comparability(declared=tuple(declared), differing=tuple(differing))
+
+
+def _used_by_one(a: Stack, b: Stack) -> set[str]:
+    """Return the fingerprints of plugins that two stacks use with different options."""
+    texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
+    return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
 
 def _is_declared(key: str, settings: set[str]) -> bool:
