@@ -57,15 +57,15 @@ def test_pairs_are_printed_with_their_verdict() -> None:
 def test_the_document_says_what_differs() -> None:
     found = json.loads(compare("lora", "other", "--format", "json").out)
     assert found["comparable"] is False
-    assert found["differing"] == [{"key": "scenario.train.seed", "a": None, "b": 7}]
+    assert found["differing"] == [{"key": "work.train.seed", "a": None, "b": 7}]
     assert (found["verdict"], found["rounds"]) == ("not tested", 5)
     assert set(found["a"]["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
 
 
 def test_people_see_the_differing_fields_with_both_values() -> None:
     printed = compare("lora", "other").out
-    (line,) = [line for line in printed.splitlines() if line.startswith("scenario.train.seed")]
-    assert line.split() == ["scenario.train.seed", "-", "7"]
+    (line,) = [line for line in printed.splitlines() if line.startswith("work.train.seed")]
+    assert line.split() == ["work.train.seed", "-", "7"]
     assert "comparable: no: more differs than the stacks declare" in printed
 
 
@@ -99,7 +99,7 @@ def test_markdown_has_a_table_of_both_and_one_of_what_differs() -> None:
     assert lines[0] == "## lora and other"
     assert lines.count("|  | A | B |") == 1
     assert "| stack | lora | other |" in lines
-    assert "| scenario.train.seed | - | 7 |" in lines
+    assert "| work.train.seed | - | 7 |" in lines
 
 
 def test_a_word_that_means_nothing_is_refused_with_what_is_there() -> None:
