@@ -76,7 +76,7 @@ def test_the_sentence_says_that_no_verdict_rests_on_it():
     summary = make_summary([LORA, FAST], [*BASELINE, *DOUBLED])
     sentence = conclusion(summary)
     assert sentence.startswith("lora trains at 1,000 tokens/s")
-    assert f"; no verdict rests on fast, which its self-audit disowns ({WHY})" in sentence
+    assert f"; no verdict rests on fast, which its self-audit disowns ({WHY}; `acc" in sentence
     assert "fast trains" not in sentence
     table = render_terminal(stacks_report([summary]).sections, 120)
     assert "not tested" in next(line for line in table.splitlines() if line.startswith("fast"))
@@ -87,7 +87,7 @@ def test_beside_others_it_is_named_after_their_verdicts():
     runs = [*BASELINE, *DOUBLED, *make_rounds(other, scaled(0.5))]
     sentence = conclusion(make_summary([LORA, FAST, other], runs))
     assert sentence.startswith("other is 2")
-    assert sentence.endswith(f"no verdict rests on fast, which its self-audit disowns ({WHY}).")
+    assert sentence.endswith(f"disowns ({WHY}; `accel-bench audit` names the runs).")
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_disowned():
@@ -96,7 +96,7 @@ def test_nothing_is_compared_with_a_baseline_that_is_disowned():
     base, row = summary.experiments
     assert (base.ratio, row.ratio) == (None, None)
     assert row.verdict_reason == f"the baseline is disowned by its self-audit ({WHY})"
-    assert f"no verdict rests on lora, which its self-audit disowns ({WHY})" in conclusion(summary)
+    assert f"no verdict rests on lora, which its self-audit disowns ({WHY}; " in conclusion(summary)
 
 
 def test_where_all_are_disowned_there_is_no_speed_to_tell():
@@ -115,7 +115,8 @@ def test_the_gate_fails(runs, name):
     report = gate(*runs)
     (point,) = report.points
     assert (report.outcome, report.exit_code) == ("failed", 1)
-    assert point.reason == f"{name} is disowned by its self-audit ({WHY})"
+    why = f"{name} is disowned by its self-audit ({WHY})"
+    assert point.reason == f"{why}; `accel-bench audit` names the runs"
     assert (point.ratio, point.slower_by, point.loss_verdict) == (None, None, "not tested")
 
 

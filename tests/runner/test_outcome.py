@@ -219,6 +219,17 @@ def test_a_result_that_core_did_not_write_is_invalid(
     assert (verdict.status, verdict.reasons) == (Status.INVALID, (f"forged: {reason}",))
 
 
+def test_a_heartbeat_of_another_node_may_lag(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    scenario = job.experiment.scenario
+    resources = scenario.resources.model_copy(update={"nodes": 2, "devices": 1})
+    scenario = scenario.model_copy(update={"resources": resources})
+    experiment = job.experiment.model_copy(update={"scenario": scenario})
+    job = job.model_copy(update={"experiment": experiment})
+    outcome = ProcessOutcome(exits={0: 0, 1: 0}, progress={0: Progress(5, "window")})
+    assert judge(job, outcome, {0: measured(), 1: measured(rank=1)}).status is Status.OK
+
+
 class Hanging(Plugin[Options]):
     """Has a hook in which it could hang."""
 

@@ -24,8 +24,9 @@ def audit(
     """Check invariants in every stored row and list those that are broken.
 
     Tokens against sequence length, samples against steps, rates against time, device clock against
-    wall clock, phases against steps, kinds of memory against one another, devices against those
-    requested, and every row's checksum. Exits with 1 when anything is broken.
+    wall clock, that of a rank against that of the parent, phases against steps, kinds of memory
+    against one another, devices against those requested, and every row's checksum. Exits with 1
+    when anything is broken.
     """
     from accel_bench.analysis.store_audit import audit_store
     from accel_bench.report.table import Report, Section, Table, paths

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result
+from analysis_factory import (
+    FAST,
+    LORA,
+    STEADY,
+    make_experiment,
+    make_rank,
+    make_result,
+    make_rounds,
+    make_summary,
+    scaled,
+)
 
 from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.result import RankResult, Result
@@ -40,6 +50,27 @@ def test_padding_that_is_counted_as_real_tokens_is_named() -> None:
     assert token_differences(BASELINE, run((512, 240), (512, 240))) == (
         "a step holds 1.98 times the baseline's real tokens (512 against 258)",
     )
+
+
+def test_a_stack_that_is_faster_by_counting_its_padding_trains_differently() -> None:
+    def counting(result: Result, real: int) -> Result:
+        window = result.ranks[0].window
+        changes = {"real_tokens": real, "supervised_tokens": 40}
+        steps = {
+            name: tuple(sample.model_copy(update=changes) for sample in getattr(window, name))
+            for name in ("warmup", "samples")
+        }
+        window = window.model_copy(update=steps)
+        return result.model_copy(
+            update={"ranks": (result.ranks[0].model_copy(update={"window": window}),)}
+        )
+
+    runs = [counting(run, 50) for run in make_rounds(LORA, STEADY)]
+    runs += [counting(run, 100) for run in make_rounds(FAST, scaled(1.0))]
+    row = make_summary([LORA, FAST], runs).experiments[1]
+    assert row.verdict == "different training"
+    said = "a step holds 2 times the baseline's real tokens (100 against 50)"
+    assert said in row.verdict_reason
 
 
 def test_half_of_the_batch_has_fewer_tokens_of_both_kinds() -> None:

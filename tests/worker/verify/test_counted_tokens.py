@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from testing.faults import plugin, source
 
-from accel_bench import Batch, Device, Experiment, Run, Scenario, TokenCounts
+from accel_bench import Batch, Device, Experiment, Run, Scenario, Status, TokenCounts
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model
 from accel_bench.scenario.models import Stack
+from accel_bench.testing import run_plugin
 from accel_bench.worker.verify.counted_tokens import CountedTokens
 
 # PEFT asks transformers by a name that is being replaced.
@@ -174,6 +176,10 @@ def compiled(run: Run) -> None:
     run.model.compile(backend="eager")
 
 
+def compiled_forward(run: Run) -> None:
+    run.model.forward = torch.compile(run.model.forward, backend="eager")
+
+
 def compiled_around(run: Run) -> None:
     run.model = torch.compile(run.model, backend="eager")
 
@@ -191,6 +197,7 @@ HONEST: Mapping[str, tuple[list[Batch], Spoil]] = {
     "last tokens left out": ([padded((WIDTH, WIDTH), masked=False)], without_the_last_token),
     "compiled blocks": ([padded()], compiled_blocks),
     "compiled": ([padded()], compiled),
+    "compiled forward": ([padded()], compiled_forward),
     "compiled around": ([padded()], compiled_around),
 }
 """Batches, and what is done to the model, where all that is counted is trained on."""
@@ -284,3 +291,22 @@ def test_batches_in_another_form_are_not_judged(make_llama: Callable[..., Run]) 
     counted.check([Batch({"x": torch.ones(2)}, 1, TokenCounts(9, 9, 9), 9), padded()])
     counted.check([Batch({}, 1, TokenCounts(9, 9, 9), 9)])
     counted.remove()
+
+
+DROPPING = """
+plain = run.model.forward
+
+        def forward(**inputs):
+            rows = {k: v[:1] for k, v in inputs.items() if hasattr(v, "shape")}
+            return plain(**{**inputs, **rows})
+
+        run.model.forward = forward
+"""
+
+
+def test_a_plugin_that_drops_most_of_the_batch_makes_its_run_invalid(tmp_path: Path) -> None:
+    with plugin(tmp_path, source(acting=DROPPING.strip())) as name:
+        result = run_plugin(name, scenario={"train": {"micro_batch_size": 4}})
+    assert result.status is Status.INVALID
+    assert result.reasons[0].startswith("step 0 counted ")
+    assert "real tokens, and the model's embedding saw" in result.reasons[0]
