@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import pluggy
 
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Described, JsonValue
 from accel_bench.errors import PluginError
 from accel_bench.scenario.experiment import Experiment
 
@@ -37,7 +37,7 @@ def hookspec(function: _FunctionT) -> _FunctionT:
     return pluggy.HookspecMarker(PROJECT)(function)
 
 
-class Options(Frozen):
+class Options(Described):
     """Base of a plugin's options: a pydantic model, strict and frozen, a docstring under each
     field."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench.documents.validate import LocatedError
 from accel_bench.scenario.settings import (
     LONGEST_WARMUP,
@@ -68,7 +68,7 @@ def _default_metrics() -> tuple[Use, ...]:
     return tuple(Use(use=name) for name in slot_defaults().metrics)
 
 
-class Work(Frozen):
+class Work(Described):
     """What is trained, on what, with which settings: everything that all stacks share."""
 
     name: StackName = "unnamed"
@@ -185,7 +185,7 @@ class Scenario(Work):
         return self
 
 
-class Exclusion(Frozen):
+class Exclusion(Described):
     """Points of the sweep that are not to be run, with the reason that the plan prints."""
 
     when: dict[str, JsonValue] = Field(min_length=1)
@@ -196,7 +196,7 @@ class Exclusion(Frozen):
     """Why, in a sentence."""
 
 
-class StackEntry(Frozen):
+class StackEntry(Described):
     """A stack as a file spells it out: the settings it changes and the plugins it uses."""
 
     set: dict[str, JsonValue] = Field(default_factory=dict)

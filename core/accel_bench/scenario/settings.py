@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from accel_bench.documents.base import Frozen
+from accel_bench.documents.base import Described
 from accel_bench.documents.validate import LocatedError
 
 MAXIMUM_SAMPLES = 100_000
@@ -25,7 +25,7 @@ MAXIMUM_THREADS = 4096
 """Threads of a process; no machine has as many cores."""
 
 
-class Train(Frozen):
+class Train(Described):
     """Settings of training, per device where a size is meant."""
 
     micro_batch_size: int = Field(1, ge=1, le=1_000_000)
@@ -63,7 +63,7 @@ class Train(Frozen):
         return "bfloat16" if self.precision == "bf16-autocast" else "float16"
 
 
-class Resources(Frozen):
+class Resources(Described):
     """What one run may use."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -79,7 +79,7 @@ class Resources(Frozen):
     """CPU threads of each process; null divides the cores among the processes of a node."""
 
 
-class Measure(Frozen):
+class Measure(Described):
     """How a run is measured."""
 
     renamed: ClassVar[Mapping[str, str]] = {"repeats": "rounds"}

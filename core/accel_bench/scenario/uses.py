@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
 
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
@@ -54,7 +54,7 @@ def _default_of(slot: str) -> Any:
     )
 
 
-class Use(Frozen):
+class Use(Described):
     """One use of a plugin: its name and its options.
 
     Written as a bare name, or as a mapping with `use` and the plugin's options beside it. Keys that
