@@ -173,15 +173,11 @@ def runaway_and_sleep(options: FaultyOptions) -> None:
     time.sleep(3600)
 
 
-def grandchild_and_sleep(options: FaultyOptions) -> None:
-    """Have a process of its own while it sleeps."""
+def family(options: FaultyOptions) -> None:
+    """Have a process of every kind while it sleeps."""
     grandchild(options)
-    time.sleep(3600)
-
-
-def setsid_and_sleep(options: FaultyOptions) -> None:
-    """Have a process in a session of its own while it sleeps."""
     setsid(options)
+    runaway(options)
     time.sleep(3600)
 
 
