@@ -10,8 +10,6 @@ from faults.program import Finished, Program, null_scenario
 
 from accel_bench.result import Status
 
-pytestmark = pytest.mark.long
-
 SOURCE = """
 import os
 import time
