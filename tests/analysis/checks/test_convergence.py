@@ -49,6 +49,19 @@ def test_one_thousandth_is_allowed_where_no_plugin_declares_more(shift, word):
     assert found.loss_difference == pytest.approx(shift - 1, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "work", [{"model": {"dtype": "bfloat16"}}, {"train": {"precision": "bf16-autocast"}}]
+)
+@pytest.mark.parametrize(("shift", "word"), [(1.0049, "equivalent"), (1.0051, "different")])
+def test_five_thousandths_are_allowed_where_both_compute_in_16_bits(work, shift, word):
+    experiment = make_experiment(scenario=work)
+    before, after = (
+        run([factor * loss for loss in FALLING], experiment=experiment) for factor in (1.0, shift)
+    )
+    found = compare_losses({("monday", 0): before}, {("monday", 0): after})
+    assert (found.loss_verdict, found.loss_tolerance) == (word, 5e-3)
+
+
 def test_a_single_step_off_counts_for_a_fifth():
     bumped = [*FALLING[:5], FALLING[5] + 0.1, *FALLING[6:]]
     last = smoothed(FALLING)[7]

@@ -32,6 +32,12 @@ SMOOTHING_STEPS = 5
 SAME_DTYPE_TOLERANCE = 1e-3
 """Relative distance allowed where no plugin declares one and both compute in the same dtype."""
 
+HALF_TOLERANCE = 5e-3
+"""The same where both compute in 16 bits.
+
+Other kernels and other orders of sums were up to 3e-3 apart over 30 steps of a small llama.
+"""
+
 OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
 
@@ -51,7 +57,10 @@ def _declared(run: Result) -> Mapping[str, float]:
 def _usual(baseline: Result, stack: Result) -> float:
     works = (baseline.experiment.scenario, stack.experiment.scenario)
     dtypes = {(work.model.dtype, work.train.precision) for work in works}
-    return SAME_DTYPE_TOLERANCE if len(dtypes) == 1 else OTHER_DTYPE_TOLERANCE
+    if len(dtypes) > 1:
+        return OTHER_DTYPE_TOLERANCE
+    exact = baseline.experiment.scenario.compute_dtype == "float32"
+    return SAME_DTYPE_TOLERANCE if exact else HALF_TOLERANCE
 
 
 LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE)
