@@ -30,12 +30,16 @@ from accel_bench import Options, Plugin, Run, Window, hookimpl
 class SkipsEverySecondStep(PlainLoop):
     """Accumulation is set in the loop and once more in the optimizer."""
 
+    _caught: ClassVar[str] = r"the optimizer took \d+ of \d+ steps"
+
     def change(self, run: Run) -> None:
         steps_only(run, lambda step: step % 2 == 0)
 
 
 class StepsOnce(PlainLoop):
     """After the first step the optimizer is that of a model that was copied."""
+
+    _caught: ClassVar[str] = r"the optimizer took 1 of \d+ steps"
 
     def change(self, run: Run) -> None:
         steps_only(run, lambda step: step == 0)
@@ -44,6 +48,8 @@ class StepsOnce(PlainLoop):
 class ZeroRate(PlainLoop):
     """The schedule was told of one step, and has come to its end."""
 
+    _caught: ClassVar[str] = "learning rate 0 in force"
+
     def change(self, run: Run) -> None:
         after_each_step(run, lambda: scale_rate(run, 0.0))
 
@@ -51,12 +57,16 @@ class ZeroRate(PlainLoop):
 class TenthOfTheRate(PlainLoop):
     """The rate of another recipe."""
 
+    _caught: ClassVar[str] = "learning rate .* in force, the baseline's"
+
     def change(self, run: Run) -> None:
         scale_rate(run, 0.1)
 
 
 class TwiceTheRate(PlainLoop):
     """The rate is scaled with the number of devices, and again by the trainer."""
+
+    _caught: ClassVar[str] = "learning rate .* in force, the baseline's"
 
     def change(self, run: Run) -> None:
         scale_rate(run, 2.0)
@@ -108,6 +118,8 @@ class NoMomentum(Plugin[Options]):
 class StepsHalfOfTheTensors(Plugin[Options]):
     """Of two groups of parameters one is given to the optimizer."""
 
+    _caught: ClassVar[str] = "did not move"
+
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         import torch
@@ -120,6 +132,7 @@ class ForgetsTheNorms(Plugin[Options]):
     """The group without weight decay, which holds the norms, is lost."""
 
     _trains = "full"
+    _caught: ClassVar[str] = "did not move"
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
@@ -134,6 +147,7 @@ class ForgetsTheEmbedding(Plugin[Options]):
     """The embedding is taken for tied to the head, which is in the optimizer, and left out."""
 
     _trains = "full"
+    _caught: ClassVar[str] = "did not move"
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
@@ -147,6 +161,8 @@ class ForgetsTheEmbedding(Plugin[Options]):
 
 class FreezesHalfAfterWarmup(Plugin[Options]):
     """Layers are frozen one after the other, as some recipes do."""
+
+    _caught: ClassVar[str] = "no longer do after the window"
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
@@ -175,6 +191,8 @@ class CutsGradients(Plugin[Options]):
 class DropsNearlyAll(PlainLoop):
     """A filter that was for a quick look is still there: one sequence, four tokens."""
 
+    _caught: ClassVar[str] = "processed tokens, and its batches hold"
+
     def change(self, run: Run) -> None:
         change_batches(run, lambda batch: cut(batch, 1, 4))
 
@@ -182,12 +200,16 @@ class DropsNearlyAll(PlainLoop):
 class HalfOfTheBatch(PlainLoop):
     """The batch is divided by a number of devices that are not there."""
 
+    _caught: ClassVar[str] = "processed tokens, and its batches hold"
+
     def change(self, run: Run) -> None:
         change_batches(run, lambda batch: cut(batch, len(batch.inputs["labels"]) // 2, 1 << 20))
 
 
 class HalfOfTheLength(PlainLoop):
     """The tokenizer's longest length is half of the scenario's."""
+
+    _caught: ClassVar[str] = "processed tokens, and its batches hold"
 
     def change(self, run: Run) -> None:
         change_batches(run, lambda batch: cut(batch, 1 << 20, batch.inputs["labels"].shape[1] // 2))
@@ -204,6 +226,8 @@ class RepeatsTheFirstBatch(PlainLoop):
 class SupervisesFewTokens(PlainLoop):
     """The mask of the prompt is turned round: the loss is that of the first tokens alone."""
 
+    _caught: ClassVar[str] = "supervised tokens, and its batches hold"
+
     def change(self, run: Run) -> None:
         def change(batch: Any) -> Any:
             labels = batch.inputs["labels"].clone()
@@ -215,6 +239,8 @@ class SupervisesFewTokens(PlainLoop):
 
 class TrainsOnPadding(PlainLoop):
     """The labels are a copy of the tokens, and padding is one of them."""
+
+    _caught: ClassVar[str] = "supervised tokens, and its batches hold"
 
     def change(self, run: Run) -> None:
         def change(batch: Any) -> Any:
@@ -238,6 +264,8 @@ class ShiftsLabelsTwice(PlainLoop):
 
 class PacksWithoutBorders(PlainLoop):
     """Sequences lie in one row, and each attends to those before it."""
+
+    _caught: ClassVar[str] = "processed tokens, and its batches hold"
 
     def change(self, run: Run) -> None:
         def change(batch: Any) -> Any:
@@ -362,11 +390,12 @@ class ForgetsLoraScale(Plugin[Options]):
     """What adapters add is not multiplied by alpha / r."""
 
     _trains = "lora"
+    _caught: ClassVar[str] = "its loss differs|gradient norms"
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         for module in run.model.modules():
-            if hasattr(module, "scaling"):
+            if isinstance(getattr(module, "scaling", None), dict):
                 module.scaling = dict.fromkeys(module.scaling, 1.0)
 
 
@@ -374,6 +403,7 @@ class FreezesLoraB(Plugin[Options]):
     """A fused adapter has no gradient for its second matrix, from some shape on."""
 
     _trains = "lora"
+    _caught: ClassVar[str] = "no longer do after the window"
     _matrix: ClassVar[str] = "lora_B"
 
     @hookimpl
@@ -392,12 +422,16 @@ class FreezesLoraA(FreezesLoraB):
 class CountsPaddingAsReal(PlainLoop):
     """Tokens are counted by the shape of the batch."""
 
+    _caught: ClassVar[str] = "real tokens"
+
     def change(self, run: Run) -> None:
         change_batches(run, lambda b: replace(b, tokens=replace(b.tokens, real=b.tokens.processed)))
 
 
 class DoublesTokens(PlainLoop):
     """Tokens are counted for two devices where there is one."""
+
+    _caught: ClassVar[str] = "processed tokens"
 
     def change(self, run: Run) -> None:
         def change(batch: Any) -> Any:
@@ -410,15 +444,19 @@ class DoublesTokens(PlainLoop):
 class SlowsTheClock(Plugin[Options]):
     """A library replaces the clock to make its own traces reproducible."""
 
+    _caught: ClassVar[str] = "clock"
+
     @hookimpl
     def start_metrics(self, run: Run) -> None:
         clock = time.perf_counter_ns
         run.on_close(lambda: setattr(time, "perf_counter_ns", clock))
-        time.perf_counter_ns = lambda: clock() // 2
+        time.perf_counter_ns = lambda: clock() // 10
 
 
 class EvaluationMode(Plugin[Options]):
     """An evaluation within the training leaves the model in evaluation mode."""
+
+    _caught: ClassVar[str] = "model.training was True before the window"
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
@@ -428,8 +466,21 @@ class EvaluationMode(Plugin[Options]):
 class ForgesTheResult(Plugin[Options]):
     """A plugin writes the steps that it wishes for in the place of those that were measured."""
 
+    _caught: ClassVar[str] = "clock"
+
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Any]:
         for sample in window.samples:
-            object.__setattr__(sample, "seconds", sample.seconds / 2)
+            object.__setattr__(sample, "seconds", sample.seconds / 10)
         return []
+
+
+class NeverReduces(Plugin[Options]):
+    """Ranks are left in the mode in which gradients are not averaged, as for accumulation."""
+
+    _trains = "ranks"
+    _caught: ClassVar[str] = "replicas: "
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        run.model.require_backward_grad_sync = False

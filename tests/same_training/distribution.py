@@ -8,7 +8,7 @@ from typing import Any
 
 from same_training import cheats, honest
 
-from accel_bench import Plugin
+from accel_bench import Options, Plugin, Run, hookimpl
 
 
 def plugins_of(module: Any) -> dict[str, type[Plugin[Any]]]:
@@ -21,6 +21,22 @@ def plugins_of(module: Any) -> dict[str, type[Plugin[Any]]]:
     return {name: kind for name, kind in found.items() if issubclass(kind, Plugin)}
 
 
+class SavesWeightsOptions(Options):
+    """Where to."""
+
+    folder: str
+
+
+class SavesWeights(Plugin[SavesWeightsOptions]):
+    """Write the trained model to a folder, as Hugging Face does."""
+
+    Options = SavesWeightsOptions
+
+    @hookimpl
+    def close_run(self, run: Run) -> None:
+        run.model.save_pretrained(self.options.folder)
+
+
 CHEATS = plugins_of(cheats)
 HONEST = plugins_of(honest)
 
@@ -31,7 +47,7 @@ def install(folder: Path) -> None:
     info.mkdir()
     about = "Metadata-Version: 2.1\nName: accel-bench-same-training\nVersion: 1.0\n"
     (info / "METADATA").write_text(about, encoding="utf8")
-    kinds = {**CHEATS, **HONEST}
+    kinds = {**CHEATS, **HONEST, "saves-weights": SavesWeights}
     entries = [f"{name} = {kind.__module__}:{kind.__name__}" for name, kind in kinds.items()]
     text = "\n".join(["[accel_bench]", *entries, ""])
     (info / "entry_points.txt").write_text(text, encoding="utf8")

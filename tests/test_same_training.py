@@ -1,0 +1,138 @@
+"""Mistakes that train otherwise are caught by name; honest accelerations are not refused.
+
+At an ordinary rate of fine-tuning, where the loss hardly moves. One run each beside one baseline:
+how fast they are is left to the tests of the statistics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from same_training.distribution import CHEATS, HONEST, install
+from same_training.honest import SETTINGS, SHIPPED
+from same_training.setting import (
+    MODELS,
+    RATES,
+    Setting,
+    applies,
+    caught,
+    random_model,
+    refusal,
+    work,
+)
+
+from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.plugins.registry import installed
+from accel_bench.testing import run_program
+
+# PEFT asks transformers by a name that is being replaced.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+LEFT_TO_RELEASES = frozenset(
+    {
+        *("large-epsilon", "zero-rate", "twice-the-rate", "half-of-the-length", "cuts-gradients"),
+        *("trains-on-padding", "rounds-weights", "drops-nearly-all", "stale-gradients"),
+        *("contiguous-transpose", "zeroes-in-place", "double-loss", "recomputes-activations"),
+        *("drops-the-mask", "foreach", "for-loop", "one-micro-batch", "longest", "two-threads"),
+        *("compiled", "recomputed", "selective", "deterministic-algorithms"),
+    }
+)
+"""Stacks that are like another one, or take seconds."""
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """Return each stack with each setting in which it changes something.
+
+    By default full training from random weights, and what only an adapter has; the rest is left to
+    releases.
+    """
+    found = []
+    for weights, trains, name in itertools.product(MODELS, RATES, names):
+        if applies(name, trains):
+            chosen = trains == "full" or not applies(name, "full")
+            by_default = weights == "random" and chosen and name not in LEFT_TO_RELEASES
+            marks = () if by_default else pytest.mark.release
+            setting = (trains, weights)
+            identity = f"{trains}-{weights}-{name}"
+            found.append(pytest.param(setting, name, marks=marks, id=identity))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which the plugins are installed."""
+    folder = tmp_path_factory.mktemp("same-training")
+    install(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        installed.cache_clear()
+        yield folder
+    installed.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path) -> Callable[[tuple[str, str]], Setting]:
+    """Return the setting of what trains and of how its weights begin, made once."""
+
+    @cache
+    def setting(where: tuple[str, str]) -> Setting:
+        trains, weights = where
+        return Setting(trains, model(weights), folder)
+
+    @cache
+    def model(weights: str) -> dict[str, Any]:
+        return MODELS[weights](folder)
+
+    return setting
+
+
+@pytest.mark.parametrize(("where", "name"), cases(CHEATS))
+def test_a_cheat_is_refused_by_name(settings: Any, where: tuple[str, str], name: str) -> None:
+    row = settings(where).row(name)
+    show(where, name, row)
+    assert re.search(caught(name), refusal(row)), refusal(row) or row.reasons
+
+
+@pytest.mark.parametrize(("where", "name"), cases([*HONEST, *SETTINGS, *SHIPPED]))
+def test_an_honest_acceleration_is_not_refused(
+    settings: Any, where: tuple[str, str], name: str
+) -> None:
+    row = settings(where).row(name)
+    show(where, name, row)
+    assert row.update_verdict == "equivalent", row.update_reason
+    assert not refusal(row)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    "name", [name for name in CHEATS if applies(name, "ranks") and not applies(name, "full")]
+)
+def test_a_cheat_of_several_ranks_is_refused_by_name(folder: Path, name: str) -> None:
+    scenario = {
+        **work("full", random_model()),
+        "resources": {"device": "cpu", "devices": 2, "threads": 1},
+        "stacks": {"baseline": [], name: [name]},
+    }
+    path = folder / "ranks.yaml"
+    path.write_text(json.dumps(scenario), encoding="utf8")
+    site = os.pathsep.join([str(folder), str(Path(__file__).parent)])
+    options = ("--oversubscribe", "--format", "json")
+    done = run_program("run", str(path), *options, folder=folder, environment={"PYTHONPATH": site})
+    rows = {row["stack"]: row for row in json.loads(done.stdout)["experiments"]}
+    assert not rows["baseline"]["reasons"], done.stderr
+    assert re.search(caught(name), " ".join(rows[name]["disowned"])), rows[name]["reasons"]
+
+
+def show(where: tuple[str, str], name: str, row: ExperimentSummary) -> None:
+    """Print a line of a table, which `pytest -rP` shows."""
+    apart = "" if row.update_difference is None else f"{row.update_difference:.2g}"
+    words = (*where, name, row.loss_verdict, row.update_verdict, apart, refusal(row))
+    print("TABLE", *words, *row.reasons, sep=" | ")
