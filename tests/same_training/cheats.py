@@ -6,7 +6,6 @@ Each takes a first step that is sound, as mistakes do that get past a check of t
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from same_training.changes import (
     change_batches,
     cut,
     half,
+    outlast_the_slack,
     scale_rate,
     steps_only,
     trained,
@@ -442,15 +442,21 @@ class DoublesTokens(PlainLoop):
 
 
 class SlowsTheClock(Plugin[Options]):
-    """A library replaces the clock to make its own traces reproducible."""
+    """A library replaces clocks to make its traces reproducible, and reaches those of core."""
 
-    _caught: ClassVar[str] = "clock"
+    _caught: ClassVar[str] = "the wall clock says"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        outlast_the_slack(run)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        clock = time.perf_counter_ns
-        run.on_close(lambda: setattr(time, "perf_counter_ns", clock))
-        time.perf_counter_ns = lambda: clock() // 10
+        from accel_bench.worker import clocks
+
+        ticks = clocks.perf_counter_ns
+        run.on_close(lambda: setattr(clocks, "perf_counter_ns", ticks))
+        clocks.perf_counter_ns = lambda: ticks() // 10
 
 
 class EvaluationMode(Plugin[Options]):
@@ -466,7 +472,11 @@ class EvaluationMode(Plugin[Options]):
 class ForgesTheResult(Plugin[Options]):
     """A plugin writes the steps that it wishes for in the place of those that were measured."""
 
-    _caught: ClassVar[str] = "clock"
+    _caught: ClassVar[str] = "the wall clock says"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        outlast_the_slack(run)
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Any]:
