@@ -158,7 +158,7 @@ class Plugin(Generic[OptionsT]):
     def allowed_update_difference(self) -> float | None:
         """Return the `update_tolerance` of this instance, by its options.
 
-        As `allowed_loss_difference`; one above 0.3 makes the update `different by design`.
+        As `allowed_loss_difference`; a distance above 0.3 is `different by design`.
         """
         return self.update_tolerance
 

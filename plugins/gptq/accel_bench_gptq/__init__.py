@@ -140,11 +140,18 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     # Over 13 steps of a small llama with random weights losses differed from unquantized ones by up
     # to 1.2e-3 in 4 bits, and the first loss by 4e-3 in 2 bits. This leaves a factor of five.
     loss_tolerance: ClassVar[float | None] = 2e-2
-    update_tolerance: ClassVar[float | None] = 0.3
 
     def __init__(self, options: AutoGPTQOptions, name: str = "") -> None:
         super().__init__(options, name)
         self._loaded: Loaded | None = None
+
+    def allowed_update_difference(self) -> float | None:
+        """Return by how much packed weights may move adapters otherwise; 8 bits as much as usual.
+
+        In a small llama under LoRA it was 0.11 (4 bits) and 0.43 (2 bits) on pretrained weights,
+        0.51 and 1.23 on random ones, and 0.04 for 8 bits.
+        """
+        return {2: 1.5, 4: 0.7}.get(self.options.bits)
 
     def claims(self) -> frozenset[str]:
         """Return the one-answer hook that the plugin implements: loading the model."""

@@ -45,7 +45,10 @@ class Limits(NamedTuple):
     """Returns what is allowed between a baseline and a stack where no plugin declares anything."""
 
     maximum: float
-    """Largest declared tolerance that makes two runs equivalent."""
+    """Largest declared tolerance, and largest distance, that makes two runs equivalent."""
+
+    trusts_distance: bool
+    """Whether a distance below the maximum is equivalent although more is declared."""
 
 
 class Allowance(NamedTuple):
@@ -59,6 +62,9 @@ class Allowance(NamedTuple):
 
     maximum: float
     """Largest declared tolerance that makes two runs equivalent."""
+
+    trusts_distance: bool = False
+    """Whether a distance below the maximum is equivalent although more is declared."""
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""
@@ -85,7 +91,8 @@ class Allowance(NamedTuple):
         """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
         if difference > self.tolerance:
             return "different"
-        if self.other_training or (self.by_design and difference > self.usual):
+        unsuspected = max(self.usual, self.maximum if self.trusts_distance else 0.0)
+        if self.other_training or (self.by_design and difference > unsuspected):
             return "different by design"
         return "equivalent"
 
@@ -102,7 +109,8 @@ def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
         declared[name] = max(tolerance, declared.get(name, 0.0))
     largest = max(declared.values(), default=usual)
     names = tuple(name for name, value in declared.items() if value == largest)
-    return Allowance(largest, usual, limits.maximum, names, _other_training(before, after))
+    other = _other_training(before, after)
+    return Allowance(largest, usual, limits.maximum, limits.trusts_distance, names, other)
 
 
 def _of_one_side(run: Result, other: Result, limits: Limits) -> dict[str, float]:

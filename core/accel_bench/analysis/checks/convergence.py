@@ -63,7 +63,7 @@ def _usual(baseline: Result, stack: Result) -> float:
     return SAME_DTYPE_TOLERANCE if exact else HALF_TOLERANCE
 
 
-LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE)
+LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE, trusts_distance=False)
 """What is allowed for the distance of two loss curves."""
 
 
@@ -97,7 +97,7 @@ class LossComparison(Frozen):
         """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
-        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, self.loss_tolerance_by)
+        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, plugins=self.loss_tolerance_by)
         return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
 
 
