@@ -226,6 +226,9 @@ class WeightUpdate(Frozen):
     weights: tuple[float, ...]
     """Sketch of all of them together after the last step: that of replicas must agree."""
 
+    weights_before: tuple[float, ...] = ()
+    """The same before the first step: ranks that hold parts of a model differ there already."""
+
     seconds: float
     """What the sketches took, outside of all windows."""
 

@@ -134,10 +134,11 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     """Compare the change of the weights with the baseline's, by the rule of the reports."""
     name = "update of the baseline"
     found = compare_training({("", 0): baseline}, {("", 0): result})
-    if found.update_verdict == "not tested":
-        return unproven(name, found.update_reason or "nothing is trained by torch")
     rule = "its update_tolerance" if found.update_tolerance_by else "it declares none"
-    if not (different := found.training_difference):
+    different = found.training_difference
+    if not different and found.update_verdict in ("not tested", "cannot tell"):
+        return unproven(name, found.update_reason or "nothing is trained by torch")
+    if not different:
         allowed = f"{found.update_tolerance:g} allowed ({rule})"
         return proven(name, f"{found.update_difference:.2g} apart, {allowed}")
     if trials.other_work:

@@ -158,6 +158,37 @@ def test_weights_that_are_stored_in_16_bits_round_more(dtype, word):
     assert compare_training({("a", 0): before}, {("a", 0): after}).update_verdict == word
 
 
+@pytest.mark.parametrize(
+    ("update", "dropout", "word"),
+    [
+        (make_update(turned=0.5), {"0.05": 8}, "cannot tell"),
+        (make_update(turned=0.5), {}, "different"),
+        (make_update(turned=0.05), {"0.05": 8}, "equivalent"),
+        (make_update(dict.fromkeys(NAMES, 0.7)), {"0.05": 8}, "different"),
+        (make_update({"norm": 0.0}), {"0.05": 8}, "different"),
+    ],
+)
+def test_dropout_in_another_order_turns_an_update_and_keeps_its_size(update, dropout, word):
+    read = EffectiveConfiguration(dropout=dropout)
+    before, after = (
+        one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"effective": read}),)})
+        for one in (run(make_update()), run(update))
+    )
+    found = compare_training({("a", 0): before}, {("a", 0): after})
+    assert found.update_verdict == word
+    assert bool(found.training_difference) == (word == "different")
+    assert ("dropout drawn in another order" in found.update_reason) == (word == "cannot tell")
+
+
+def test_an_expert_that_got_no_tokens_need_not_move():
+    def update(moved):
+        expert = {"mlp.experts.3.up": TensorUpdate(elements=100, sketch=sketch(10.0 * moved))}
+        whole = make_update()
+        return whole.model_copy(update={"tensors": whole.tensors | expert})
+
+    assert verdict(update(moved=0), baseline=update(moved=1)).update_verdict == "equivalent"
+
+
 def test_other_training_is_never_equivalent():
     experiment = make_experiment("slow", scenario={"train": {"learning_rate": 1e-5}})
     found = verdict(make_update({"norm": 0.0}), experiment=experiment)
@@ -165,10 +196,14 @@ def test_other_training_is_never_equivalent():
     assert "train.learning_rate is 1e-05" in found.update_reason
 
 
-@pytest.mark.parametrize(("drift", "broken"), [(0.0, False), (1e-6, False), (0.5, True)])
-def test_ranks_must_end_with_the_same_weights(drift, broken):
-    first = make_update()
-    second = first.model_copy(update={"weights": sketch(1.0 + drift * first.norm), "tensors": {}})
+@pytest.mark.parametrize(
+    ("drift", "before", "broken"),
+    [(0.0, 1.0, False), (1e-6, 1.0, False), (0.5, 1.0, True), (0.5, 2.0, False)],
+)
+def test_ranks_that_began_with_the_same_weights_must_end_with_the_same(drift, before, broken):
+    first = make_update().model_copy(update={"weights_before": sketch(1.0)})
+    changes = {"weights": sketch(1.0 + drift * first.norm), "weights_before": sketch(before)}
+    second = first.model_copy(update=changes | {"tensors": {}})
     experiment = make_experiment(scenario={"resources": {"devices": 2}})
     ranks = [
         make_rank(rank).model_copy(update={"update": update})

@@ -187,13 +187,16 @@ def devices(result: Result) -> Iterator[str]:
 
 
 def replicas(result: Result) -> Iterator[str]:
-    """Check that ranks that trained the same tensors end with the same weights."""
+    """Check that ranks that began with the same weights end with the same ones.
+
+    Ranks that hold parts of a model, as its stages or experts, are no replicas.
+    """
     first = next((rank.update for rank in result.ranks if rank.update), None)
     if first is None or not first.norm:
         return
     for rank in result.ranks:
         other = rank.update
-        if other is None or other.trained_elements != first.trained_elements:
+        if other is None or other.weights_before != first.weights_before:
             continue
         apart = math.dist(first.weights, other.weights) / first.norm
         if apart > REPLICA_TOLERANCE:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.allowance import allowance
 from accel_bench.analysis.checks.convergence import LIMITS
-from accel_bench.analysis.checks.trained import explained, plain_name, restructured
+from accel_bench.analysis.checks.trained import (
+    ONE_EXPERT,
+    explained,
+    plain_name,
+    restructured,
+)
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names
 from accel_bench.result import Result
@@ -39,9 +43,6 @@ OTHER_WORK_FACTOR = 5.0
 
 ROUNDING = 5e-3
 """Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""
-
-ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
-"""In the name of a tensor of one expert: rounding may send it other tokens."""
 
 SHOWN_TENSORS = 3
 """Names of tensors in a sentence; the others are counted."""

@@ -18,6 +18,9 @@ WRAPPERS = re.compile(
 )
 """Parts of a tensor's name that compiling or wrapping a module adds."""
 
+ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
+"""In the name of a tensor of one expert: rounding may send it other tokens."""
+
 FLOPS_TOLERANCE = 0.01
 """Relative difference of FLOPs for a token that is none: a kernel may pad its matrices."""
 

@@ -9,7 +9,7 @@ kept, and the squared difference of two sketches estimates the squared distance 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,7 +49,6 @@ class UpdateSketch:
         """
         started = time.perf_counter()
         now = {name: sketch(name, p) for name, p in _parameters(self._run) if name in self._before}
-        total = sum(now.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
         tensors = {
             name: TensorUpdate(elements=self._elements[name], sketch=_numbers(change))
             for name, after in now.items()
@@ -60,7 +59,8 @@ class UpdateSketch:
             trained_tensors=len(self._before),
             trained_elements=sum(self._elements.values()),
             tensors=tensors if self._run.rank == 0 else {},
-            weights=_numbers(total.nan_to_num()),
+            weights=_together(now),
+            weights_before=_together(self._before),
             seconds=self._seconds + time.perf_counter() - started,
         )
 
@@ -96,6 +96,12 @@ def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
     for name, parameter in run.unwrapped_model.named_parameters():
         if parameter.is_floating_point():
             yield plain_name(name), parameter
+
+
+def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
+    """Return the sketch of all tensors as one."""
+    total = sum(sketches.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
+    return _numbers(total.nan_to_num())
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
