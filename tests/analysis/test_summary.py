@@ -347,6 +347,12 @@ def test_a_stack_under_other_conditions_keeps_its_ratio_and_gets_no_verdict():
     assert row.verdict_reason.startswith("not comparable: effective.threads (2 in the place of 4)")
 
 
+def test_rounds_that_one_side_alone_completed_make_nothing_incomparable():
+    alone = with_threads([make_result(LORA, session="tuesday")], 2)
+    results = [*make_rounds(LORA, STEADY), *make_rounds(FAST, scaled(0.8)), *alone]
+    assert make_summary([LORA, FAST], results).experiments[1].verdict == "faster"
+
+
 def test_threads_that_the_stack_declares_are_compared():
     fast = make_experiment("fast", settings={"resources.threads": 2})
     results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(fast, scaled(0.8)), 2)]

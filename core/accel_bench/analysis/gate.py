@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
-from accel_bench.analysis.checks.comparability import comparability
+from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
@@ -205,8 +205,7 @@ def _outcome(
     for side in (stack, against):
         if failure := _failure(side):
             return "failed", failure
-    runs = [list(side.completed.values()) for side in (against, stack)]
-    if refusal := comparability(*runs).refusal:
+    if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return "failed", f"{stack.name} and {against.name} are {refusal}"
     if different := training.not_the_same:
         return "regression", f"the training of {stack.name} is {different}"

@@ -15,7 +15,7 @@ from accel_bench.analysis.aggregate import (
     figures,
     shared_steps,
 )
-from accel_bench.analysis.checks.comparability import comparability, of_comparable
+from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
 from accel_bench.analysis.checks.noise import load_notes
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
@@ -93,7 +93,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         comparison, reason = compared.get(str(number)), obstacles[number]
         if base and comparison:
             training = compare_training(base.completed, row.completed)
-            both = comparability(list(base.completed.values()), list(row.completed.values()))
+            both = comparability_of_rounds(base.completed, row.completed)
             speed = of_comparable(of_same_training(comparison, training), both)
             summary = _row(beside_baseline(row, base), speed, training, steps)
             slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import join_names, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
@@ -56,7 +56,13 @@ WORLD = (
 NOT_COMPARABLE = "not comparable"
 """How the reason of a refusal begins."""
 
-MAY_LACK = ("environment.plugins.", "environment.fingerprints.", "state.")
+MAY_LACK = (
+    "environment.plugins.",
+    "environment.fingerprints.",
+    "effective.matmul_dtypes.",  # as dropout, rows of earlier versions have not stored them
+    "effective.dropout.",
+    "state.",
+)
 """Facts that one side alone may have."""
 
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
@@ -153,6 +159,16 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
         by_stack = _is_declared(key, settings) or any(_within(key, one) for one in used)
         (declared if by_stack else differing).append(difference)
     return Comparability(declared=tuple(declared), differing=tuple(differing))
+
+
+def comparability_of_rounds(
+    baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
+) -> Comparability:
+    """Compare the runs of rounds in which both completed; without any, nothing can differ."""
+    keys = sorted(set(baseline) & set(stack))
+    if not keys:
+        return Comparability()
+    return comparability([baseline[key] for key in keys], [stack[key] for key in keys])
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
