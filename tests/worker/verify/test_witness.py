@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from accel_bench.worker.record import RankRecord
 from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.optimizer_steps import StepCounter, read_progress
 
 WARMUP, STEPS = 2, 4
 BATCH = Batch({}, 1, TokenCounts(processed=3, real=3, supervised=3), 3)
@@ -174,6 +176,13 @@ def test_weights_that_change_without_their_counters_leave_those_no_witness(train
     record = train(replay, OPTIMIZERS["sgd"])
     assert progress(record).observed_steps is None
     assert record.degraded == []
+
+
+def test_what_is_no_number_under_the_key_of_a_counter_counts_nothing() -> None:
+    states = {0: {"step": torch.zeros(3)}, 1: {"step": None}, 2: {"step": torch.tensor(4.0)}}
+    for state, counted in ((states, 4), ({0: states[0]}, None)):
+        optimizer = SimpleNamespace(state=state, param_groups=[])
+        assert read_progress([optimizer], 4, StepCounter([])).counted_steps == counted
 
 
 def set_rate(rate: float, groups: slice = slice(None)) -> Callable[[Run], Any]:

@@ -132,8 +132,15 @@ def scaler_skips(steps: int) -> int:
 def _own_counter(optimizer: Any) -> int | None:
     """Return the most steps that an optimizer has counted for a tensor; None without a counter."""
     states = getattr(optimizer, "state", {}).values()
-    counts = [state["step"] for state in states if isinstance(state, dict) and "step" in state]
-    return max((int(count) for count in counts), default=None)
+    counts = [state.get("step") for state in states if isinstance(state, dict)]
+    return max((int(count) for count in counts if _is_number(count)), default=None)
+
+
+def _is_number(count: Any) -> bool:
+    """Return whether it counts; an optimizer of another library may keep anything under its key."""
+    return isinstance(count, (int, float)) or (
+        isinstance(count, torch.Tensor) and count.numel() == 1
+    )
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
