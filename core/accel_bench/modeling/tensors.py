@@ -22,6 +22,12 @@ def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     return dict(counts.most_common())
 
 
+def has_values(tensor: torch.Tensor) -> bool:
+    """Return whether elements can be read one by one: none can of a meta, lazy or sparse tensor."""
+    lazy = torch.nn.parameter.is_lazy(tensor)
+    return not lazy and not tensor.is_meta and tensor.layout == torch.strided
+
+
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Yield the plain tensors that a tensor consists of: itself, unless it wraps others."""
     if not hasattr(tensor, "__tensor_flatten__"):

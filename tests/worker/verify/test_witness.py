@@ -185,6 +185,16 @@ def test_what_is_no_number_under_the_key_of_a_counter_counts_nothing() -> None:
         assert read_progress([optimizer], 4, StepCounter([])).counted_steps == counted
 
 
+def test_a_sparse_gradient_is_read_in_the_first_step(make_run: Callable[..., Run]) -> None:
+    run = make_run(resources={"device": "cpu"})
+    run.model = run.unwrapped_model = torch.nn.Embedding(9, 4, sparse=True)
+    probe = FirstStepProbe(run)
+    run.model(torch.tensor([1, 2])).square().sum().backward()
+    torch.optim.SGD(run.model.parameters(), lr=RATE).step()
+    assert probe.flow is not None
+    assert probe.flow.parameters_changed
+
+
 def set_rate(rate: float, groups: slice = slice(None)) -> Callable[[Run], Any]:
     def change(run: Run) -> None:
         for group in run.optimizer.param_groups[groups]:

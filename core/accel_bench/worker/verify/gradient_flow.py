@@ -178,7 +178,8 @@ class FirstStepProbe:
         for _, parameter in trained:
             if parameter.grad is None:
                 continue
-            weights, gradient = parameter.detach().flatten(), parameter.grad.flatten()
+            gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            weights, gradient = parameter.detach().flatten(), gradient.flatten()
             smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()
             for place in {int(gradient.abs().argmax()), int(smallest)}:
                 self._watched.append((parameter, place, weights[place].clone()))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from accel_bench.effective import OptimizerProgress
-from accel_bench.modeling.tensors import plain_tensors
+from accel_bench.modeling.tensors import has_values, plain_tensors
 from accel_bench.scenario.models import Scenario
 
 SAMPLED_TENSORS = 8
@@ -32,7 +32,7 @@ class StepCounter:
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._tensors = [tensor for tensor in parameters if tensor.requires_grad]
+        self._tensors = [one for one in parameters if one.requires_grad and has_values(one)]
         self._sampled = self._tensors[:: max(1, len(self._tensors) // SAMPLED_TENSORS)]
         self._start = self._last = self._versions()
         self._values = self._elements()
@@ -132,15 +132,14 @@ def scaler_skips(steps: int) -> int:
 def _own_counter(optimizer: Any) -> int | None:
     """Return the most steps that an optimizer has counted for a tensor; None without a counter."""
     states = getattr(optimizer, "state", {}).values()
-    counts = [state.get("step") for state in states if isinstance(state, dict)]
+    counts: list[Any] = [state.get("step") for state in states if isinstance(state, dict)]
     return max((int(count) for count in counts if _is_number(count)), default=None)
 
 
 def _is_number(count: Any) -> bool:
     """Return whether it counts; an optimizer of another library may keep anything under its key."""
-    return isinstance(count, (int, float)) or (
-        isinstance(count, torch.Tensor) and count.numel() == 1
-    )
+    tensor = isinstance(count, torch.Tensor) and count.numel() == 1
+    return tensor or isinstance(count, (int, float))
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:

@@ -16,6 +16,7 @@ import torch
 
 from accel_bench.analysis.checks.trained import plain_name
 from accel_bench.modeling.random_weights import seed_of
+from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run import Run
 
@@ -94,7 +95,7 @@ def _signs(name: str, count: int) -> torch.Tensor:
 def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
     """Yield the model's parameters by the names that they have without wrappers."""
     for name, parameter in run.unwrapped_model.named_parameters():
-        if parameter.is_floating_point():
+        if parameter.is_floating_point() and has_values(parameter):
             yield plain_name(name), parameter
 
 
