@@ -195,6 +195,21 @@ def test_a_sparse_gradient_is_read_in_the_first_step(make_run: Callable[..., Run
     assert probe.flow.parameters_changed
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("warmup", "steps"), [(1, None), (2, 7)])
+def test_what_an_engine_writes_before_its_first_step_makes_no_step_larger(
+    warmup: int, steps: int | None
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(4))
+    counter = StepCounter([weight])
+    weight.add_(1)
+    for step in range(6):
+        weight.add_(1)
+        if step < warmup:
+            counter.see_step()
+    assert counter.steps() == steps
+
+
 def set_rate(rate: float, groups: slice = slice(None)) -> Callable[[Run], Any]:
     def change(run: Run) -> None:
         for group in run.optimizer.param_groups[groups]:

@@ -26,7 +26,8 @@ class StepCounter:
     """Counts optimizer steps by torch's version counters of the tensors that train.
 
     Every operation in place moves a tensor's counter. How far a step moves it is the least that a
-    warm-up step did, so that a counter that something else moves too never gives too few steps. A
+    warm-up step did, so that a counter that something else moves too never gives too few steps; of
+    one warm-up step that is not known, since an engine may write weights before its first one. A
     tensor that changes while its counter stands still, as under a CUDA graph or in some fused
     kernels, makes the counters no witness.
     """
@@ -38,9 +39,11 @@ class StepCounter:
         self._values = self._elements()
         self._least = [0] * len(self._tensors)
         self._blind = False
+        self._warmup_steps = 0
 
     def see_step(self) -> None:
         """Read the counters at the end of a warm-up step."""
+        self._warmup_steps += 1
         now, values = self._versions(), self._elements()
         moved = [after - before for before, after in zip(self._last, now, strict=True)]
         changed = not all(map(torch.equal, self._values, values))
@@ -52,7 +55,7 @@ class StepCounter:
 
     def steps(self) -> int | None:
         """Return the steps since the start; None where the counters tell nothing."""
-        if self._blind or not any(self._least):
+        if self._blind or self._warmup_steps < 2 or not any(self._least):
             return None
         ends = zip(self._start, self._versions(), self._least, strict=True)
         return max((end - start) // least for start, end, least in ends if least)
