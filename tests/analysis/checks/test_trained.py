@@ -64,6 +64,12 @@ def test_more_weights_than_the_baseline_s_are_counted() -> None:
     assert trained_differences(run(), more) == ("trains 500 weights, the baseline 400",)
 
 
+def test_rows_that_pad_the_vocabulary_are_no_other_training() -> None:
+    assert trained_differences(run(), run(weights=403)) == ()
+    assert trained_differences(run(), run(weights=410)) != ()
+    assert trained_differences(run(), run(TENSORS[1:], weights=398)) != ()
+
+
 def test_a_layer_that_is_left_out_shows_in_the_flops() -> None:
     assert trained_differences(run(), run(trains=3, layers=3)) == (
         "1.8e+03 FLOP a token, the baseline's 2.4e+03",

@@ -22,7 +22,8 @@ ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 """In the name of a tensor of one expert: rounding may send it other tokens."""
 
 FLOPS_TOLERANCE = 0.01
-"""Relative difference of FLOPs for a token that is none: a kernel may pad its matrices."""
+"""Relative difference of FLOPs for a token that is none: a kernel may pad its matrices. Of weights
+it is none either, where the same tensors train: a vocabulary may be padded."""
 
 RATE_TOLERANCE = 1e-5
 """Relative difference of two learning rates that is none: six digits of them are stored."""
@@ -83,6 +84,8 @@ def _weights(before: EffectiveConfiguration, after: EffectiveConfiguration) -> I
     if not all(weights) or weights[0] == weights[1]:
         return
     tensors, theirs = trained_tensors(after), trained_tensors(before)
+    if tensors and tensors == theirs and isclose(*weights, rel_tol=FLOPS_TOLERANCE):
+        return
     if tensors and tensors <= theirs:
         share = f"{percent(weights[1] / weights[0])} of its weights"
         yield f"trains {len(tensors)} of the baseline's {len(theirs)} tensors, {share}"
