@@ -13,7 +13,7 @@ from accel_bench.analysis.checks.training import compare_training, unmoved_tenso
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.effective import EffectiveConfiguration
+from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 
@@ -213,6 +213,27 @@ def test_ranks_that_began_with_the_same_weights_must_end_with_the_same(drift, be
         one for one in audit(make_result(experiment, ranks=ranks)) if one.invariant == "replicas"
     ]
     assert bool(found) == broken
+
+
+@pytest.mark.parametrize(("factor", "alike"), [(1.001, True), (2.0, False)])
+def test_a_constant_factor_of_exact_gradients_is_another_training(factor, alike):
+    def exact(norm):
+        effective = EffectiveConfiguration(
+            gradient_flow=GradientFlow(
+                trained_tensors=1, tensors_with_gradient=1, gradient_norms={"embed": norm}
+            ),
+            optimizer_progress=OptimizerProgress(steps=3),
+            trained_dtypes={"float32": 30_100},
+        )
+        one = run(make_update())
+        return one.model_copy(
+            update={"ranks": (one.ranks[0].model_copy(update={"effective": effective}),)}
+        )
+
+    found = compare_training({("a", 0): exact(1.0)}, {("a", 0): exact(factor)})
+    assert found.update_verdict == "equivalent"
+    assert (not found.training_difference) == alike
+    assert alike or "gradient norms of the first step" in found.training_difference
 
 
 def rounds(experiment, seconds, update):

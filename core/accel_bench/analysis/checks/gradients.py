@@ -87,6 +87,17 @@ def gradient_reasons(
     )
 
 
+def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
+    """Return those reasons where both compute exactly, so that no rounding explains them.
+
+    An optimizer that divides by the gradient's size, as AdamW does, hides a constant factor of the
+    loss, such as an alpha / r that is forgotten, from the update.
+    """
+    if allowed_factor(baseline, stack) != EXACT_FACTOR:
+        return ()
+    return gradient_reasons({("", 0): baseline}, {("", 0): stack})
+
+
 def allowed_factor(baseline: Result, stack: Result) -> float:
     """Return the factor by which norms may differ, by what differs between two runs."""
     works = baseline.experiment.scenario, stack.experiment.scenario

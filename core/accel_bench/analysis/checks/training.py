@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
 from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import ONE_EXPERT, trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
@@ -177,7 +178,7 @@ def compare_training(
     others = (
         reason
         for key in keys
-        for differences in (trained_differences, token_differences)
+        for differences in (trained_differences, token_differences, exact_gradient_reasons)
         for reason in differences(baseline[key], stack[key])
     )
     losses = dict(compare_losses(baseline, stack))
