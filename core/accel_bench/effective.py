@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -9,6 +10,16 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+"""Parts of a tensor's name that compiling or wrapping a module adds."""
+
+
+def plain_name(tensor: str) -> str:
+    """Return the name of a tensor without what compiling or wrapping adds."""
+    return WRAPPERS.sub("", tensor)
 
 
 class CheckpointedBlocks(Frozen):

@@ -118,7 +118,7 @@ def test_tensors_of_one_side_alone_are_named() -> None:
     mine = {"a": 1.0, "tiny": 1e-9, "mine": 1.0}
     reasons = gradient_reasons({key: exact()}, {key: exact(norms=mine, weights=3)})
     assert reasons == (
-        "only the baseline trains 2 of the tensors: b, zero",
+        "only the baseline trains 2 of the tensors: b and zero",
         "only the stack trains 1 of the tensors: mine",
     )
     same_weights = exact(norms=mine)

@@ -269,7 +269,7 @@ def double() -> torch.nn.Parameter:
         (lambda run: setattr(run.model[1], "p", 0.0), r"dropout was 0.1 \(1\) .* and 0 after it"),
         (
             lambda run: run.model[0].requires_grad_(False),
-            r"2 of 4 tensors \(0.bias, 0.weight\) that trained in the first step no longer do",
+            r"2 of 4 tensors \(0.bias and 0.weight\) that trained in the first step no longer do",
         ),
         (
             lambda run: run.model[0].register_parameter("more", double()),

@@ -10,11 +10,11 @@ from accel_bench.analysis.checks.convergence import LIMITS
 from accel_bench.analysis.checks.trained import (
     ONE_EXPERT,
     explained,
-    plain_name,
     restructured,
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names
+from accel_bench.effective import plain_name
 from accel_bench.result import Result
 
 EXACT_FACTOR = 1.02
@@ -43,9 +43,6 @@ OTHER_WORK_FACTOR = 5.0
 
 ROUNDING = 5e-3
 """Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""
-
-SHOWN_TENSORS = 3
-"""Names of tensors in a sentence; the others are counted."""
 
 NEGLIGIBLE = 1e-4
 """Fraction of a run's largest norm below which one is rounding, as that of a key's bias is."""
@@ -155,8 +152,7 @@ def _of_one_side(baseline: Result, stack: Result) -> Iterator[str]:
         return
     for side, names in (("baseline", base.keys() - ours), ("stack", ours.keys() - base)):
         if names:
-            known, more = sorted(names)[:SHOWN_TENSORS], len(names) - SHOWN_TENSORS
-            shown = ", ".join(known) + (f" and {more} more" if more > 0 else "")
+            shown = join_names(sorted(names))
             yield f"only the {side} trains {len(names)} of the tensors: {shown}"
 
 

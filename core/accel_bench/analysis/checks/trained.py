@@ -7,16 +7,11 @@ from collections.abc import Iterator, Mapping
 from math import isclose
 
 from accel_bench.analysis.wording import percent
-from accel_bench.effective import EffectiveConfiguration
+from accel_bench.effective import EffectiveConfiguration, plain_name
 from accel_bench.flops.formulas import forward_flops, model_flops
 from accel_bench.flops.workload import Workload
 from accel_bench.result import RankResult, Result
 from accel_bench.scenario.models import Scenario
-
-WRAPPERS = re.compile(
-    r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
-"""Parts of a tensor's name that compiling or wrapping a module adds."""
 
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 """In the name of a tensor of one expert: rounding may send it other tokens."""
@@ -54,11 +49,6 @@ def trained_tensors(effective: EffectiveConfiguration) -> set[str]:
     """Return the names of tensors that trained in the first step, wrappers left out."""
     flow = effective.gradient_flow
     return {plain_name(name) for name in flow.gradient_norms} if flow else set()
-
-
-def plain_name(tensor: str) -> str:
-    """Return the name of a tensor without what compiling or wrapping adds."""
-    return WRAPPERS.sub("", tensor)
 
 
 def restructured(baseline: Result, stack: Result) -> bool:

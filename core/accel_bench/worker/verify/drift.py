@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.worker.verify.kernels import enabled_attention_backends, read_linear_kernels
 from accel_bench.worker.verify.recomputation import read_checkpointing
-
-SHOWN_NAMES = 3
-"""Names of tensors or modules in a sentence; the others are counted."""
 
 
 class State(NamedTuple):
@@ -96,7 +94,9 @@ def changes(before: State, after: State, first: Iterable[str]) -> tuple[list[str
         if modules := after.evaluating - before.evaluating:
             invalid.append(f"{_names(modules, 'module')} left training mode after the first step")
         if modules := before.evaluating - after.evaluating:
-            invalid.append(f"{_names(modules, 'module')} came to training mode later")
+            invalid.append(
+                f"{_names(modules, 'module')} entered training mode after the first step"
+            )
     invalid += _trained(frozenset(first), after.trained)
     degraded = [*_different(before.speed, after.speed)]
     if modules := after.replaced - before.replaced:
@@ -130,9 +130,7 @@ def _text(value: Any) -> str:
 def _names(names: Iterable[str], noun: str) -> str:
     """Return the number of names and the first few: `2 modules (a, b)`."""
     known = sorted(name or "the model" for name in names)
-    more = len(known) - SHOWN_NAMES
-    shown = ", ".join(known[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"{len(known)} {noun}{'s' if len(known) > 1 else ''} ({shown})"
+    return f"{count(len(known), noun)} ({join_names(known)})"
 
 
 def _autocast(run: Run) -> str | None:

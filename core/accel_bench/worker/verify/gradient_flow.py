@@ -11,6 +11,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from accel_bench.analysis.wording import join_names
 from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
@@ -151,7 +152,7 @@ class FirstStepProbe:
         if not any(norms.values()):
             raise InvalidRunError(["no trained tensor received a gradient on the first step"])
         if cut:
-            shown = ", ".join(cut[:5]) + (f" and {len(cut) - 5} more" if len(cut) > 5 else "")
+            shown = join_names(cut, most=5)
             raise InvalidRunError(
                 [f"the gradient is cut: {len(cut)} trained modules received none: {shown}"]
             )

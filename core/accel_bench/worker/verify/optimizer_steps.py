@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from accel_bench.analysis.checks.trained import RATE_TOLERANCE
 from accel_bench.effective import OptimizerProgress
 from accel_bench.modeling.tensors import has_values, plain_tensors
 from accel_bench.scenario.models import Scenario
@@ -17,9 +18,6 @@ from accel_bench.scenario.models import Scenario
 SAMPLED_TENSORS = 8
 SAMPLED_ELEMENTS = 64
 """What is compared after each warm-up step, to know a kernel that moves no version counter."""
-
-RATE_TOLERANCE = 1e-5
-"""Relative difference between a rate and the scenario's: six digits of it are kept."""
 
 
 class StepCounter:

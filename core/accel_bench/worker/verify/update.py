@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from accel_bench.analysis.checks.trained import plain_name
+from accel_bench.effective import plain_name
 from accel_bench.modeling.random_weights import seed_of
 from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
