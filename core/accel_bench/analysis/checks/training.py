@@ -111,7 +111,7 @@ class TrainingComparison(LossComparison):
         reasons = [
             f"{verdict} ({reason})"
             for verdict, reason in (
-                ("different" if other else "", f"it {other}"),
+                ("different" if other else "", other),
                 (self.loss_verdict, f"its loss differs {self.loss_reason}"),
                 (self.update_verdict, self.update_reason),
             )
