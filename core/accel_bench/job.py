@@ -10,6 +10,9 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, PositiveInt
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
+WRITES_RESULT = "write_result"
+"""The phase in which a worker's core writes the result."""
+
 PHASES = (
     "start",
     "activation",
@@ -30,7 +33,7 @@ PHASES = (
     "phases",
     "report_evidence",
     "close_run",
-    "write_result",
+    WRITES_RESULT,
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 

@@ -13,8 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT
 from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Sample, Status, Window
+from accel_bench.worker.heartbeat import Heartbeat
 
 
 def main(result: Path, script: Path, plan: dict) -> int:
@@ -61,6 +63,9 @@ def main(result: Path, script: Path, plan: dict) -> int:
         device=Device("cuda", name="a GPU", uuid=plan["uuid"]),
         window=Window(started=started, ended=ended, samples=(sample,)),
     )
+    heartbeat = Heartbeat(result.with_suffix(".heartbeat"))
+    heartbeat.page[HEARTBEAT_STEP] = 1
+    heartbeat.phase = WRITES_RESULT
     result.write_text(found.model_dump_json())
     return 0
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from accel_bench.job import Job
+from accel_bench.job import WRITES_RESULT, Job
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import RankResult, Status
 from accel_bench.runner.heartbeats import Progress
@@ -14,9 +14,6 @@ from accel_bench.runner.supervise import ProcessOutcome, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
-
-WRITES_RESULT = "write_result"
-"""The phase in which a worker's core writes the result."""
 
 STEP_PHASES = ("warm-up", "window", "phases")
 """Phases in which the engine takes steps."""

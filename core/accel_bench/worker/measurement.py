@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from accel_bench.engine import Engine
 from accel_bench.errors import InvalidRunError
-from accel_bench.job import HEARTBEAT_STEP, Job
+from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
@@ -72,7 +72,7 @@ def measure(
     closing = close(active, run, heartbeat)
     if error is None and closing is not None:
         error, phase = closing, "close_run"
-    heartbeat.phase = "write_result"
+    heartbeat.phase = WRITES_RESULT
     return rank_result(run, record, error, phase)
 
 
