@@ -174,9 +174,12 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     met = None
     if value is not None and goal.goal is not None and not reason and row is not None:
         reached = _reaches(goal, value)
-        met = reached and row.loss_verdict == "equivalent"
+        # A loss that hardly moves cannot tell: the update can.
+        shown = "equivalent" in (row.loss_verdict, row.update_verdict)
+        met = reached and shown and not row.not_the_same
         if reached and not met:
-            reason = f"reached, but the loss is {row.loss_verdict}: {row.loss_reason}"
+            why = row.not_the_same or f"not shown to be the same ({row.loss_reason})"
+            reason = f"reached, but the training is {why}"
     return Claim(
         work=" ".join([goal.work, *(f"{key}={value}" for key, value in goal.sweep.items())]),
         stack=goal.stack,

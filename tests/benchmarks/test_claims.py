@@ -99,7 +99,8 @@ def test_a_fast_stack_that_learns_something_else_has_not_reached_its_goal() -> N
     runs = [*EAGER, *rounds("fused", [0.1] * 5, losses=[2.0, 9.0, 9.0])]
     found = claim(runs, metric="tokens_per_second", goal=900.0)
     assert (found.met, found.loss) == (False, "different")
-    assert found.reason.startswith("reached, but the loss is different: by up to ")
+    words = "reached, but the training is different (its loss differs by up to "
+    assert found.reason.startswith(words)
 
 
 def test_the_report_says_how_far_a_stack_s_own_runs_are_apart() -> None:
