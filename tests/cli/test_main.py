@@ -143,7 +143,8 @@ def test_run_and_gate_share_their_options() -> None:
 
     shared = options("run") & options("gate")
     assert shared >= {"--plugin", "--set", "--timeout", "--resume", "--format", "--rounds"}
-    assert options("run") - shared == {"--only", "--seeds", "--no-baseline", "--verbose"}
+    own = {"--only", "--seeds", "--repeat-round", "--no-baseline", "--verbose"}
+    assert options("run") - shared == own
 
 
 def test_a_reader_that_goes_away_causes_no_traceback(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fault_plugins.distribution import install
 from faults.program import Finished, Program
 
 from accel_bench import RankResult, Status
-from accel_bench.analysis.checks.gradients import FACTOR
+from accel_bench.analysis.checks.gradients import APPROXIMATE_FACTOR as FACTOR
 
 pytestmark = pytest.mark.long
 

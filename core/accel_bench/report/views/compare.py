@@ -62,8 +62,9 @@ def _answer(one: ExperimentComparison) -> str:
         effect = percent(one.minimum_detectable_effect)
         parts.append(f"these rounds show only effects above {effect}")
     # What differs comes first: a speed that was bought with it is not for the same training.
-    for text, word in ((update, one.update_verdict), (loss, one.loss_verdict)):
-        parts.insert(0 if word.startswith("different") else len(parts), text)
+    trained = {loss: one.loss_verdict, update: one.update_verdict}
+    different = [text for text, word in trained.items() if word.startswith("different")]
+    parts = [*different, *parts, *(text for text in trained if text not in different)]
     return "; ".join(parts) + "."
 
 
