@@ -249,10 +249,13 @@ def test_what_planning_added_and_plugins_summarize_stands_under_the_table_once()
     assert "modules: 4" not in shown
 
 
-def test_what_a_plugin_allows_stands_under_the_table():
+def test_what_a_plugin_allows_stands_in_the_table_and_whose_it_is_among_the_details():
     runs = make_rounds(FAST, scaled(0.8), loss_tolerance=2e-2)
-    text = show(make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *runs]))
-    assert "fast: loss equivalent: by up to 0 %, 2 % allowed by a plugin" in words(text)
+    summary = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *runs])
+    assert "equivalent 0/2 " in words(show(summary, width=120))
+    allowed = "loss equivalent: by up to 0 %, 2 % allowed by a plugin"
+    assert allowed not in words(show(summary))
+    assert allowed in words(show(summary, verbose=True))
 
 
 def test_a_loss_that_is_different_by_design_is_not_called_equivalent():

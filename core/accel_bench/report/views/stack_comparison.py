@@ -248,8 +248,6 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield f"loss {row.loss_verdict}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
         yield f"update {row.update_verdict}: {row.update_reason}"
-    if row.ratio and row.loss_allowance:
-        yield f"loss equivalent: {row.loss_allowance}"
 
 
 def _seeds(row: SeedEquivalence) -> str:
@@ -273,7 +271,8 @@ def details(summary: Summary) -> list[str]:
     """Return what each stack changes, where its time goes, and what its rounds could show."""
     notes = []
     for row in summary.experiments:
-        parts = [row.differs, _phases(row), _rate(row), _start(row), _visible(row)]
+        allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
+        parts = [row.differs, _phases(row), _rate(row), _start(row), _visible(row), allowed]
         notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):
