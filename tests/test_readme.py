@@ -132,7 +132,9 @@ def test_its_output_is_real_and_not_a_placeholder() -> None:
     summary = make_summary([made], make_rounds(made, STEADY), baseline="baseline")
     assert header == table_of(render([summary], "table"))[0]
     # A long name goes on in the next line.
-    names = "\n".join(row.split()[0] for row in rows if row[0] != " ").replace("-\n", "-").split("\n")
+    names = (
+        "\n".join(row.split()[0] for row in rows if row[0] != " ").replace("-\n", "-").split("\n")
+    )
     quickstart = read_draft(find_presets("scenarios")["quickstart"])
     assert names == list(quickstart.data["stacks"])
     assert printed.splitlines()[0] == "quickstart"
