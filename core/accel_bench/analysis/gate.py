@@ -22,7 +22,7 @@ from accel_bench.analysis.statistics.verdict import (
     count_looks,
     paired_logs,
 )
-from accel_bench.analysis.wording import interval_text, percent, ratio
+from accel_bench.analysis.wording import interval_text, percent, ratio, with_reason
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 
@@ -235,12 +235,10 @@ def _sentence(
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
         why = training.loss_allowance or training.loss_reason
-        trained = f"{training.loss_verdict} ({why})" if why else training.loss_verdict
-        why = training.update_reason
-        updated = f"{training.update_verdict} ({why})" if why else training.update_verdict
         return (
-            f"{names} by less than {percent(floor)}, if at all: {open_end}; loss {trained}, "
-            f"update {updated}"
+            f"{names} by less than {percent(floor)}, if at all: {open_end}; "
+            f"loss {with_reason(training.loss_verdict, why)}, "
+            f"update {with_reason(training.update_verdict, training.update_reason)}"
         )
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "

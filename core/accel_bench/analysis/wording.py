@@ -52,6 +52,11 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{join_names(same)}: {reason}" for reason, same in names.items()]
 
 
+def with_reason(verdict: str, reason: str) -> str:
+    """Return `verdict (reason)`, or the verdict alone where there is no reason."""
+    return f"{verdict} ({reason})" if reason else verdict
+
+
 def count(number: int, what: str) -> str:
     """Return `1 run` or `5 runs`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

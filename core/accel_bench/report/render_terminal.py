@@ -145,7 +145,10 @@ def _grid(table: Table, layout: Layout) -> Grid:
 
 def _cell(column: Column, row: object, layout: Layout) -> Text:
     parts = column.parts(row)
-    text = ("\n" if column.kind in layout.stacked else " ").join(parts)
+    text = " ".join(parts)
+    if column.kind in layout.stacked:
+        # A word may be a phrase; an interval stays on its line.
+        text = "\n".join(text.split() if column.kind == "word" else parts)
     if column.kind == "name":
         text = folded(text, layout.names)
     return Text(text, style=STYLES.get(parts[0], "") if column.kind == "word" else "")

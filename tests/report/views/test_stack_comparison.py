@@ -118,6 +118,17 @@ def test_there_is_colour_on_a_terminal_and_none_elsewhere(monkeypatch):
     assert "\x1b[32m" not in show(quickstart())
 
 
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_verdict_of_several_words_has_the_colour_of_all_of_them(width, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    summary = quickstart()
+    rows = [row.model_copy(update={"loss_verdict": "cannot tell"}) for row in summary.experiments]
+    text = show(summary.model_copy(update={"experiments": tuple(rows)}), width=width)
+    assert "\x1b[33mcannot" in text
+
+
 def test_a_row_shows_speed_ratio_memory_loss_and_verdict():
     line = words(line_of(show(full_summary(), width=120), "fast"))
     figures = "fast 1,250 ±0.3 % 1.250 [1.249, 1.251] 0.0"

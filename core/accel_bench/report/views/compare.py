@@ -19,6 +19,7 @@ from accel_bench.analysis.wording import (
     rate_interval,
     ratio_texts,
     significant,
+    with_reason,
 )
 from accel_bench.report.table import (
     EMPTY,
@@ -53,10 +54,8 @@ def _answer(one: ExperimentComparison) -> str:
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
-    why = one.loss_reason or one.loss_allowance
-    loss = f"loss {one.loss_verdict}" + (f" ({why})" if why else "")
-    why = one.update_reason
-    update = f"update {one.update_verdict}" + (f" ({why})" if why else "")
+    loss = f"loss {with_reason(one.loss_verdict, one.loss_reason or one.loss_allowance)}"
+    update = f"update {with_reason(one.update_verdict, one.update_reason)}"
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)

@@ -113,7 +113,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
         verdict_column("loss", partial(_loss_verdict, base)),
         verdict_column("update", partial(_update_verdict, base)),
-        Column("verdict", partial(_verdict, base), form=_split_words, kind="word"),
+        Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
 
@@ -173,11 +173,6 @@ def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Col
     return Column(
         title, cell, unit=unit, form=lambda value: tuple(form(value).split(" ", 1)), kind="number"
     )
-
-
-def _split_words(text: str) -> tuple[str, ...]:
-    """Return words that may stand below one another."""
-    return tuple(text.split())
 
 
 def _swept(key: str, row: ExperimentSummary) -> Any:

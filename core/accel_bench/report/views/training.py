@@ -37,11 +37,10 @@ def verdict_column(title: str, cell: Any) -> Column:
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
     """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared."""
-    words = tuple(verdict.word.split())
     if verdict.difference is None or verdict.tolerance is None:
-        return words
+        return (verdict.word,)
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
-    return *words, f"{apart}/{allowed}"
+    return verdict.word, f"{apart}/{allowed}"
 
 
 def _short(number: float) -> str:

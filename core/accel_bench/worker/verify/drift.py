@@ -33,9 +33,6 @@ class State(NamedTuple):
     replaced: frozenset[str]
     """Modules whose forward was replaced."""
 
-    autocast: str | None
-    """Dtype of an autocast that is on between the steps; None where there is none."""
-
 
 def read_state(run: Run) -> State:
     """Read the state of model, optimizer and torch; nothing is computed."""
@@ -66,7 +63,6 @@ def read_state(run: Run) -> State:
         evaluating=frozenset(name for name, module in modules.items() if not module.training),
         trained=frozenset(name for name, one in parameters if one.requires_grad),
         replaced=frozenset(name for name, module in modules.items() if "forward" in vars(module)),
-        autocast=_autocast(run),
     )
 
 
@@ -121,7 +117,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 def _text(value: Any) -> str:
     """Return a value in words: counts by kind as `0.1 (24)`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} ({count})" for name, count in value.items()) or "0"
+        return ", ".join(f"{name} ({number})" for name, number in value.items()) or "0"
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value)
