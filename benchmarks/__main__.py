@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.machine.provenance import git_state
-from benchmarks import command_line, engine, harness, hf_trainer, identical
+from benchmarks import command_line, engine, harness, hf_trainer, identical, identical_training
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
 BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
     "engine-large": engine.measure_large_engine,
     "hf-trainer": hf_trainer.measure_hf_trainer,
     "identical": identical.measure_identical,
+    "identical-training": lambda counts, _: identical_training.measure_identical_training(counts),
     "slowdown-5": lambda counts, _: identical.measure_slowdown(counts, 5),
     "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
 }

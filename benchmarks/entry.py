@@ -101,11 +101,14 @@ class Counts(Frozen):
     steps: int = Field(10, ge=1)
     """Steps of a window that train."""
 
+    identical_pairs: int = Field(40, ge=1)
+    """Pairs of identical stacks that are trained in each setting."""
+
     process_rounds: int = Field(5, ge=1)
     """Rounds of processes of their own; 5 are the fewest that a verdict rests on."""
 
 
-QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, process_rounds=1)
+QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, identical_pairs=1, process_rounds=1)
 """Counts to check that everything works."""
 
 
