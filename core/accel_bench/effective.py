@@ -105,6 +105,12 @@ class OptimizerProgress(Frozen):
 class EffectiveConfiguration(Frozen):
     """What really held on one rank. Null or empty for what is not known, as without torch."""
 
+    python: str | None = None
+    """Version of the Python that ran it."""
+
+    torch: str | None = None
+    """Version of the torch that computed."""
+
     model_class: str | None = None
 
     weights_fingerprint: str | None = None

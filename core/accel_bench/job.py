@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, PositiveInt
+from accel_bench.machine.info import python_command
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
 WRITES_RESULT = "write_result"
@@ -64,6 +65,9 @@ class Job(Frozen):
     cache_folder: str
     """Absolute folder of content-keyed caches, shared by all runs of this user."""
 
+    interpreter: tuple[str, ...] = ()
+    """Command of the Python that runs the ranks; empty for the one that runs the parent."""
+
     warmup: PositiveInt | None = None
     """Warm-up steps of round 1; null lets this run determine them (`measure.warmup: auto`)."""
 
@@ -80,6 +84,10 @@ class Job(Frozen):
     def world_size(self) -> int:
         """Ranks to start."""
         return self.experiment.scenario.world_size if self.purpose == "measure" else 1
+
+    def python_command(self, *arguments: str) -> list[str]:
+        """Return a command of the Python that runs the ranks."""
+        return [*self.interpreter, *arguments] if self.interpreter else python_command(*arguments)
 
     def path(self) -> Path:
         """Return the path of `job.json`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ from testing.checking import NULL, violations
 from testing.faults import source
 
 from accel_bench.testing import apart
+
+PR_SET_NAME = 15
+"""Linux: give the calling thread a name."""
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,22 @@ def test_a_flood_of_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     acting = "[print('x' * 1000) for n in range(10**9)]"
     found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
     assert found.startswith("runs: it wrote more than 2 MB of output")
+
+
+def test_a_process_is_not_forked_from_one_with_autograd_s_threads() -> None:
+    ended, named = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, b"pt_autograd_0")
+        named.set()
+        ended.wait()
+
+    assert apart._can_fork()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    named.wait()
+    try:
+        assert not apart._can_fork()
+    finally:
+        ended.set()
+        thread.join()

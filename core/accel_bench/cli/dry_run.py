@@ -49,7 +49,7 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     from accel_bench.cli.request import find_drafts
 
     machine = read_machine()
-    request = PlanRequest(plugins=(plugin,) if plugin else ())
+    request = PlanRequest(plugins=(plugin,) if plugin else (), build_environments=False)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
     documents = [_document(plan, CHECK_COLUMNS) for plan in plans]

@@ -54,6 +54,7 @@ def run_scenarios(options: RunOptions) -> int:
         only=(*(options.only or ()), *(() if options.files else options.plugin or ())),
         seeds=options.seeds or 0,
         no_baseline=options.no_baseline,
+        build_environments=not options.dry_run,
     )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,12 @@ from accel_bench.planning.defaults import (
     sweep_seeds,
     with_gpu_metrics,
 )
+from accel_bench.planning.environments import (
+    Environment,
+    find_environments,
+    with_swept_environments,
+    with_versions,
+)
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
     MemoryNeed,
@@ -31,6 +37,7 @@ from accel_bench.planning.limits import (
 )
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugins.constraints import unmet_constraints
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import (
     ActivePlugin,
@@ -81,6 +88,12 @@ class PlanRequest:
     oversubscribe: bool = False
     """Plan more processes than cores."""
 
+    build_environments: bool = True
+    """Build the scenario's environments that are missing, which takes minutes."""
+
+    notify: Callable[[str], object] = print
+    """Takes a line before something that takes minutes."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -94,6 +107,23 @@ class Planned:
 
     need: MemoryNeed | None = None
     """Its memory at least; null where that is not known."""
+
+    environment: Environment | None = None
+    """The Python environment that it runs in; null for that of this program."""
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        """The Python of that environment."""
+        return self.environment.interpreter if self.environment else None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Command of that Python; empty for the one of this program."""
+        return self.interpreter.command if self.interpreter else ()
+
+    def machine(self, machine: Machine) -> Machine:
+        """Return this machine with the versions that it runs with."""
+        return self.interpreter.machine if self.interpreter else machine
 
 
 @dataclass(frozen=True)
@@ -156,6 +186,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     line that cannot run here included.
     """
     file = resolve(_requested(draft, request), request.allow_environment)
+    file = with_swept_environments(file)
     chosen = _choose(file.scenario, request)
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
     needed = {file.scenario.baseline_name(), *request.plugins, *request.only}
@@ -171,9 +202,19 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
     points = list(file.points(machine.device))
+    environments = find_environments(file, points, request.build_environments, request.notify)
 
     def plan_points() -> tuple[Planned, ...]:
-        return tuple(_plan_point(file, point, machine, notices) for point in points)
+        return tuple(
+            _plan_point(
+                file,
+                point,
+                environments.get(point.scenario.resources.environment),
+                machine,
+                notices,
+            )
+            for point in points
+        )
 
     try_in_copy((use for point in points for use in point.uses), plan_points)
     planned = plan_points()
@@ -232,9 +273,15 @@ def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> N
 
 
 def _plan_point(
-    file: ResolvedFile, point: Point, machine: Machine, notices: tuple[str, ...]
+    file: ResolvedFile,
+    point: Point,
+    environment: Environment | None,
+    machine: Machine,
+    notices: tuple[str, ...],
 ) -> Planned:
     """Activate the plugins, check constraints and compute the id."""
+    there = environment.interpreter if environment else None
+    machine = there.machine if there else machine
     scenario, stack = with_gpu_metrics(point.scenario), point.stack
     missing = _missing_extras(stack.uses)
     present = tuple(use for use in stack.uses if use.use not in missing)
@@ -242,13 +289,15 @@ def _plan_point(
     draft = Experiment(
         id="", scenario=scenario, stack=stack, sweep=point.sweep, identity={}, notices=notices
     )
-    identity = identity_of(scenario, stack, _environment(draft, active, machine))
+    active = with_versions(active, there.distributions) if there else active
+    identity = identity_of(scenario, stack, _environment(draft, active, machine, there))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
     reasons = reasons or tuple(missing.values())
-    reasons = reasons or unmet_constraints(experiment, active, machine)
+    reasons = reasons or (environment.missing if environment else ())
+    reasons = reasons or unmet_constraints(experiment, active, machine, there)
     need = None if reasons else memory_need(experiment, active, machine)
-    return Planned(experiment, active, reasons, need)
+    return Planned(experiment, active, reasons, need, environment)
 
 
 def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:
@@ -271,8 +320,16 @@ def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlu
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
 
 
-def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
-    """Return what changes a result and is in no scenario: versions, devices, fingerprints."""
+def _environment(
+    experiment: Experiment,
+    active: ActivePlugins,
+    machine: Machine,
+    there: Interpreter | None,
+) -> dict[str, Any]:
+    """Return what changes a result and is in no scenario: versions, devices, fingerprints.
+
+    Of an environment of the scenario's own that is every package.
+    """
     on_gpu = experiment.scenario.resources.device == "cuda"
     count = experiment.scenario.resources.devices
     devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
@@ -288,6 +345,7 @@ def _environment(experiment: Experiment, active: ActivePlugins, machine: Machine
         "cores": machine.cores,
         "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
         "variables": recorded(os.environ),
+        **({"distributions": there.distributions} if there else {}),
     }
 
 
@@ -304,4 +362,7 @@ def scenario_of(planned: Planned) -> dict[str, Any]:
     experiment = planned.experiment
     work = experiment.scenario.model_dump(mode="json", exclude_none=True)
     uses = [use.model_dump(mode="json") for use in experiment.stack.uses]
-    return {**work, "stacks": {experiment.stack.name: {"use": uses}}}
+    named = {}
+    if chosen := planned.environment:
+        named = {"environments": {chosen.name: chosen.settings.model_dump(exclude_defaults=True)}}
+    return {**work, **named, "stacks": {experiment.stack.name: {"use": uses}}}

@@ -8,6 +8,7 @@ from accel_bench.catalog.models import architecture_of
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
 from accel_bench.plugins.registry import find, unmet_requirement
 from accel_bench.scenario.experiment import Experiment
@@ -16,12 +17,18 @@ from accel_bench.scenario.uses import NO_PLUGIN
 
 
 def unmet_constraints(
-    experiment: Experiment, active: ActivePlugins, machine: Machine
+    experiment: Experiment,
+    active: ActivePlugins,
+    machine: Machine,
+    there: Interpreter | None = None,
 ) -> tuple[str, ...]:
-    """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
+    """Return why this experiment cannot run here, from declarations and from `check_scenario`.
+
+    `there` is the interpreter that runs it, where that is another one.
+    """
     reasons = list(_resources(experiment.scenario, machine))
     for plugin in active.plugins:
-        unmet = _declared(experiment.scenario, plugin, machine)
+        unmet = [*_requirements(plugin, there), *_declared(experiment.scenario, plugin, machine)]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
     for plugin, answers in active.call_lists(
         "check_scenario", experiment=experiment, machine=machine
@@ -65,14 +72,22 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 
 
+def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[str]:
+    """Yield which packages are missing where the job runs."""
+    requires = plugin.instance.requires
+    if there is not None:
+        unmet = there.unmet(plugin.name, plugin.distribution)
+        yield from (f"{reason} (in {there.command[0]})" for reason in unmet)
+    elif plugin.distribution == OWN_DISTRIBUTION:
+        # We would not run without our own requirements; classes in the box can have more.
+        yield from filter(None, map(unmet_requirement, requires))
+    else:
+        yield from find(plugin.name).unmet(requires)
+
+
 def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:
     """Yield which declarations of the plugin's class are not met."""
     declared = plugin.instance
-    if plugin.distribution == OWN_DISTRIBUTION:
-        # We would not run without our own requirements; classes in the box can have more.
-        yield from filter(None, map(unmet_requirement, declared.requires))
-    else:
-        yield from find(plugin.name).unmet(declared.requires)
     if declared.restricted_model_archs is not None:
         yield from _wrong_architecture(plugin, architecture_of(scenario.model))
     for what, value, allowed in (

@@ -61,10 +61,13 @@ class ActivePlugin:
     set_at_import: tuple[str, ...] = ()
     """Environment variables that its import or its making changed, which was undone."""
 
+    installed_version: str | None = None
+    """Version of the distribution where the job runs; null for the one that is installed here."""
+
     @property
     def version(self) -> PluginVersion:
         """Name, distribution and version, for the record."""
-        version = distribution_version(self.distribution)
+        version = self.installed_version or distribution_version(self.distribution)
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -98,7 +98,9 @@ def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> No
     write_atomically(folder / "scenario.yaml", scenario_text(scenario))
     where = f"cd {shlex.quote(str(Path.cwd()))}"
     write_atomically(folder / "command.txt", f"{where}\n{shlex.join(command)}\n")
-    write_atomically(folder / "packages.txt", packages_list())
+    there = planned.interpreter
+    packages = packages_list() if there is None else _pins(there.distributions)
+    write_atomically(folder / "packages.txt", packages)
 
 
 def redact_files(job: Job) -> None:
@@ -168,6 +170,10 @@ def packages_list() -> str:
     metadatas = filter(None, (found.metadata for found in metadata.distributions()))
     found = {name.lower(): name for one in metadatas if (name := one["Name"])}
     return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
+
+
+def _pins(versions: Mapping[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in versions.items())
 
 
 def _holds_secret(path: Path, redactor: Redactor) -> bool:

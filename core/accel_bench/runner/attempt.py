@@ -14,6 +14,7 @@ from accel_bench.analysis.wording import size
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
+from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
 from accel_bench.machine.clock import monotonic
 from accel_bench.machine.info import Machine
@@ -23,7 +24,6 @@ from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
-from accel_bench.runner.caches import cache_folder
 from accel_bench.runner.heartbeats import Progress, seen_windows
 from accel_bench.runner.observers import Observation
 from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks

@@ -13,13 +13,13 @@ from typing import Any, Literal
 from accel_bench.analysis.aggregate import replaced_rounds
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import ResultTooLargeError, ScenarioError
+from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.caches import cache_folder
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.unfinished import attempt_in_progress
@@ -234,9 +234,10 @@ class SweepPoint:
             root,
             folder,
             session.id,
-            session.machine,
+            planned.machine(session.machine),
             purpose=purpose,
             experiment=planned.experiment,
+            interpreter=planned.command,
             warmup=self._warmup,
             round=number,
             attempt=attempt,

@@ -14,6 +14,7 @@ from accel_bench.scenario.settings import (
     MAXIMUM_SAMPLES,
     MOST_DISCARDED,
     Measure,
+    PythonEnvironment,
     Resources,
     Train,
     complete_batch,
@@ -234,6 +235,9 @@ class ScenarioFile(Work):
 
     zip: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Dotted keys that move together: the first values of all, then the second values, ..."""
+
+    environments: dict[StackName, PythonEnvironment] = Field(default_factory=dict)
+    """Python environments by name. They are swept, unless `resources.environment` chooses one."""
 
     exclude: tuple[Exclusion, ...] = ()
     """Points that are not to be run."""

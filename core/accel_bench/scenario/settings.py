@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from accel_bench.documents.base import Described
 from accel_bench.documents.validate import LocatedError
@@ -75,8 +75,34 @@ class Resources(Described):
     nodes: int = Field(1, ge=1, le=10_000)
     """Machines."""
 
+    environment: str = ""
+    """Name of one of `environments`; empty runs with the packages of this program."""
+
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
+
+
+class PythonEnvironment(Described):
+    """Python packages that runs can use in place of those that accel-bench is installed with."""
+
+    python: str = ""
+    """Interpreter of an environment that is there, with accel-bench and the plugins in it."""
+
+    requirements: tuple[str, ...] = Field((), strict=False)
+    """Requirements (PEP 508) of an environment that is built once, beside accel-bench and plugins.
+    """
+
+    index: str = ""
+    """Further package index of the requirements: a URL, or PyTorch's name of one, such as `cu126`.
+    """
+
+    @model_validator(mode="after")
+    def _is_there_or_built(self) -> PythonEnvironment:
+        if bool(self.python) == bool(self.requirements):
+            raise ValueError("give either `python`, a path, or `requirements`, a list")
+        if self.python and self.index:
+            raise ValueError("`index` belongs to `requirements`; `python` is an environment as is")
+        return self
 
 
 class Measure(Described):

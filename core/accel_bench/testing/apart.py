@@ -36,6 +36,9 @@ LOG_BYTES = 2**26
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
+AUTOGRAD = "pt_autograd_"
+"""How the names of autograd's threads for devices begin."""
+
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A frame as `faulthandler` writes it."""
 
@@ -47,9 +50,9 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
     """Try steps in processes; yield their clauses, and one for each step that ended its process.
 
     Nothing is tried after a process that ended before the step `needed` was over. `steps` is
-    pickled where the process cannot be forked: on a machine with GPUs, or unless `fork`.
+    pickled where the process cannot be forked, or unless `fork`.
     """
-    method = "fork" if fork and not this_machine().gpus else "spawn"
+    method = "fork" if fork and _can_fork() else "spawn"
     first, ready = 0, False
     while True:
         with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
@@ -64,6 +67,16 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
             yield unproven("what remains", f"it was not tried after {child.step!r} had ended so")
             return
         first = child.last + 1
+
+
+def _can_fork() -> bool:
+    """Return whether a process forked from this one can train.
+
+    Not where there are GPUs, nor once autograd has started threads for devices, as compiled code
+    makes a torch that is built for GPUs do without any.
+    """
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return not this_machine().gpus and not any(name.startswith(AUTOGRAD) for name in names)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """torch-compile: same loss, counted graphs, nothing left behind, a reason where it cannot run."""
 
+import inspect
 import json
 import os
 from types import MethodType
@@ -240,6 +241,10 @@ def test_blocks_whose_children_have_forwards_of_their_own_share_one_graph(compil
 
 def test_with_a_higher_limit_blocks_that_differ_are_all_compiled(compiled):
     model = ManyWidths()
+    if "recompile_limit" not in inspect.signature(torch.compile).parameters:
+        with pytest.raises(PluginError, match="takes no recompile_limit"):
+            compiled(model, backend="eager", dynamic=False, recompile_limit=12)
+        return
     _, run = compiled(model, backend="eager", dynamic=False, recompile_limit=12)
     model(torch.ones(2, 4))
     evidence = evidence_of(run)

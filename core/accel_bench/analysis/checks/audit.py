@@ -186,6 +186,22 @@ def devices(result: Result) -> Iterator[str]:
         yield f"used {', '.join(sorted(kinds))}, asked {kind}"
 
 
+def packages(result: Result) -> Iterator[str]:
+    """Check that the Python and torch of every rank are those of the environment asked for."""
+    if result.machine is None:
+        return
+    planned = {"python": result.machine.python, "torch": result.machine.versions.get("torch")}
+    for name, rank in _named_ranks(result):
+        for what, version in planned.items():
+            used = getattr(rank.effective, what)
+            if used is not None and version is not None and _public(used) != _public(version):
+                yield f"{name}ran with {what} {used}, planned with {version}"
+
+
+def _public(version: str) -> str:
+    return version.partition("+")[0]  # a build's name may stand in the metadata alone
+
+
 def replicas(result: Result) -> Iterator[str]:
     """Check that ranks that began with the same weights end with the same ones.
 
@@ -252,6 +268,8 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         model_utilization,
         # Another number or kind of devices is another experiment.
         devices,
+        # So are other packages.
+        packages,
         # Replicas that drift apart train several models.
         replicas,
         # A few steps after the window, in which a busy machine steps in between two marks.

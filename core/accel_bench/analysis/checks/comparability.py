@@ -76,6 +76,10 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
         "effective.device",
     ),
     "resources.devices": WORLD,
+    "resources.environment": (
+        *("environment.distributions", "environment.plugins", "environment.python"),
+        *("environment.versions", "effective.python", "effective.torch"),
+    ),
     "resources.nodes": WORLD,
     "resources.threads": ("effective.threads",),
     "train.global_batch_size": BATCH,

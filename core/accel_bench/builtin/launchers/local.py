@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 import accel_bench.builtin.launchers.reaper as reaper_program
-from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl, python_command
+from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl
 
 MARK = "ACCEL_BENCH_RUN_ID"
 """Environment variable by which what a run has started is recognised: run and rank."""
@@ -31,7 +31,9 @@ class LocalProcess:
     def __init__(self, job: Job, rank: int) -> None:
         self.rank = rank
         self.pid: int | None = None
-        command = python_command("-m", "accel_bench.worker", str(job.path()), str(rank), str(rank))
+        command = job.python_command(
+            "-m", "accel_bench.worker", str(job.path()), str(rank), str(rank)
+        )
         reading, writing = os.pipe()
         adopting = sys.platform == "linux"
         if adopting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -49,6 +50,8 @@ def read_effective(
     config = getattr(model, "config", None)
     group = has_process_group()
     found = EffectiveConfiguration(
+        python=platform.python_version(),
+        torch=str(torch.__version__),
         model_class=type(model).__name__,
         weights_fingerprint=run.weights_fingerprint or None,
         weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),

@@ -10,9 +10,9 @@ import pytest
 from runner.job_factory import make_job
 
 from accel_bench.errors import StoreError
+from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import read_machine
 from accel_bench.runner.attempt import make_attempt
-from accel_bench.runner.caches import cache_folder
 
 
 def test_a_results_folder_of_somebody_else_brings_no_cache(tmp_path: Path) -> None:

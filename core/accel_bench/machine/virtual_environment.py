@@ -1,0 +1,109 @@
+"""Build virtual environments in the folder of caches, each once for its content."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from accel_bench.documents.canonical import digest
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.caches import cache_folder
+
+SECONDS = 3600.0
+"""Limit for one installation."""
+
+PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+"""Where the indexes lie that PyTorch names by what its wheels are built for, such as `cu126`."""
+
+LAST_LINES = 5
+"""Lines of pip's output that an error shows."""
+
+
+def environment_folder(requirements: Sequence[str], index: str, own: Sequence[str]) -> Path:
+    """Return the folder of an environment with these packages and distributions."""
+    key = [sorted(requirements), index, sorted(map(installed_from, own)), sys.version]
+    return cache_folder() / "environments" / digest(key, 24)
+
+
+def python_of(folder: Path) -> Path | None:
+    """Return the interpreter of an environment that was built to the end; None for any other."""
+    return folder / "bin" / "python" if (folder / "complete").exists() else None
+
+
+def build_environment(
+    folder: Path,
+    requirements: Sequence[str],
+    index: str,
+    own: Sequence[str],
+    on_start: Callable[[], object] = lambda: None,
+) -> Path:
+    """Build an environment unless it is there, and return its interpreter.
+
+    `index` is a name of PyTorch's (`cpu`, `cu126`) or a URL, searched beside pip's own; `own` are
+    distributions of this environment, which are installed there as they are here. One process
+    builds while others wait. Raises ScenarioError with the last lines of pip's output.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if found := python_of(folder):
+            return found
+        on_start()
+        pip = _create(folder)
+        where = index if "://" in index or not index else PYTORCH_INDEX + index
+        extra = ["--extra-index-url", where] if where else []
+        options = ["--disable-pip-version-check", "--no-input", *extra]
+        packages = [word for name in own for word in installed_from(name)]
+        _run([*pip, "install", *options, *packages, "--", *requirements])
+        (folder / "complete").touch()
+    return folder / "bin" / "python"
+
+
+def _create(folder: Path) -> list[str]:
+    """Create an empty environment; return the command of a pip that installs into it.
+
+    That is the pip beside this program where there is one: to install another takes seconds.
+    """
+    create, python = [sys.executable, "-m", "venv", "--clear"], str(folder / "bin" / "python")
+    if find_spec("pip") is None:
+        _run([*create, str(folder)])
+        return [python, "-m", "pip"]
+    _run([*create, "--without-pip", str(folder)])
+    return [sys.executable, "-m", "pip", "--python", python]
+
+
+def installed_from(name: str) -> list[str]:
+    """Return pip's arguments that install a distribution again: from its folder, file or index.
+
+    Raises PackageNotFoundError.
+    """
+    found = metadata.distribution(name)
+    record = json.loads(found.read_text("direct_url.json") or "{}")
+    url = str(record.get("url", ""))
+    if not url:
+        return [f"{name}=={found.version}"]
+    return ["-e", url] if record.get("dir_info", {}).get("editable") else [f"{name} @ {url}"]
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ScenarioError(f"the environment cannot be built: {error}") from error
+    if done.returncode:
+        last = "\n".join(done.stdout.rstrip().splitlines()[-LAST_LINES:])
+        raise ScenarioError(f"the environment cannot be built:\n{last}")

@@ -1,0 +1,129 @@
+"""Find the Python environments that points run in, and build those that are missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.virtual_environment import (
+    build_environment,
+    environment_folder,
+    python_of,
+)
+from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.interpreter import Interpreter, read_interpreter
+from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.plugins.registry import find, missing_extra
+from accel_bench.scenario.settings import PythonEnvironment
+from accel_bench.scenario.sweep import Point
+from accel_bench.scenario.uses import NO_PLUGIN
+
+KEY = "resources.environment"
+"""Setting that chooses one of the environments."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment of the scenario."""
+
+    name: str
+    settings: PythonEnvironment
+
+    interpreter: Interpreter | None
+    """Null where it is not built yet, and may not be."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why nothing can run in it."""
+        if self.interpreter is None:
+            return (f"the environment {self.name!r} is not built yet; a run builds it",)
+        return ()
+
+
+def with_swept_environments(file: ResolvedFile) -> ResolvedFile:
+    """Return the file with its environments as an axis, unless something in it chooses one."""
+    names = list(file.scenario.environments)
+    chosen = {*file.scenario.sweep, *file.scenario.zip}
+    chosen |= {key for stack in file.stacks.values() for key in stack.set}
+    if not names or KEY in chosen or file.is_set(KEY):
+        return file
+    return file.with_setting(f"sweep.{KEY}", names, file.where(("environments",)))
+
+
+def find_environments(
+    file: ResolvedFile, points: Sequence[Point], build: bool, notify: Callable[[str], object]
+) -> Mapping[str, Environment]:
+    """Return the environments in which points run, by name.
+
+    `notify` gets a line before one is built, which takes minutes. Raises ScenarioError with the
+    place of one that is unknown, not allowed, cannot be built, or cannot run this version's jobs.
+    """
+    names = dict.fromkeys(point.scenario.resources.environment for point in points)
+    own = _distributions(points)
+    return {name: _find(file, name, own, notify if build else None) for name in names if name}
+
+
+def _find(
+    file: ResolvedFile, name: str, own: Sequence[str], notify: Callable[[str], object] | None
+) -> Environment:
+    known = file.scenario.environments
+    if name not in known:
+        hint = did_you_mean(name, known) if known else "; `environments` has none"
+        where = file.where(("resources", "environment"))
+        raise ScenarioError(f"{where}: no environment is called {name!r}{hint}")
+    if not file.allow_environment:
+        raise ScenarioError(
+            f"{file.where(('environments', name))}: an environment runs code of its author's "
+            "choice; --allow-env lets this scenario name one"
+        )
+    settings = known[name]
+    try:
+        python = _python(name, settings, own, notify)
+        interpreter = read_interpreter(python) if python else None
+    except ScenarioError as error:
+        raise ScenarioError(f"{file.where(('environments', name))}: {name}: {error}") from error
+    return Environment(name, settings, interpreter)
+
+
+def _python(
+    name: str,
+    settings: PythonEnvironment,
+    own: Sequence[str],
+    notify: Callable[[str], object] | None,
+) -> str:
+    """Return an environment's interpreter; empty for one that is to be built later."""
+    if settings.python:
+        path = Path(settings.python).expanduser()
+        inside = path / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        # A bare name, such as `python3.12`, is looked up on PATH.
+        return os.path.abspath(inside) if path.is_dir() else str(path)
+    folder = environment_folder(settings.requirements, settings.index, own)
+    if notify is None:
+        return str(python_of(folder) or "")
+    line = f"environment {name}: installing {', '.join(settings.requirements)}"
+    start = notify
+    return str(
+        build_environment(folder, settings.requirements, settings.index, own, lambda: start(line))
+    )
+
+
+def _distributions(points: Iterable[Point]) -> list[str]:
+    """Return what brings accel-bench and the plugins of all points, where they are installed."""
+    uses = {use.use for point in points for use in point.uses} - {NO_PLUGIN}
+    present = [use for use in sorted(uses) if not missing_extra(use)]
+    return sorted({OWN_DISTRIBUTION, *(find(use).distribution for use in present)})
+
+
+def with_versions(active: ActivePlugins, distributions: Mapping[str, str]) -> ActivePlugins:
+    """Return the plugins with the versions of another environment, by canonical name."""
+    names = [canonicalize_name(plugin.distribution) for plugin in active.plugins]
+    versions = [distributions.get(name, "") for name in names]
+    both = zip(active.plugins, versions, strict=True)
+    return ActivePlugins([replace(plugin, installed_version=found) for plugin, found in both])

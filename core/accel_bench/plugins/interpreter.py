@@ -1,0 +1,123 @@
+"""Read what another Python would run a job with: `python -m accel_bench.plugins.interpreter`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from pydantic import ValidationError
+
+from accel_bench._version import __version__
+from accel_bench.documents.base import Frozen
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Machine, python_command, read_machine
+from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugins.registry import installed
+from accel_bench.scenario.experiment import SCHEMA_VERSION
+
+SECONDS = 120.0
+"""Limit for the process that describes an interpreter."""
+
+
+class InstalledThere(Frozen):
+    """A plugin of another interpreter's environment."""
+
+    name: str
+    distribution: str
+
+    unmet: tuple[str, ...]
+    """Unmet requirements; empty where it can be used."""
+
+
+class Interpreter(Frozen):
+    """A Python with accel-bench, and everything that is installed beside it."""
+
+    schema_version: int
+    """Version of the jobs that its accel-bench reads."""
+
+    accel_bench: str
+    """Version of its accel-bench."""
+
+    command: tuple[str, ...]
+    """What starts it, without the working folder on its path."""
+
+    machine: Machine
+    """This machine, with that environment's versions."""
+
+    distributions: dict[str, str]
+    """Versions by canonical name; with the commit where plugins come from a checkout."""
+
+    plugins: tuple[InstalledThere, ...]
+
+    def unmet(self, name: str, distribution: str) -> tuple[str, ...]:
+        """Return why a plugin cannot be used there."""
+        wanted = (name.rpartition(":")[2], canonicalize_name(distribution))
+        for plugin in self.plugins:
+            if (plugin.name, canonicalize_name(plugin.distribution)) == wanted:
+                return plugin.unmet
+        return (f"{distribution}, which brings it, is not installed",)
+
+
+def read_interpreter(python: str) -> Interpreter:
+    """Ask a Python for its description. Raises ScenarioError where it cannot run this job."""
+    command = [python, "-m", "accel_bench.plugins.interpreter"]
+    try:
+        # With -m the working folder is on the path: this one holds no modules of anyone's.
+        done = subprocess.run(
+            command,
+            cwd=Path(sys.executable).anchor,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ScenarioError(f"{python} cannot be run: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        way_out = f"install it there: {python} -m pip install accel-bench=={__version__}"
+        raise ScenarioError(f"{python} has no usable accel-bench ({last}); {way_out}")
+    return _checked(python, done.stdout)
+
+
+def _checked(python: str, text: str) -> Interpreter:
+    """Parse a description. Raises ScenarioError for one of another contract."""
+    try:
+        found = json.loads(text)
+        schema, version = found["schema_version"], found["accel_bench"]
+        if schema == SCHEMA_VERSION:
+            return Interpreter.model_validate_json(text)
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise ScenarioError(f"{python}: its accel-bench gives no description: {error}") from error
+    raise ScenarioError(
+        f"{python}: accel-bench {version} there reads jobs of schema {schema}, this accel-bench "
+        f"{__version__} writes schema {SCHEMA_VERSION}; install the same version in both"
+    )
+
+
+def describe_this() -> Interpreter:
+    """Describe the interpreter that runs this."""
+    # An interrupted install leaves no metadata.
+    found = [one for one in metadata.distributions() if one.metadata and one.metadata["Name"]]
+    versions = {canonicalize_name(one.metadata["Name"]): one.version for one in found}
+    ours = {"accel-bench", *(plugin.distribution for plugin in installed())}
+    versions |= {canonicalize_name(name): distribution_version(name) for name in ours}
+    return Interpreter(
+        schema_version=SCHEMA_VERSION,
+        accel_bench=__version__,
+        command=tuple(python_command()),
+        machine=read_machine(),
+        distributions=dict(sorted(versions.items())),
+        plugins=tuple(
+            InstalledThere(name=one.name, distribution=one.distribution, unmet=one.unmet())
+            for one in installed()
+        ),
+    )
+
+
+if __name__ == "__main__":
+    print(describe_this().model_dump_json())
