@@ -32,6 +32,7 @@ PHASES = (
     "window",
     "finish_metrics",
     "phases",
+    "communication",
     "report_evidence",
     "close_run",
     WRITES_RESULT,

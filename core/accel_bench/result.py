@@ -238,6 +238,44 @@ class WeightUpdate(Frozen):
         return math.hypot(*(value for one in self.tensors.values() for value in one.sketch))
 
 
+class Collective(Frozen):
+    """One kind of collective on one rank: means of a step."""
+
+    calls: float
+    """How often."""
+
+    bytes: float
+    """The larger of input and output, summed over the calls: the size that NCCL's tests state."""
+
+    seconds: float
+    """From the moment when all ranks of the group are there to its end."""
+
+    waiting_seconds: float
+    """Until the last rank of the group was there."""
+
+
+class Communication(Frozen):
+    """Collectives of one rank in a few steps of their own, where nothing overlaps."""
+
+    steps: int
+
+    step_seconds: float
+    """Median; longer than in the window, where collectives overlap with computation."""
+
+    collectives: dict[str, Collective]
+    """By kind, such as `all_reduce`."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all collectives of a step."""
+        return sum(one.seconds for one in self.collectives.values())
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Seconds of a step in which the rank waits for slower ones."""
+        return sum(one.waiting_seconds for one in self.collectives.values())
+
+
 class SeenWindow(Frozen):
     """How long a rank's window can have lasted by the parent's clock, in seconds."""
 
@@ -277,6 +315,9 @@ class RankResult(Frozen):
 
     phases: PhaseSplit | None = None
     """Where the time of a step goes; null when the engine marks no phases."""
+
+    communication: Communication | None = None
+    """Collectives of a step; null with one rank, and without torch."""
 
     workload: Workload | None = None
     """What the model's matmuls and attention compute for a token; null without torch."""

@@ -10,6 +10,7 @@ from accel_bench.analysis.checks.training import TrainingComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure
+from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.statistics.estimators import Interval
@@ -187,6 +188,9 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
 
     phases: Phases | None = None
     """Where a step's time goes; null where the engine marks no phases."""
+
+    ranks: RanksSummary | None = None
+    """What each rank took, held and waited for; null for one rank."""
 
     utilization: Utilization | None = None
     """How much of its devices it used: the run of median speed."""

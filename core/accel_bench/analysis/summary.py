@@ -26,6 +26,7 @@ from accel_bench.analysis.checks.training import (
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures
+from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
@@ -167,6 +168,7 @@ def _row(
         tokens=token_summary(last) if last else None,
         start_up=start_up(completed),
         phases=phases(completed),
+        ranks=ranks_summary(completed),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
         ratio_reason="" if comparison.ratio else comparison.verdict_reason,

@@ -15,7 +15,7 @@ from accel_bench.runner.supervise import ProcessOutcome, read_rank
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
 
-STEP_PHASES = ("warm-up", "window", "phases")
+STEP_PHASES = ("warm-up", "window", "phases", "communication")
 """Phases in which the engine takes steps."""
 
 
@@ -93,8 +93,8 @@ def steps_of(found: RankResult) -> int | None:
     """Return how many steps a rank has taken by its own result; None without a window."""
     if found.window is None or not found.window.samples:
         return None
-    split = found.phases.steps if found.phases else 0
-    return found.window.samples[-1].step + 1 + split
+    after = sum(one.steps for one in (found.phases, found.communication) if one)
+    return found.window.samples[-1].step + 1 + after
 
 
 def describe_exit(code: int | None) -> str:

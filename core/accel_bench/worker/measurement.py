@@ -45,6 +45,7 @@ from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
+    from accel_bench.worker.communication import CommunicationProbe
     from accel_bench.worker.verify.verification import Verification
 
 REHEARSAL_STEPS = 2
@@ -113,6 +114,8 @@ def run_rank(
     with run.calling(active.answers("build_engine")):
         take_steps(engine, stopwatch, window)
     record.phases = stopwatch.phases
+    if window.communication is not None:
+        record.communication = window.communication.result()
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 
@@ -173,6 +176,7 @@ def make_stopwatch(
         after_window=window.after,
         instabilities=window.monitor.instabilities,
         phase_steps=options.phase_steps,
+        communication=window.communication,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
     )
@@ -211,6 +215,7 @@ class AroundWindow:
         self.verification = verification_of(self.run, self.record)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
+        self.communication = communication_of(self.run)
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
@@ -245,6 +250,8 @@ class AroundWindow:
     def remove_probes(self) -> None:
         """Take all hooks away, also when a step has ended the run."""
         self.synchronizations.stop()
+        if self.communication is not None:
+            self.communication.stop()
         if self.verification is not None:
             self.verification.remove()
 
@@ -269,6 +276,15 @@ def verification_of(run: Run, record: RankRecord) -> Verification | None:
     from accel_bench.worker.verify.verification import Verification
 
     return Verification(run, record)
+
+
+def communication_of(run: Run) -> CommunicationProbe | None:
+    """Observe collectives where ranks have joined a process group."""
+    if run.world_size == 1 or not settings.has_process_group():
+        return None
+    from accel_bench.worker.communication import CommunicationProbe
+
+    return CommunicationProbe(clock_of(run).synchronize)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:

@@ -18,7 +18,15 @@ from accel_bench.plugins.manager import (
     attribute_errors_to,
     wrong_answer,
 )
-from accel_bench.result import Metric, PhaseSplit, RankResult, Status, WeightUpdate, Window
+from accel_bench.result import (
+    Communication,
+    Metric,
+    PhaseSplit,
+    RankResult,
+    Status,
+    WeightUpdate,
+    Window,
+)
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker import failure
@@ -30,6 +38,7 @@ class RankRecord:
 
     window: Window | None = None
     phases: PhaseSplit | None = None
+    communication: Communication | None = None
     workload: Workload | None = None
     workload_reason: str = ""
     metrics: list[Metric] = field(default_factory=list)
@@ -115,6 +124,7 @@ def rank_result(
         device=record.device,
         window=record.window,
         phases=record.phases,
+        communication=record.communication,
         workload=record.workload,
         workload_reason=record.workload_reason,
         metrics=tuple(record.metrics),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accel_bench.engine import Batch, PhaseName, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
@@ -17,6 +17,9 @@ from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from accel_bench.worker.communication import CommunicationProbe
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
@@ -32,7 +35,8 @@ class WindowStopwatch:
     `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
     time before a window opens, and `after_window` once after the one that is kept, while the clock
     stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
-    take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases.
+    take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases,
+    and as many observed by `communication`, where there are several ranks.
     """
 
     clock: HostClock
@@ -44,6 +48,7 @@ class WindowStopwatch:
     after_window: Callable[[Window], None] = lambda window: None
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
+    communication: CommunicationProbe | None = None
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
 
@@ -152,7 +157,7 @@ class WindowStopwatch:
             self.clock.synchronize()
             self.clock.mark()
         else:
-            self.running = False
+            self._observe_communication()
 
     def _phase_mark(self, phase: PhaseName | None) -> None:
         """End a phase; None is what is left of a step when it ends."""
@@ -165,10 +170,30 @@ class WindowStopwatch:
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
         if self._names.count(None) == self.phase_steps:
-            self.running = False
             self.clock.synchronize()
             host, device = self.clock.read()
             self.phases = split_steps(self._names, host if device is None else device)
+            self._observe_communication()
+
+    def _observe_communication(self) -> None:
+        """Take the last steps under observation, where there is anything to observe."""
+        if self.communication is None or not self.phase_steps:
+            self.running = False
+            return
+        self.heartbeat.phase = "communication"
+        self.lap, self.mark = self._communication_lap, lambda phase: None
+        self.clock.synchronize()
+        self.communication.start()
+
+    def _communication_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step whose collectives were timed; it is no part of the loss curve either."""
+        assert self.communication is not None
+        steps = self.communication.end_step()
+        self._done += 1
+        self._page[HEARTBEAT_STEP] = self._done
+        if steps == self.phase_steps:
+            self.communication.stop()
+            self.running = False
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""

@@ -22,6 +22,7 @@ from accel_bench.analysis.wording import (
     rate_interval,
     ratio_interval,
     significant,
+    size,
 )
 from accel_bench.report.table import (
     Column,
@@ -232,6 +233,8 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
     """Yield the reasons of one row that are not in the answer already."""
     degraded = "degraded: " if row.status.completed else ""
     yield from (f"{degraded}{reason}" for reason in row.reasons)
+    if row.ranks and row.ranks.reason:
+        yield f"straggler: {row.ranks.reason}"
     if row.stack == baseline or not row.status.completed:
         return
     if row.verdict_reason and not row.ratio:
@@ -267,7 +270,8 @@ def details(summary: Summary) -> list[str]:
     notes = []
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
-        parts = [row.differs, _phases(row), _rate(row), _start(row), _visible(row), allowed]
+        parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
+        parts += [_visible(row), allowed]
         notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):
@@ -284,6 +288,21 @@ def _phases(row: ExperimentSummary) -> str:
     flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
     of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
     return f"a step is {', '.join(parts)}{of_which}"
+
+
+def _communication(row: ExperimentSummary) -> str:
+    """Return what the ranks' collectives take of a step, and how unlike the ranks are."""
+    if row.ranks is None or row.ranks.communication_share is None:
+        return ""
+    kinds = [
+        f"{name} {size(one.bytes)} in {one.seconds:.2g} s"
+        for name, one in row.ranks.collectives.items()
+    ]
+    share, waiting = row.ranks.communication_share, row.ranks.waiting_share or 0.0
+    text = f"without overlap {share:.0%} of it is communication ({', '.join(kinds) or 'none'})"
+    spread = row.ranks.memory_spread
+    apart = f"; peaks of memory of the ranks {spread:.0%} apart" if spread else ""
+    return f"{text}, {waiting:.0%} waiting for other ranks{apart}"
 
 
 def _rate(row: ExperimentSummary) -> str:

@@ -1,0 +1,186 @@
+"""Ranks of a row: what each took and held, what they said to one another, and who was late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, median
+
+from accel_bench.documents.base import Frozen
+from accel_bench.result import Collective, Communication, Figure, RankResult, Result
+
+LATE = 0.1
+"""Share of a step that the others wait for a rank before it is called a straggler."""
+
+
+class RankFigures(Frozen):
+    """One rank: medians over runs."""
+
+    rank: int
+    """Global rank."""
+
+    device: str
+    """What it computed on; with the UUID of a GPU."""
+
+    step_seconds: float | None
+    """Median step of the window."""
+
+    last_loss: float | None
+    """Its part of the loss of the last step of the window."""
+
+    peak_memory_bytes: int | None
+    """Peak of the window."""
+
+    communication_seconds: float | None
+    """Of a step, in collectives; null where they were not observed."""
+
+    waiting_seconds: float | None
+    """Of a step, until slower ranks were there."""
+
+
+class RanksSummary(Frozen):
+    """All ranks of an experiment."""
+
+    ranks: tuple[RankFigures, ...]
+
+    step_spread: float | None
+    """Longest less shortest step of the ranks, over their median."""
+
+    memory_spread: float | None
+    """The same of their peaks of memory."""
+
+    communication_share: float | None
+    """Share of an observed step in collectives, where nothing overlaps: mean over ranks."""
+
+    waiting_share: float | None
+    """Share of it in which a rank waits for slower ones: mean over ranks."""
+
+    collectives: dict[str, Collective]
+    """Of a step: means over ranks, medians over runs."""
+
+    stragglers: tuple[int, ...]
+    """Ranks for which the others wait a tenth of a step or more, in most runs."""
+
+    reason: str = ""
+    """Who is late and by how much; empty for no straggler."""
+
+
+def ranks_summary(runs: Sequence[Result]) -> RanksSummary | None:
+    """Return what the ranks of completed runs did; None for one rank."""
+    several = [run for run in runs if len(run.ranks) > 1]
+    if not several:
+        return None
+    by_rank: dict[int, list[RankResult]] = {}
+    for run in several:
+        for rank in run.ranks:
+            by_rank.setdefault(rank.rank, []).append(rank)
+    figures = tuple(_figures(number, found) for number, found in sorted(by_rank.items()))
+    late = _late(several)
+    return RanksSummary(
+        ranks=figures,
+        step_spread=_spread(one.step_seconds for one in figures),
+        memory_spread=_spread(one.peak_memory_bytes for one in figures),
+        communication_share=_share(several, lambda one: one.seconds),
+        waiting_share=_share(several, lambda one: one.waiting_seconds),
+        collectives=_collectives(several),
+        stragglers=tuple(late),
+        reason="; ".join(
+            f"the others wait {share:.0%} of a step for rank {rank}" for rank, share in late.items()
+        ),
+    )
+
+
+def _figures(number: int, found: Sequence[RankResult]) -> RankFigures:
+    """Return the medians of one rank over its runs."""
+    windows = [one.window for one in found if one.window and one.window.samples]
+    device = found[-1].device
+    seen = [one.communication for one in found if one.communication]
+    return RankFigures(
+        rank=number,
+        device="" if device is None else " ".join(filter(None, (str(device), device.uuid))),
+        step_seconds=_median(median(one.seconds for one in w.samples) for w in windows),
+        last_loss=_median(w.samples[-1].loss for w in windows),
+        peak_memory_bytes=_median_bytes(found),
+        communication_seconds=_median(one.seconds for one in seen),
+        waiting_seconds=_median(one.waiting_seconds for one in seen),
+    )
+
+
+def _median_bytes(found: Sequence[RankResult]) -> int | None:
+    figure: Figure = "peak_memory"
+    peaks = [m.value for one in found for m in one.metrics if m.figure == figure]
+    middle = _median(peaks)
+    return None if middle is None else int(middle)
+
+
+def _late(runs: Sequence[Result]) -> dict[int, float]:
+    """Return the ranks that the others wait for in most runs, each with its median share."""
+    shares: dict[int, list[float]] = {}
+    for run in runs:
+        for rank, share in late_ranks(_observed(run)).items():
+            shares.setdefault(rank, []).append(share)
+    most = Counter({rank: len(found) for rank, found in shares.items()})
+    return {
+        rank: median(shares[rank]) for rank, times in sorted(most.items()) if 2 * times > len(runs)
+    }
+
+
+def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
+    """Return for each rank that is late the share of a step that the others wait for it.
+
+    Who waits least is who comes last: what the others wait more than it does is time that it took.
+    """
+    longest = max((one.step_seconds for one in observed.values()), default=0.0)
+    if len(observed) < 2 or not longest:
+        return {}
+    waits = {rank: one.waiting_seconds for rank, one in observed.items()}
+    found = {}
+    for rank, own in waits.items():
+        others = median(wait for other, wait in waits.items() if other != rank)
+        if (others - own) / longest >= LATE:
+            found[rank] = (others - own) / longest
+    return found
+
+
+def _observed(run: Result) -> dict[int, Communication]:
+    return {rank.rank: rank.communication for rank in run.ranks if rank.communication}
+
+
+def _share(runs: Sequence[Result], part: Callable[[Communication], float]) -> float | None:
+    """Return a part of the observed step over the step: mean over ranks, median over runs."""
+    by_run = [[one for one in _observed(run).values() if one.step_seconds] for run in runs]
+    return _median(
+        fmean(part(one) / one.step_seconds for one in observed) for observed in by_run if observed
+    )
+
+
+def _collectives(runs: Sequence[Result]) -> dict[str, Collective]:
+    observed = [list(_observed(run).values()) for run in runs]
+    observed = [ranks for ranks in observed if ranks]
+    names = sorted({name for ranks in observed for one in ranks for name in one.collectives})
+    return {name: _mean_collective(name, observed) for name in names}
+
+
+def _mean_collective(name: str, observed: Sequence[Sequence[Communication]]) -> Collective:
+    """Return one kind of collective: means over ranks, medians over runs."""
+    nothing = Collective(calls=0, bytes=0, seconds=0, waiting_seconds=0)
+    found = [[one.collectives.get(name, nothing) for one in ranks] for ranks in observed]
+    return Collective(
+        **{
+            key: median(fmean(getattr(one, key) for one in ranks) for ranks in found)
+            for key in Collective.model_fields
+        }
+    )
+
+
+def _spread(values: Iterable[float | None]) -> float | None:
+    """Return the range over the median; None where a value is not known."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    middle = median(known) if known and len(known) == len(listed) else 0
+    return (max(known) - min(known)) / middle if middle else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

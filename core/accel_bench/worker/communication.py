@@ -1,0 +1,177 @@
+"""Time the collectives of a few steps, each apart from the wait for the slowest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from accel_bench.machine.clock import monotonic
+from accel_bench.result import Collective, Communication
+
+NAMESPACES = frozenset({"c10d", "_c10d_functional"})
+"""Where torch defines its collectives: those of `torch.distributed`, and the functional ones."""
+
+LOCAL = frozenset({"wait_tensor", "barrier", "_wrap_tensor_autograd"})
+"""Operations there that move no data."""
+
+NAMES = (
+    ("reduce_scatter", "reduce_scatter"),
+    ("allreduce", "all_reduce"),
+    ("all_reduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("all_gather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("all_to_all", "all_to_all"),
+)
+"""Part of an operation's name, and what its collective is called."""
+
+
+@dataclass
+class _Total:
+    calls: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    waiting_seconds: float = 0.0
+
+
+class CommunicationProbe:
+    """Observes collectives between `start` and `stop`, on every rank alike.
+
+    Before each collective the ranks of its group meet, so that what a rank waits for slower ones is
+    known apart from the collective itself, which is waited for at once: nothing overlaps here.
+    """
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
+        self._totals: dict[str, _Total] = {}
+        self._steps: list[float] = []
+        self._mode: _CollectivesMode | None = None
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Observe from here on."""
+        self._mode = _CollectivesMode(self._observe)
+        self._mode.__enter__()
+        self._began = monotonic()
+
+    def end_step(self) -> int:
+        """End a step; return the number of steps so far."""
+        self._synchronize()
+        now = monotonic()
+        self._steps.append(now - self._began)
+        self._began = now
+        return len(self._steps)
+
+    def stop(self) -> None:
+        """Stop observing, unless that is done."""
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+
+    def result(self) -> Communication | None:
+        """Return the mean of a step; None without a step."""
+        steps = len(self._steps)
+        if not steps:
+            return None
+        return Communication(
+            steps=steps,
+            step_seconds=median(self._steps),
+            collectives={
+                name: Collective(
+                    calls=total.calls / steps,
+                    bytes=total.bytes / steps,
+                    seconds=total.seconds / steps,
+                    waiting_seconds=total.waiting_seconds / steps,
+                )
+                for name, total in sorted(self._totals.items())
+            },
+        )
+
+    def _observe(self, function: Any, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        """Meet the group, carry out the collective, wait for its end, and add up what it took."""
+        self._synchronize()
+        began = monotonic()
+        meet(group_of(arguments))
+        met = monotonic()
+        found = call()
+        wait_for(found)
+        self._synchronize()
+        total = self._totals.setdefault(name_of(function), _Total())
+        total.calls += 1
+        total.bytes += largest_buffer(arguments)
+        total.waiting_seconds += met - began
+        total.seconds += monotonic() - met
+        return found
+
+
+class _CollectivesMode(TorchDispatchMode):
+    """Calls `observe` in the place of every collective, those of C++ included."""
+
+    def __init__(self, observe: Callable[[Any, tuple[Any, ...], Callable[[], Any]], Any]) -> None:
+        super().__init__()
+        self._observe = observe
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code stay compiled; its own collectives are not seen."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.name().partition("::")[2].partition(".")[0]
+        if func.namespace not in NAMESPACES or name in LOCAL:
+            return func(*args, **kwargs)
+        return self._observe(func, (*args, *kwargs.values()), lambda: func(*args, **kwargs))
+
+
+def name_of(function: Any) -> str:
+    """Return what a collective is usually called, such as `all_reduce`."""
+    name = function.name().partition("::")[2].partition(".")[0]
+    known = (usual for part, usual in NAMES if part in name)
+    return next(known, name.strip("_"))
+
+
+def group_of(arguments: tuple[Any, ...]) -> Any:
+    """Return the process group among a collective's arguments; functional ones give its name."""
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    for one in arguments:
+        if isinstance(one, torch.ScriptObject) and "ProcessGroup" in str(one._type()):
+            return ProcessGroup.unbox(one)
+    names = [one for one in arguments if isinstance(one, str)]
+    return _resolve_process_group(names[-1])
+
+
+def meet(group: Any) -> None:
+    """Wait until every rank of a group is here."""
+    group.barrier().wait()
+
+
+def wait_for(found: Any) -> None:
+    """Wait for the end of a collective by what it returned."""
+    for one in leaves(found):
+        if isinstance(one, torch.ScriptObject) and str(one._type()).endswith("Work"):
+            torch.distributed.Work.unbox(one).wait()
+        elif isinstance(one, torch.Tensor) and not isinstance(found, torch.ScriptObject):
+            torch.ops._c10d_functional.wait_tensor(one)
+
+
+def largest_buffer(arguments: tuple[Any, ...]) -> int:
+    """Return the bytes of the larger of input and output, which is the size of NCCL's tests."""
+    sizes = [
+        sum(leaf.numel() * leaf.element_size() for leaf in leaves(one) if torch.is_tensor(leaf))
+        for one in arguments
+    ]
+    return max(sizes, default=0)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what is in nested lists and tuples."""
+    yield from tree_leaves(value)

@@ -1,0 +1,133 @@
+"""Collectives of real ranks: bytes by arithmetic, waiting apart from them, who is late."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+
+from accel_bench.analysis.metrics.ranks import late_ranks
+from accel_bench.result import Collective, Communication
+from accel_bench.worker.communication import CommunicationProbe
+
+WIDTH = 64
+
+WEIGHTS = WIDTH * WIDTH + WIDTH
+
+SLEEP = 0.05
+"""Seconds for which a rank is late: many times a step of these models."""
+
+
+def observe(step: Callable[[], object], steps: int = 2) -> Communication:
+    """Take steps under observation, after one that is not observed."""
+    step()
+    probe = CommunicationProbe(lambda: None)
+    probe.start()
+    for _ in range(steps):
+        step()
+        probe.end_step()
+    probe.stop()
+    step()  # is not counted any more
+    found = probe.result()
+    assert found is not None
+    return found
+
+
+def work(rank: int, folder: str) -> None:
+    """Be one of two ranks: train replicated, sharded and split layers, and be late in turn."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    mesh = init_device_mesh("cpu", (2,))
+    inputs = torch.ones(2, WIDTH)
+    replicated = nn.parallel.DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+    sharded = nn.Linear(WIDTH, WIDTH)
+    fully_shard(sharded, mesh=mesh)
+    split = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    parallelize_module(split, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    models = {"replicated": replicated, "sharded": sharded, "split": split}
+    found: dict[str, Any] = {
+        name: observe(lambda model=model: model(inputs).sum().backward())
+        for name, model in models.items()
+    }
+
+    def late_step(late: int) -> None:
+        if rank == late:
+            time.sleep(SLEEP)
+        replicated(inputs).sum().backward()
+
+    for number in range(20):
+        found[f"late {number}"] = observe(lambda late=number % 2: late_step(late), steps=3)
+    text = {name: one.model_dump(mode="json") for name, one in found.items()}
+    Path(folder, f"{rank}.json").write_text(json.dumps(text), encoding="utf8")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Communication]]:
+    """What two ranks have observed, by model and rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    texts = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return {
+        name: {rank: Communication(**text[name]) for rank, text in enumerate(texts)}
+        for name in texts[0]
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "size"),
+    [
+        ("replicated", "all_reduce", 4 * WEIGHTS),
+        ("sharded", "all_gather", 4 * WEIGHTS),
+        ("sharded", "reduce_scatter", 4 * WEIGHTS),
+        ("split", "all_reduce", 4 * 2 * WIDTH),
+    ],
+)
+def test_bytes_of_collectives_are_those_of_arithmetic(
+    observed: Any, name: str, kind: str, size: int
+) -> None:
+    for found in observed[name].values():
+        assert found.steps == 2
+        assert (found.collectives[kind].calls, found.collectives[kind].bytes) == (1, size)
+        assert 0 < found.collectives[kind].seconds < found.step_seconds
+        assert found.seconds + found.waiting_seconds <= found.step_seconds * found.steps
+
+
+def test_a_planted_straggler_is_named_in_20_of_20(observed: Any) -> None:
+    named = [max(late_ranks(observed[f"late {n}"]).items(), key=lambda x: x[1]) for n in range(20)]
+    assert [rank for rank, _ in named] == [0, 1] * 10
+    waits = [observed[f"late {n}"][1 - n % 2].waiting_seconds for n in range(20)]
+    assert min(waits) > SLEEP / 2
+
+
+def communication(waiting: float, step: float = 1.0) -> Communication:
+    one = Collective(calls=1, bytes=8, seconds=0.1, waiting_seconds=waiting)
+    return Communication(steps=5, step_seconds=step, collectives={"all_reduce": one})
+
+
+def test_ranks_that_wait_alike_are_not_late() -> None:
+    assert late_ranks({0: communication(0.05), 1: communication(0.1)}) == {}
+    assert late_ranks({0: communication(0.05)}) == {}
+
+
+def test_of_four_ranks_the_one_that_waits_least_is_late() -> None:
+    waits = {0: 0.4, 1: 0.38, 2: 0.02, 3: 0.41}
+    found = late_ranks({rank: communication(wait) for rank, wait in waits.items()})
+    assert found == {2: pytest.approx(0.38)}
