@@ -147,6 +147,16 @@ class EffectiveConfiguration(Frozen):
     strategy: str | None = None
     """How ranks share the work: the class of the outermost wrapper, or `none`."""
 
+    sharding: dict[str, int] = Field(default_factory=dict)
+    """Elements of parameters by how ranks divide them, such as `shard 2: Shard(0)`; `whole` is what
+    every rank holds. Empty where nothing is divided."""
+
+    held_elements: int | None = None
+    """Elements of parameters that this rank holds itself."""
+
+    sharing_ranks: int | None = None
+    """Most ranks that hold parts or copies of one parameter; null where nothing is divided."""
+
     nested_wrapping: Texts = ()
     """Outer and inner strategy of a model that is wrapped twice; empty when it is not."""
 

@@ -12,6 +12,7 @@ import pluggy
 from accel_bench.documents.base import Described, JsonValue
 from accel_bench.errors import PluginError
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
 
 PROJECT = "accel_bench"
 """Name of the pluggy project and of the entry-point group."""
@@ -135,6 +136,27 @@ class Plugin(Generic[OptionsT]):
 
         None means all it implements, or those of its slot where it fills one. A slot's plugin that
         names a hook of another slot answers that too, in the place of that slot's plugin.
+        """
+        return None
+
+    def expected_strategy(self, scenario: Scenario) -> str | None:
+        """Return the `strategy` of this instance, by its options."""
+        return self.strategy
+
+    def data_parallel(self, scenario: Scenario) -> int:
+        """Return the number of groups of ranks that each take batches of their own.
+
+        Called in the parent on the plugin that parallelizes, with an otherwise resolved scenario.
+        Fewer than ranks: ranks of a group follow one another, get the same batches and compute them
+        together, and each returns the whole loss of them.
+        """
+        return scenario.world_size
+
+    def fraction_per_device(self, scenario: Scenario) -> float | None:
+        """Return the fraction of weights, gradients and optimizer state that a device keeps.
+
+        Called in the parent on the plugin that parallelizes. None means that it is not known; 1 is
+        what `DistributedDataParallel` keeps.
         """
         return None
 

@@ -418,3 +418,11 @@ class Result(Frozen):
 
     log_tail: str = ""
     """Last lines of the guilty rank's log, when it did not end well."""
+
+    @property
+    def data_ranks(self) -> tuple[RankResult, ...]:
+        """The first rank of each group that computes the same batches: their samples, tokens and
+        losses add up to those of the run. All ranks, where each takes batches of its own."""
+        scenario = self.experiment.scenario
+        size = scenario.world_size // scenario.data_parallel
+        return tuple(rank for rank in self.ranks if rank.rank % size == 0)

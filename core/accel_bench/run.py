@@ -118,6 +118,18 @@ class Run:
         """The stack under test."""
         return self.experiment.stack
 
+    @property
+    def data_parallel(self) -> int:
+        """Groups of ranks that each take batches of their own; a rehearsal is one."""
+        alone = self.world_size != self.scenario.world_size
+        return self.world_size if alone else self.scenario.data_parallel
+
+    @property
+    def data_rank(self) -> int:
+        """Number of this rank's group among them: ranks of one group, which follow one another,
+        compute the same batches together."""
+        return self.rank * self.data_parallel // self.world_size
+
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which an engine computes a forward pass, by `train.precision`."""
         dtype = self.scenario.train.autocast_dtype

@@ -109,7 +109,12 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 def _copies(scenario: Scenario, parallel: ActivePlugin | None) -> float:
     """Return how many times the model is in one device's memory, at least."""
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
+    known = None
+    if parallel is not None:
+        with attribute_errors_to(parallel, "fraction_per_device"):
+            known = parallel.instance.fraction_per_device(scenario)
     copies = 1.0 if whole else 1 / scenario.world_size
+    copies = copies if known is None else known
     return copies * (scenario.resources.devices if scenario.resources.device == "cpu" else 1)
 
 

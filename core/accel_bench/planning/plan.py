@@ -286,6 +286,10 @@ def _plan_point(
     missing = _missing_extras(stack.uses)
     present = tuple(use for use in stack.uses if use.use not in missing)
     active = _activate(file, scenario, stack.model_copy(update={"uses": present}))
+    groups = _data_parallel(active, scenario)
+    if groups != scenario.data_parallel:
+        point = file.with_data_parallel(point, groups)
+        scenario = with_gpu_metrics(point.scenario)
     draft = Experiment(
         id="", scenario=scenario, stack=stack, sweep=point.sweep, identity={}, notices=notices
     )
@@ -298,6 +302,24 @@ def _plan_point(
     reasons = reasons or unmet_constraints(experiment, active, machine, there)
     need = None if reasons else memory_need(experiment, active, machine)
     return Planned(experiment, active, reasons, need, environment)
+
+
+def _data_parallel(active: ActivePlugins, scenario: Scenario) -> int:
+    """Return how many groups of ranks take batches of their own, as the parallel plugin says.
+
+    Raises ScenarioError where the scenario says another number.
+    """
+    plugin = active.answers("parallelize_model")
+    if plugin is None:
+        return scenario.data_parallel
+    with attribute_errors_to(plugin, "data_parallel"):
+        groups = int(plugin.instance.data_parallel(scenario))
+    if scenario.resources.data_parallel not in (None, groups):
+        raise ScenarioError(
+            f"resources.data_parallel is {scenario.data_parallel}, and {plugin.name} makes "
+            f"{groups} of {scenario.world_size} devices; leave it out"
+        )
+    return groups
 
 
 def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:

@@ -87,12 +87,32 @@ class ResolvedFile:
                 f"{key!r}; an option that keeps its default must be written out to be asked for"
             )
 
-    def _points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
-        """Yield the points of all stacks with these values of the swept keys."""
+    def with_data_parallel(self, point: Point, groups: int) -> Point:
+        """Return a point with `resources.data_parallel`, and batches worked out by it.
+
+        Raises ScenarioError where the sizes of its batches do not fit.
+        """
+        here = self._swept(point.sweep)
+        here.set("resources.data_parallel", groups, "the plugin that parallelizes")
+        name, device = point.stack.name, point.scenario.resources.device
+        entry = self._stacks_at(here, point.sweep)[name]
+        scenario = self._work_of(here, name, entry, point.sweep)
+        resources = scenario.resources.model_copy(update={"device": device})
+        return point.model_copy(
+            update={"scenario": scenario.model_copy(update={"resources": resources})}
+        )
+
+    def _swept(self, sweep: Mapping[str, Any]) -> Draft:
+        """Return the written file with these values of the swept keys."""
         here = copy.deepcopy(self.written)
         for key, value in sweep.items():
             kind = "zip" if key in self.scenario.zip else "sweep"
             here.set(key, value, self.where((kind, key)))
+        return here
+
+    def _points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
+        """Yield the points of all stacks with these values of the swept keys."""
+        here = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             scenario = self._work_of(here, name, entry, sweep)
             if scenario.resources.device == "auto":

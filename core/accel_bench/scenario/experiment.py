@@ -49,6 +49,8 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")
+    if work["resources"]["data_parallel"] is None:  # Ids are those from before there was this key.
+        del work["resources"]["data_parallel"]
     return {
         "schema_version": SCHEMA_VERSION,
         "work": work,

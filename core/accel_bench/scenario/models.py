@@ -149,6 +149,11 @@ class Scenario(Work):
         return self.resources.devices * self.resources.nodes
 
     @property
+    def data_parallel(self) -> int:
+        """Number of groups of processes that each take batches of their own."""
+        return self.resources.data_parallel or self.world_size
+
+    @property
     def compute_dtype(self) -> str:
         """Dtype that matmuls and attention are computed in."""
         return self.train.autocast_dtype or self.model.dtype
@@ -166,7 +171,14 @@ class Scenario(Work):
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             return raw
         world_size = sizes[0] * sizes[1]
-        done = {**raw, "train": complete_batch(raw.get("train") or {}, world_size)}
+        groups = resources.get("data_parallel")
+        if isinstance(groups, int) and groups > 0 and world_size % groups:
+            raise LocatedError(
+                ("resources", "data_parallel"),
+                f"resources.data_parallel {groups} does not divide {world_size} devices",
+            )
+        groups = groups if isinstance(groups, int) and groups > 0 else world_size
+        done = {**raw, "train": complete_batch(raw.get("train") or {}, groups)}
         if world_size > 1 and "parallel" not in raw:
             done["parallel"] = slot_defaults().several_devices
         return done

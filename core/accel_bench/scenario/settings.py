@@ -35,7 +35,8 @@ class Train(Described):
     """Forward passes in one optimizer step."""
 
     global_batch_size: int = Field(1, ge=1, le=1_000_000_000)
-    """Samples in one optimizer step over all devices: any two of the three give the third."""
+    """Samples in one optimizer step over all devices: any two of the three give the third. Devices
+    that compute one batch together (`resources.data_parallel`) count once."""
 
     precision: Literal["as-is", "bf16-autocast", "fp16-autocast"] = "as-is"
     """How matmuls compute; `as-is` means in the dtype of the weights."""
@@ -77,6 +78,11 @@ class Resources(Described):
 
     environment: str = ""
     """Name of one of `environments`; empty runs with the packages of this program."""
+
+    data_parallel: int | None = Field(None, ge=1, le=10_240_000)
+    """Groups of devices that each take batches of their own; null: each device is one. The plugin
+    that parallelizes sets it, where devices compute one batch together, as by tensor parallelism.
+    """
 
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
@@ -136,11 +142,12 @@ class Measure(Described):
 TOTAL = ("train", "global_batch_size")
 
 
-def complete_batch(train: Any, world_size: int) -> Any:
+def complete_batch(train: Any, data_parallel: int) -> Any:
     """Work out the missing one of micro batch, accumulation and global batch.
 
-    global_batch_size = micro_batch_size x gradient_accumulation x world_size; with one or none
-    given the missing ones of the first two are 1. Raises LocatedError when the numbers do not fit.
+    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, which is the
+    number of devices where each takes batches of its own; with one or none given the missing ones
+    of the first two are 1. Raises LocatedError when the numbers do not fit.
     """
     keys = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
     if not isinstance(train, dict):
@@ -151,19 +158,19 @@ def complete_batch(train: Any, world_size: int) -> Any:
     micro, accumulation, total = (given.get(key) for key in keys)
     if total is not None and micro is None:
         accumulation = accumulation or 1
-        micro = _divided(total, accumulation * world_size, f"{accumulation} x {world_size} devices")
+        micro = _divided(total, accumulation * data_parallel, f"{accumulation} x {data_parallel} devices")
     elif total is not None and accumulation is None:
         assert micro is not None
         accumulation = _divided(
-            total, micro * world_size, f"micro batch {micro} x {world_size} devices"
+            total, micro * data_parallel, f"micro batch {micro} x {data_parallel} devices"
         )
     micro, accumulation = micro or 1, accumulation or 1
-    product = micro * accumulation * world_size
+    product = micro * accumulation * data_parallel
     if total is not None and total != product:
         raise LocatedError(
             TOTAL,
             f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
-            f"gradient_accumulation {accumulation} x {world_size} devices = {product}; "
+            f"gradient_accumulation {accumulation} x {data_parallel} devices = {product}; "
             "give two of the three",
         )
     sizes = dict(zip(keys, (micro, accumulation, product), strict=True))

@@ -265,7 +265,9 @@ class AroundWindow:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
             return
         plugin = self.active.answers("parallelize_model")
-        strategy = plugin.instance.strategy if plugin and self.run.world_size > 1 else None
+        strategy = None
+        if plugin is not None and self.run.world_size > 1:
+            strategy = plugin.instance.expected_strategy(self.run.scenario)
         self.verification.before_window(strategy, self.synchronizations.per_step())
 
 

@@ -71,7 +71,7 @@ class FlatBatches:
         self.constant_length = int(run.dataset.lengths.min()) == int(run.dataset.lengths.max())
         self._steps: Iterator[Any] = run.dataset.steps_of(run)
         self._dataset = run.dataset
-        self._rank, self._ranks = run.rank, run.world_size
+        self._rank, self._ranks = run.data_rank, run.data_parallel
         self._accumulation = train.gradient_accumulation
         self._sampler = sampler
         self._attention: Attention = attention

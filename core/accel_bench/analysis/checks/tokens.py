@@ -42,9 +42,9 @@ def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 
 def _by_step(run: Result, kind: str) -> Counter[int]:
-    """Return a count of all ranks by step number, warm-up and discarded windows included."""
+    """Return a count of all batches by step number, warm-up and discarded windows included."""
     counts: Counter[int] = Counter()
-    for rank in run.ranks:
+    for rank in run.data_ranks:
         if rank.window is not None:
             window = rank.window
             for sample in (*window.warmup, *window.discarded, *window.samples):

@@ -27,7 +27,8 @@ class RunThroughput(Frozen):
     """Seconds of each step of the window: the slowest rank's."""
 
     losses: tuple[float | None, ...]
-    """Loss by step number from step 0, warm-up and discarded windows included, summed over ranks.
+    """Loss by step number from step 0, warm-up and discarded windows included, summed over ranks
+    with batches of their own.
 
     Null where any rank's part is not finite or was not kept.
     """
@@ -49,11 +50,12 @@ def run_throughput(result: Result) -> RunThroughput | None:
     if len(windows) < max(len(result.ranks), result.experiment.scenario.world_size):
         return None
     seconds = max(window.ended - window.started for window in windows)
-    real = sum(sample.real_tokens for window in windows for sample in window.samples)
+    counted = _data_windows(result)
+    real = sum(sample.real_tokens for window in counted for sample in window.samples)
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:
         return None
     steps = zip(*(window.samples for window in windows), strict=True)
-    by_rank = [_by_step(window) for window in windows]
+    by_rank = [_by_step(window) for window in counted]
     return RunThroughput(
         tokens_per_second=real / seconds,
         tokens_per_second_per_device=real / seconds / len(windows),
@@ -63,6 +65,11 @@ def run_throughput(result: Result) -> RunThroughput | None:
         step_tokens=_summed(by_rank, lambda sample: sample.supervised_tokens),
         real_tokens=real,
     )
+
+
+def _data_windows(result: Result) -> list[Window]:
+    """Return the windows of ranks with batches of their own, so that no token counts twice."""
+    return [rank.window for rank in result.data_ranks if rank.window is not None]
 
 
 def _by_step(window: Window) -> dict[int, Sample]:
@@ -117,7 +124,7 @@ def token_summary(result: Result) -> TokenSummary | None:
     windows = [rank.window for rank in result.ranks if rank.window is not None]
     if not windows or len(windows) < len(result.ranks) or not windows[0].samples:
         return None
-    samples = [sample for window in windows for sample in window.samples]
+    samples = [sample for window in _data_windows(result) for sample in window.samples]
     devices, steps = len(windows), len(windows[0].samples)
     return TokenSummary(
         per_step_global=_kinds(samples, 1 / steps),

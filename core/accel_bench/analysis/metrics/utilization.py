@@ -57,7 +57,10 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     ranks = [(window, workload) for window, workload in measured if window and workload]
     if speed is None or len(ranks) < len(measured):
         return None
-    steps = [(sample, load) for window, load in ranks for sample in window.samples]
+    counted = [(rank.window, rank.workload) for rank in result.data_ranks]
+    steps = [
+        (sample, load) for window, load in counted if window and load for sample in window.samples
+    ]
     if not all(sample.sequences for sample, _ in steps):
         return None
     seconds = max(window.ended - window.started for window, _ in ranks)

@@ -74,12 +74,12 @@ class TokenDataset:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How samples are divided into micro-batches of one rank."""
+    """How samples are divided into micro-batches of one rank, of those that take their own."""
 
     micro_batch_size: int
     gradient_accumulation: int = 1
     rank: int = 0
-    world_size: int = 1
+    data_parallel: int = 1
     seed: int = 0
     padding: Padding = "none"
     pin: bool = False
@@ -88,7 +88,7 @@ class BatchPlan:
     @property
     def global_batch_size(self) -> int:
         """Samples of one optimizer step over all ranks."""
-        return self.micro_batch_size * self.gradient_accumulation * self.world_size
+        return self.micro_batch_size * self.gradient_accumulation * self.data_parallel
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
@@ -113,8 +113,8 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
     return BatchPlan(
         micro_batch_size=train.micro_batch_size,
         gradient_accumulation=train.gradient_accumulation,
-        rank=run.rank,
-        world_size=run.world_size,
+        rank=run.data_rank,
+        data_parallel=run.data_parallel,
         seed=run.scenario.data.seed,
         padding=padding,
         pin=run.device.type == "cuda" and torch.cuda.is_available(),
@@ -141,7 +141,7 @@ def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
             f"the data holds {len(dataset)} samples of {dataset.sequence_length} tokens, but one "
             f"optimizer step takes {plan.global_batch_size} (train.micro_batch_size "
             f"{plan.micro_batch_size} x gradient_accumulation {plan.gradient_accumulation} x "
-            f"{plan.world_size} devices): {dataset.more_samples}, or make the batch smaller"
+            f"{plan.data_parallel} devices): {dataset.more_samples}, or make the batch smaller"
         )
     if int(dataset.lengths.max()) < 2:
         raise ScenarioError(
@@ -171,7 +171,7 @@ def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers])
     with_mask = _may_pad(dataset, plan)
     for step in steps:
         supervised = int((dataset.lengths[step] - 1).sum())
-        mine = step[plan.rank :: plan.world_size]
+        mine = step[plan.rank :: plan.data_parallel]
         for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
             yield _collate(dataset, micro, plan, with_mask, supervised)
 

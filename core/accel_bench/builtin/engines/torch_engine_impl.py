@@ -11,6 +11,7 @@ import torch
 from accel_bench import Batch, Run, Stopwatch
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.contract import check_model
+from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 
 
 class TorchEngine:
@@ -18,7 +19,8 @@ class TorchEngine:
 
     The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
     over micro-batches and ranks; so accumulated losses add up, and the losses of ranks too. Where
-    gradients are averaged over ranks, the loss is multiplied by their number to make that a sum.
+    gradients are averaged over ranks, the loss is multiplied by their number to make that a sum;
+    ranks that compute one batch together count once in both.
     """
 
     def __init__(self, run: Run) -> None:
@@ -30,13 +32,13 @@ class TorchEngine:
         self._device = str(run.device)
         self._max_grad_norm = train.max_grad_norm
         self._parameters = [p for p in run.model.parameters() if p.requires_grad]
-        self._gradient_scale = float(run.world_size)
+        self._gradient_scale = float(run.data_parallel)
         self._autocast = run.autocast()
         check_precision(run)
         check_model(run)
         scaled = train.precision == "fp16-autocast"
         self._scaler = torch.amp.GradScaler(run.device.type, enabled=scaled)
-        self._no_sync = getattr(run.model, "no_sync", contextlib.nullcontext)
+        self._no_sync = without_gradient_sync(run.model)
 
     def run(self, stopwatch: Stopwatch) -> None:
         """While the stopwatch runs: one optimizer step, one lap."""
@@ -68,7 +70,7 @@ class TorchEngine:
     def _step(self) -> None:
         if self._max_grad_norm is not None:
             self._scaler.unscale_(self._optimizer)
-            torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+            clip_gradients(self._parameters, self._max_grad_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)

@@ -48,6 +48,7 @@ class DDP(Plugin[DDPOptions]):
             why = "set resources.devices" if alone else "no plugin before it uses torch"
             raise ScenarioError(f"ddp needs more than one device in a process group: {why}")
         known = inspect.signature(DistributedDataParallel.__init__).parameters
+        run.on_evidence(lambda: self._evidence(run))  # A stack may parallelize in its place.
         return DistributedDataParallel(
             run.model,
             device_ids=[run.device.index] if run.device.type == "cuda" else None,
@@ -55,8 +56,7 @@ class DDP(Plugin[DDPOptions]):
             **self.options.model_dump(),
         )
 
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
+    def _evidence(self, run: Run) -> dict[str, Any]:
         """Return the world size, and how far apart the ranks' sums of trained parameters are."""
         import torch
 

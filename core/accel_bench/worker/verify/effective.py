@@ -27,7 +27,7 @@ from accel_bench.worker.verify.kernels import (
     read_linear_kernels,
 )
 from accel_bench.worker.verify.recomputation import read_checkpointing
-from accel_bench.worker.verify.wrapping import read_wrapping
+from accel_bench.worker.verify.wrapping import SHARDED, read_wrapping
 
 PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
@@ -52,7 +52,7 @@ def read_effective(
     found = EffectiveConfiguration(
         python=platform.python_version(),
         torch=str(torch.__version__),
-        model_class=type(model).__name__,
+        model_class=_model_class(model),
         weights_fingerprint=run.weights_fingerprint or None,
         weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
         trained_dtypes=elements_by_dtype(p for p in model.parameters() if p.requires_grad),
@@ -128,6 +128,11 @@ def _wrong_ranks(
         yield f"nothing joins the gradients of {run.world_size} processes"
     elif strategy is not None and effective.strategy != strategy:
         yield f"the strategy is {effective.strategy}, and its plugin says {strategy}"
+    if effective.sharing_ranks not in (None, run.world_size):
+        yield (
+            f"the model is divided over {effective.sharing_ranks} of {run.world_size} processes, "
+            "and nothing joins the others"
+        )
     if effective.strategy == "DataParallel":
         yield "DataParallel spreads each batch over every device that the process can see"
     if effective.nested_wrapping:
@@ -209,6 +214,12 @@ def used_device(run: Run) -> Device:
     properties = torch.cuda.get_device_properties(run.device.index)
     uuid = str(getattr(properties, "uuid", ""))
     return Device("cuda", run.device.index, properties.name, uuid)
+
+
+def _model_class(model: torch.nn.Module) -> str:
+    """Return the name of the model's class, and not of the one that FSDP2 puts in its place."""
+    classes = type(model).__mro__
+    return next(one.__name__ for one in classes if SHARDED not in [base.__name__ for base in one.__mro__])
 
 
 def _recomputes(model: torch.nn.Module) -> bool:

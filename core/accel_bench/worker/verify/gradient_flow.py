@@ -15,6 +15,7 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
+from accel_bench.modeling.sharding import on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
 from accel_bench.worker.flops.trace import expert_list
@@ -174,13 +175,17 @@ class FirstStepProbe:
         """Remember two elements of each tensor, since a whole one may not fit a second time.
 
         That with the largest gradient, and the smallest that has one: an update that is rounded
-        away beside a large weight still shows in a small one.
+        away beside a large weight still shows in a small one. Of a sharded tensor those of this
+        rank.
         """
         for _, parameter in trained:
             if parameter.grad is None:
                 continue
             gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-            weights, gradient = parameter.detach().flatten(), gradient.flatten()
+            weights = on_this_rank(parameter).flatten()
+            gradient = on_this_rank(gradient).flatten()
+            if not gradient.numel():  # There are fewer rows than ranks.
+                continue
             smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()
             for place in {int(gradient.abs().argmax()), int(smallest)}:
                 self._watched.append((parameter, place, weights[place].clone()))
@@ -189,13 +194,13 @@ class FirstStepProbe:
         if self.flow is None:
             return
         changed = any(
-            bool(parameter.detach().flatten()[place] != before)
+            bool(on_this_rank(parameter).flatten()[place] != before)
             for parameter, place, before in self._watched
         )
-        self.flow = self.flow.model_copy(update={"parameters_changed": changed})
         watched, self._watched = len(self._watched), []
+        self.flow = self.flow.model_copy(update={"parameters_changed": changed if watched else None})
         self.remove()
-        if not changed:
+        if watched and not changed:
             raise InvalidRunError(
                 [f"the first optimizer step changed none of the {watched} weights looked at"]
             )
@@ -219,13 +224,14 @@ def _gradient_norms(
 ) -> dict[str, float | None]:
     """Return the L2 norm of each gradient; None for a tensor without one, or when not finite.
 
+    That of a sharded tensor is of all its shards, which every rank adds up together.
     `scale` is by what a loss scaler has multiplied gradients that the optimizer itself divides.
     """
     norms: dict[str, float | None] = {name: None for name, _ in trained}
     divisor = 1.0 if scale is None else float(scale)
     for name, parameter in trained:
         if parameter.grad is not None:
-            norm = float(parameter.grad.detach().float().norm()) / divisor
+            norm = float(whole(parameter.grad.detach().float().norm())) / divisor
             norms[name] = norm if norm < float("inf") else None
     return norms
 

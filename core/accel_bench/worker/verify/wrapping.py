@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from typing import Any
 
 import torch
 
+from accel_bench.modeling.sharding import is_sharded, on_this_rank
 from accel_bench.run import Run
 from accel_bench.worker.settings import has_process_group
 
-STRATEGIES = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel")
+SHARDED = "FSDPModule"
+"""The base of the class that FSDP2 gives to a module."""
+
+STRATEGIES = ("DistributedDataParallel", "FullyShardedDataParallel", SHARDED, "DataParallel")
 """Classes of torch by which ranks divide the work; a wrapper is recognised by its class."""
 
 REPLICATES = "DistributedDataParallel"
@@ -37,9 +42,36 @@ def read_wrapping(run: Run) -> dict[str, Any]:
     inner = next((name for name in found if name != found[0]), REPLICATES)
     return {
         "strategy": strategy,
+        **read_sharding(run.unwrapped_model),
         "nested_wrapping": [found[0], inner] if mixed else [],
         "synchronized_buffer_bytes": _synchronized_buffer_bytes(outer),
     }
+
+
+def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
+    """Return how parameters are divided over the ranks, from the tensors themselves."""
+    parameters = list(model.parameters())
+    sharded = [one for one in parameters if is_sharded(one)]
+    if not sharded:
+        return {}
+    counts: Counter[str] = Counter()
+    for one in parameters:
+        counts[_placement(one)] += one.numel()
+    return {
+        "sharding": dict(counts.most_common()),
+        "held_elements": sum(on_this_rank(one).numel() for one in parameters),
+        "sharing_ranks": max(one.device_mesh.size() for one in sharded),
+    }
+
+
+def _placement(parameter: Any) -> str:
+    """Return `replicate 2: Replicate(), shard 2: Shard(dim=0)`; `whole` for a plain tensor."""
+    if not is_sharded(parameter):
+        return "whole"
+    mesh = parameter.device_mesh
+    names = mesh.mesh_dim_names or [f"dimension {number}" for number in range(mesh.ndim)]
+    parts = zip(names, mesh.shape, parameter.placements, strict=True)
+    return ", ".join(f"{name} {size}: {placement!r}" for name, size, placement in parts)
 
 
 def _outermost(run: Run) -> torch.nn.Module:
@@ -60,7 +92,7 @@ def _outermost(run: Run) -> torch.nn.Module:
 
 def _other(run: Run) -> str:
     """Return a strategy that is no wrapper of torch's: sharded tensors, or another wrapper."""
-    if any(type(parameter).__name__ == "DTensor" for parameter in run.model.parameters()):
+    if any(map(is_sharded, run.model.parameters())):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__
 

@@ -1,0 +1,70 @@
+"""What training with sharded tensors needs: one norm over all of them, and steps without sync."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+
+def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> torch.Tensor:
+    """Scale gradients down to a total L2 norm; return the norm that they had, of shape ().
+
+    That of a sharded tensor is of all its shards. Tensors that are sharded otherwise, or not at
+    all, cannot be in one call of torch's function: each kind is added up by itself.
+    """
+    kinds: dict[Any, list[torch.nn.Parameter]] = {}
+    for one in parameters:
+        if one.grad is not None:
+            kinds.setdefault(getattr(one.grad, "device_mesh", None), []).append(one)
+    if kinds.keys() <= {None}:
+        return torch.nn.utils.clip_grad_norm_(kinds.get(None, []), most)
+    norms = [whole(torch.nn.utils.get_total_norm([p.grad for p in kind])) for kind in kinds.values()]
+    total = torch.stack(norms).norm()
+    for kind in kinds.values():
+        torch.nn.utils.clip_grads_with_norm_(kind, most, total)
+    return total
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a DTensor; without its module, which takes long to import."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor gathered from all ranks that hold a part of it; a plain one as it is."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds, detached: all of it, for a plain one."""
+    tensor = tensor.detach()
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def without_gradient_sync(
+    model: Any,
+) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Return what makes contexts in which gradients are added up on each rank alone.
+
+    For all micro-batches of a step but the last. Where gradients are joined in no way that can
+    wait, the contexts do nothing.
+    """
+    if hasattr(model, "no_sync"):
+        found: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync
+        return found
+    if hasattr(model, "set_requires_gradient_sync"):
+        return lambda: _accumulating(model)
+    return contextlib.nullcontext
+
+
+@contextlib.contextmanager
+def _accumulating(model: Any) -> Iterator[None]:
+    """Let FSDP2 keep whole gradients on each rank within the block."""
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)

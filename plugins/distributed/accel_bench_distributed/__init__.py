@@ -1,0 +1,129 @@
+"""The plugin `mesh`: how ranks share a model, on torch's DeviceMesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
+from accel_bench.errors import ScenarioError
+
+from accel_bench_distributed.sizes import Sizes, fill
+
+DIMENSIONS = ("replicate", "shard", "tensor", "expert")
+"""Options that are sizes of the mesh."""
+
+Size = Literal["auto"] | int
+
+
+class MeshOptions(Options):
+    """Sizes of the mesh, and how FSDP2 shards."""
+
+    replicate: Size = 1
+    """Copies of the sharded model, whose gradients are averaged: above 1, with `shard`, HSDP."""
+
+    shard: Size = "auto"
+    """Devices over which FSDP2 divides weights, gradients and optimizer state, block by block.
+
+    `auto`, of any one size, fills up to the number of devices; `shard` is 1 where another is.
+    """
+
+    tensor: Size = 1
+    """Devices that compute each matrix together, by the model's own tensor-parallel plan."""
+
+    expert: Size = 1
+    """Devices over which the experts of each layer are divided; they compute one batch together.
+
+    With `tensor` above 1 it is the same number, of the same devices."""
+
+    context: Literal[1] = 1
+    """Devices that divide a sequence. Always 1: see the README."""
+
+    reshard_after_forward: bool = True
+    """Free the weights of a block after its forward pass, and gather them again for its backward
+    (ZeRO-3); false keeps them in between (ZeRO-2)."""
+
+    reduce_dtype: Literal["float32", "bfloat16"] | None = None
+    """Dtype in which gradients are averaged; null is that of the computation."""
+
+    cpu_offload: bool = False
+    """Keep sharded weights, gradients and optimizer state on the host, where the optimizer then
+    works."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shard_gives_way(cls, raw: Any) -> Any:
+        filled = isinstance(raw, dict) and any(raw.get(name) == "auto" for name in DIMENSIONS)
+        return {"shard": 1, **raw} if filled else raw
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> MeshOptions:
+        given = {name: getattr(self, name) for name in DIMENSIONS}
+        if [*given.values()].count("auto") > 1:
+            raise ValueError("only one size of the mesh can be auto")
+        if any(size != "auto" and size < 1 for size in given.values()):
+            raise ValueError("sizes of the mesh are 1 or more, or auto")
+        batch = {self.tensor, self.expert} - {1}
+        if len(batch) > 1:
+            raise ValueError(
+                "tensor and expert are of the same devices: give both the same number, or one of "
+                "them"
+            )
+        return self
+
+
+class Mesh(Plugin[MeshOptions]):
+    """Shards the model, its matrices or its experts over the devices, on torch's DeviceMesh."""
+
+    Options = MeshOptions
+    devices = frozenset({"cpu", "cuda"})
+
+    def expected_strategy(self, scenario: Scenario) -> str | None:
+        """Return `FSDPModule`, or `DTensor` where no gradients are averaged."""
+        return self.sizes(scenario.world_size).strategy
+
+    def data_parallel(self, scenario: Scenario) -> int:
+        """Return the ranks but for those that compute one batch together."""
+        sizes = fill(self._given(), scenario.world_size)
+        return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
+
+    def fraction_per_device(self, scenario: Scenario) -> float | None:
+        """Return the fraction of the model that is left on a device."""
+        sizes = fill(self._given(), scenario.world_size)
+        if isinstance(sizes, str):
+            return None
+        offloaded = self.options.cpu_offload and scenario.resources.device == "cuda"
+        return 0.0 if offloaded else sizes.fraction
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Yield why the mesh does not fit the devices, or the model the mesh."""
+        from accel_bench_distributed.constraints import problems
+
+        sizes = fill(self._given(), experiment.scenario.world_size)
+        if isinstance(sizes, str):
+            yield sizes
+        else:
+            yield from problems(experiment.scenario, sizes, self.options.cpu_offload)
+
+    @hookimpl
+    def parallelize_model(self, run: Run) -> Any:
+        """Return the model, whose modules and parameters are changed in place."""
+        from accel_bench_distributed.impl import Sharding
+
+        sharding = Sharding(run, self.sizes(run.world_size), self.options)
+        run.on_evidence(sharding.evidence)
+        return sharding.model
+
+    def sizes(self, devices: int) -> Sizes:
+        """Return the mesh of so many devices. Raises ScenarioError where there is none."""
+        sizes = fill(self._given(), devices)
+        if isinstance(sizes, str):
+            raise ScenarioError(f"mesh: {sizes}")
+        return sizes
+
+    def _given(self) -> dict[str, int | None]:
+        given = {name: getattr(self.options, name) for name in DIMENSIONS}
+        return {name: None if size == "auto" else size for name, size in given.items()}

@@ -1,0 +1,56 @@
+"""Put a model on a mesh of devices: its matrices, then its blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from accel_bench import Run
+from accel_bench_distributed.impl.blocks import shard_blocks
+from accel_bench_distributed.sizes import Sizes
+
+if TYPE_CHECKING:
+    from accel_bench_distributed import MeshOptions
+
+
+class Sharding:
+    """A model on the mesh."""
+
+    def __init__(self, run: Run, sizes: Sizes, options: MeshOptions) -> None:
+        """Change the run's model in place."""
+        self.model: nn.Module = run.model
+        self._sizes = sizes
+        self._mesh = make_mesh(run, sizes)
+        if sizes.data_parallel > 1 or sizes.per_batch == 1:
+            shard_blocks(run, self._mesh, options)
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of the mesh, and of the part of the weights that this rank holds."""
+        total = sum(parameter.numel() for parameter in self.model.parameters())
+        held = sum(_local(parameter).numel() for parameter in self.model.parameters())
+        return {
+            "summary": f"{self._sizes}; this rank holds {held / total:.0%} of the weights",
+            "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.shape, strict=True)),
+            "parameters": total,
+            "parameters_held": held,
+        }
+
+
+def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
+    """Return the mesh of all ranks: copies outermost, then shards, then ranks of one batch."""
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        kind = "nccl" if run.device.type == "cuda" else "gloo"
+        torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
+        run.on_close(torch.distributed.destroy_process_group)
+    shape = {"replicate": sizes.replicate, "shard": sizes.shard, "tensor": sizes.per_batch}
+    return init_device_mesh(
+        run.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape)
+    )
+
+
+def _local(parameter: Any) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter

@@ -1,0 +1,68 @@
+"""Sizes of the dimensions of a mesh of devices: which are given, and which fill the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A mesh whose dimensions are all known; ranks of the last one follow one another."""
+
+    replicate: int
+    shard: int
+    tensor: int
+    expert: int
+
+    @property
+    def data_parallel(self) -> int:
+        """Groups of ranks that take batches of their own."""
+        return self.replicate * self.shard
+
+    @property
+    def per_batch(self) -> int:
+        """Ranks that compute one batch together: experts are divided over those of `tensor`."""
+        return max(self.tensor, self.expert)
+
+    @property
+    def strategy(self) -> str:
+        """Class by which core recognises what joins the ranks."""
+        return "FSDPModule" if self.data_parallel > 1 or self.per_batch == 1 else "DTensor"
+
+    @property
+    def fraction(self) -> float:
+        """Fraction of the model that a device keeps at least, if all of it is divided."""
+        return 1 / (self.shard * self.per_batch)
+
+    def __str__(self) -> str:
+        named = {name: size for name, size in vars(self).items() if size > 1}
+        return " x ".join(f"{name} {size}" for name, size in named.items()) or "one device"
+
+
+def fill(sizes: dict[str, int | None], devices: int) -> Sizes | str:
+    """Return the mesh of all devices, None filled with what the others leave; or what is wrong.
+
+    At most one size is None.
+    """
+    known = {name: 1 if size is None else size for name, size in sizes.items()}
+    batch = max(known["tensor"], known["expert"])
+    product = prod((known["replicate"], known["shard"], batch))
+    open_name = next((name for name, size in sizes.items() if size is None), None)
+    if open_name is not None:
+        rest, left = divmod(devices, product)
+        if left or not rest:
+            return f"{_shown(sizes)} = {product} devices cannot be filled up to {devices} devices"
+        known[open_name] = rest * known[open_name]
+        return Sizes(**known)
+    if product != devices:
+        return (
+            f"{_shown(sizes)} = {product} devices, and resources.devices x resources.nodes is "
+            f"{devices}; set one of the sizes to auto, which fills the rest"
+        )
+    return Sizes(**known)
+
+
+def _shown(sizes: dict[str, int | None]) -> str:
+    given = {name: size for name, size in sizes.items() if size not in (None, 1)}
+    return " x ".join(f"{name} {size}" for name, size in given.items()) or "1"

@@ -1,0 +1,111 @@
+"""Run scenarios of several ranks in children of one process, which imports torch once for them all.
+
+`python forked.py SCENARIO... RESULTS`: a JSON file of results, by scenario and stack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Before any work is done in this process: its threads would not be there in a child.
+import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
+import transformers.models.llama.modeling_llama
+import transformers.models.mixtral.modeling_mixtral  # noqa: F401
+
+from accel_bench import Options, Plugin, hookimpl
+from accel_bench.documents.files import write_atomically
+from accel_bench.job import Job
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
+from accel_bench.result import Result
+from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.scenario.draft import read_draft
+from accel_bench.testing.in_process import EndedRank
+from accel_bench.testing.tiny import this_machine
+from accel_bench.worker import settings
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.measurement import measure
+
+
+class Forked(Plugin[Options]):
+    """A launcher whose ranks are children of this process."""
+
+    @hookimpl
+    def launch_ranks(self, job: Job) -> Sequence[Any]:
+        """Fork one child a rank, and wait until all have ended."""
+        children = [_fork(job, rank) for rank in range(job.world_size)]
+        for child in children:
+            os.waitpid(child, 0)
+        ranks = [EndedRank() for _ in children]
+        for number, rank in enumerate(ranks):
+            rank.rank = number
+        return ranks
+
+
+def _fork(job: Job, rank: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        with job.log_path(rank).open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        _work(job, rank)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _work(job: Job, rank: int) -> None:
+    """Do what `python -m accel_bench.worker` does."""
+    settings.set_environment()
+    sent = Job.model_validate_json(job.path().read_bytes())
+    active = activate(sent.experiment.scenario, sent.experiment.stack, allow_torch=True)
+    result = measure(sent, rank, rank, active, Heartbeat(job.heartbeat_path(rank)))
+    write_atomically(job.result_path(rank), result.model_dump_json())
+
+
+def run(planned: Planned, root: Path) -> Result:
+    """Return the result of one planned experiment."""
+    folder = root / planned.experiment.stack.name
+    folder.mkdir(parents=True)
+    fields = {"cache_folder": str(root), "experiment": planned.experiment}
+    attempt = make_attempt(root, folder, "forked", this_machine(), purpose="measure", **fields)
+    others = [one for one in planned.active.plugins if one.slot != "launcher"]
+    forking = ActivePlugin(Forked(Options(), "forked"), "forked", "launcher", "tests")
+    return run_attempt(attempt, ActivePlugins([*others, forking]), lambda _: None, lambda one: one)
+
+
+def main(paths: list[str]) -> None:
+    """Run all stacks of all scenarios."""
+    *scenarios, out = map(Path, paths)
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, Any]] = {}
+    for scenario in scenarios:
+        request = PlanRequest(oversubscribe=True)
+        for planned in make_plan(read_draft(scenario), this_machine(), request).planned:
+            name = planned.experiment.stack.name
+            with tempfile.TemporaryDirectory() as root:
+                shown: dict[str, Any] = {"skipped": list(planned.skipped)}
+                if not planned.skipped:
+                    result = run(planned, Path(root))
+                    shown["result"] = result.model_dump(mode="json")
+                    if not result.status.completed:
+                        logs = sorted(Path(root).rglob("rank*.log"))
+                        shown["logs"] = {log.name: log.read_text()[-4000:] for log in logs}
+                found.setdefault(scenario.stem, {})[name] = shown
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
