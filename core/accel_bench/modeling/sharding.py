@@ -21,8 +21,8 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> tor
             kinds.setdefault(getattr(one.grad, "device_mesh", None), []).append(one)
     if kinds.keys() <= {None}:
         return torch.nn.utils.clip_grad_norm_(kinds.get(None, []), most)
-    norms = [whole(torch.nn.utils.get_total_norm([p.grad for p in kind])) for kind in kinds.values()]
-    total = torch.stack(norms).norm()
+    parts = (torch.nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds.values())
+    total = torch.stack([whole(norm) for norm in parts]).norm()
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, most, total)
     return total
@@ -35,13 +35,29 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor gathered from all ranks that hold a part of it; a plain one as it is."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of a tensor that this rank holds, detached: all of it, for a plain one."""
     tensor = tensor.detach()
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of the part of a parameter that this rank holds; None without one.
+
+    A backward pass may leave the gradient divided otherwise: all ranks that share the parameter
+    call this together.
+    """
+    gradient: Any = parameter.grad
+    if gradient is None:
+        return None
+    if gradient.is_sparse:
+        return gradient.to_dense()
+    if is_sharded(gradient):
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return on_this_rank(gradient)
 
 
 def without_gradient_sync(

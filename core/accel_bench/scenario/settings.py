@@ -158,7 +158,8 @@ def complete_batch(train: Any, data_parallel: int) -> Any:
     micro, accumulation, total = (given.get(key) for key in keys)
     if total is not None and micro is None:
         accumulation = accumulation or 1
-        micro = _divided(total, accumulation * data_parallel, f"{accumulation} x {data_parallel} devices")
+        parts = f"{accumulation} x {data_parallel} devices"
+        micro = _divided(total, accumulation * data_parallel, parts)
     elif total is not None and accumulation is None:
         assert micro is not None
         accumulation = _divided(

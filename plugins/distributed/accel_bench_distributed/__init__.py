@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
 from accel_bench.errors import ScenarioError
-
 from accel_bench_distributed.sizes import Sizes, fill
 
 DIMENSIONS = ("replicate", "shard", "tensor", "expert")

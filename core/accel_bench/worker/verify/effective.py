@@ -27,7 +27,7 @@ from accel_bench.worker.verify.kernels import (
     read_linear_kernels,
 )
 from accel_bench.worker.verify.recomputation import read_checkpointing
-from accel_bench.worker.verify.wrapping import SHARDED, read_wrapping
+from accel_bench.worker.verify.wrapping import is_sharding, read_wrapping
 
 PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
@@ -218,8 +218,7 @@ def used_device(run: Run) -> Device:
 
 def _model_class(model: torch.nn.Module) -> str:
     """Return the name of the model's class, and not of the one that FSDP2 puts in its place."""
-    classes = type(model).__mro__
-    return next(one.__name__ for one in classes if SHARDED not in [base.__name__ for base in one.__mro__])
+    return next(kind.__name__ for kind in type(model).__mro__ if not is_sharding(kind))
 
 
 def _recomputes(model: torch.nn.Module) -> bool:

@@ -15,7 +15,7 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
-from accel_bench.modeling.sharding import on_this_rank, whole
+from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
 from accel_bench.worker.flops.trace import expert_list
@@ -179,13 +179,10 @@ class FirstStepProbe:
         rank.
         """
         for _, parameter in trained:
-            if parameter.grad is None:
+            gradient = gradient_on_this_rank(parameter)
+            if gradient is None or not gradient.numel():  # There may be fewer rows than ranks.
                 continue
-            gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-            weights = on_this_rank(parameter).flatten()
-            gradient = on_this_rank(gradient).flatten()
-            if not gradient.numel():  # There are fewer rows than ranks.
-                continue
+            weights, gradient = on_this_rank(parameter).flatten(), gradient.flatten()
             smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()
             for place in {int(gradient.abs().argmax()), int(smallest)}:
                 self._watched.append((parameter, place, weights[place].clone()))
@@ -198,7 +195,8 @@ class FirstStepProbe:
             for parameter, place, before in self._watched
         )
         watched, self._watched = len(self._watched), []
-        self.flow = self.flow.model_copy(update={"parameters_changed": changed if watched else None})
+        seen = changed if watched else None
+        self.flow = self.flow.model_copy(update={"parameters_changed": seen})
         self.remove()
         if watched and not changed:
             raise InvalidRunError(

@@ -28,6 +28,11 @@ def strategy_of(module: torch.nn.Module) -> str | None:
     return next((strategy for strategy in STRATEGIES if strategy in names), None)
 
 
+def is_sharding(kind: type) -> bool:
+    """Return whether a class is FSDP2's, or one that it has put in the place of a module's."""
+    return any(base.__name__ == SHARDED for base in kind.__mro__)
+
+
 def read_wrapping(run: Run) -> dict[str, Any]:
     """Return the outermost strategy, wrappers around one another, and what replicas send.
 

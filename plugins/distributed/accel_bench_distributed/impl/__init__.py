@@ -10,6 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from accel_bench import Run
 from accel_bench_distributed.impl.blocks import shard_blocks
+from accel_bench_distributed.impl.experts import divide_experts
+from accel_bench_distributed.impl.matrices import divide_matrices
 from accel_bench_distributed.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ class Sharding:
         self.model: nn.Module = run.model
         self._sizes = sizes
         self._mesh = make_mesh(run, sizes)
+        self._matrices: dict[str, int] = {}
+        self._layers_of_experts = 0
+        if sizes.tensor > 1:
+            self._matrices = divide_matrices(self.model, self._mesh["tensor"])
+        if sizes.expert > 1:
+            self._layers_of_experts = divide_experts(self.model, self._mesh["tensor"])
         if sizes.data_parallel > 1 or sizes.per_batch == 1:
             shard_blocks(run, self._mesh, options)
 
@@ -34,6 +42,8 @@ class Sharding:
         return {
             "summary": f"{self._sizes}; this rank holds {held / total:.0%} of the weights",
             "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.shape, strict=True)),
+            "divided_matrices": self._matrices,
+            "divided_layers_of_experts": self._layers_of_experts,
             "parameters": total,
             "parameters_held": held,
         }
@@ -47,9 +57,7 @@ def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
         run.on_close(torch.distributed.destroy_process_group)
     shape = {"replicate": sizes.replicate, "shard": sizes.shard, "tensor": sizes.per_batch}
-    return init_device_mesh(
-        run.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape)
-    )
+    return init_device_mesh(run.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
 
 def _local(parameter: Any) -> torch.Tensor:

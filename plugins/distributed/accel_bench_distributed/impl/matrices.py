@@ -1,0 +1,133 @@
+"""Divide matrices by the model's own tensor-parallel plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from accel_bench.errors import ScenarioError
+
+GATHERED = "colwise_gather_output"
+COLUMNS = ("colwise", GATHERED)
+ROWS = ("rowwise", "rowwise_split_input")
+"""Names in plans of transformers: which side of a linear layer is divided."""
+
+EMBEDDING = "embedding_rowwise"
+"""Name of a table of embeddings whose rows are divided."""
+
+EXPERTS = ("packed_colwise", "moe_tp_experts", "grouped_gemm")
+"""Names for experts, which the option `expert` divides."""
+
+
+def divide_matrices(model: nn.Module, mesh: DeviceMesh) -> dict[str, int]:
+    """Divide linear layers in place; return how many, by their style in the plan.
+
+    Raises ScenarioError for a model without a plan, and for what cannot be divided.
+    """
+    planned = dict(_planned(model))
+    if not planned:
+        raise ScenarioError(
+            f"mesh: transformers has no tensor-parallel plan for {_name(model)}; set tensor to 1"
+        )
+    _check(model, planned, mesh.size())
+    styles: dict[str, ParallelStyle] = {}
+    for name, style in planned.items():
+        styles |= (
+            _adapted(name, style)
+            if hasattr(_get(model, name), "base_layer")
+            else {name: _style(style)}
+        )
+    # Every rank has loaded the same weights: there is nothing to send.
+    parallelize_module(model, mesh, styles, src_data_rank=None)
+    counts: dict[str, int] = {}
+    for style in planned.values():
+        counts[style] = counts.get(style, 0) + 1
+    return counts
+
+
+def _planned(model: Any) -> Iterator[tuple[str, str]]:
+    """Yield each linear layer of the plan with its style; one with tied weights is left whole."""
+    inner = getattr(model, "get_base_model", lambda: model)()
+    prefix = next(name for name, module in model.named_modules() if module is inner)
+    plan = {_pattern(key): style for key, style in (getattr(inner, "tp_plan", None) or {}).items()}
+    tied = _tied(model)
+    for name, module in model.named_modules():
+        plain = name.removeprefix(f"{prefix}.") if prefix else name
+        style = next((style for key, style in plan.items() if key.fullmatch(plain)), None)
+        weight = getattr(getattr(module, "base_layer", module), "weight", None)
+        if style in EXPERTS or style is None or id(weight) in tied:
+            continue
+        if style not in (*COLUMNS, *ROWS, EMBEDDING):
+            raise ScenarioError(
+                f"mesh: the tensor-parallel plan of {_name(model)} has {style!r} for {plain}, "
+                "which this plugin does not know; set tensor to 1"
+            )
+        yield name, style
+
+
+def _check(model: Any, planned: dict[str, str], size: int) -> None:
+    """Raise ScenarioError for layers that cannot be divided so."""
+    for name, style in planned.items():
+        layer = getattr(_get(model, name), "base_layer", _get(model, name))
+        if type(layer) is not (nn.Embedding if style == EMBEDDING else nn.Linear):
+            raise ScenarioError(
+                f"mesh: {name} is a {type(layer).__name__}, and torch's tensor parallelism divides "
+                "plain linear layers; take what quantizes out of the stack, or set tensor to 1"
+            )
+        side = 1 if style in ROWS else 0
+        if (divided := layer.weight.shape[side]) % size:
+            raise ScenarioError(
+                f"mesh: {name} has {divided} {('rows', 'columns')[side]}, which {size} devices "
+                "cannot divide evenly"
+            )
+
+
+def _style(style: str) -> ParallelStyle:
+    """Return torch's style of that name in a plan."""
+    if style in COLUMNS:
+        whole = style == GATHERED
+        return ColwiseParallel(output_layouts=Replicate() if whole else Shard(-1))
+    whole = style in (EMBEDDING, "rowwise_split_input")
+    return RowwiseParallel(input_layouts=Replicate() if whole else Shard(-1))
+
+
+def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
+    """Return the styles of a layer with LoRA: of its two matrices one is divided with it.
+
+    Beside columns that is B, beside rows A: the other one is small, and stays whole.
+    """
+    matrix = "lora_B" if style in COLUMNS else "lora_A"
+    return {f"{name}.base_layer": _style(style), f"{name}.{matrix}.*": _style(style)}
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    return re.compile(re.escape(key).replace(r"\*", r"\d+"))
+
+
+def _tied(model: nn.Module) -> set[int]:
+    """Return ids of weights that several modules share."""
+    seen: dict[int, int] = {}
+    for module in model.modules():
+        for weight in module._parameters.values():
+            if weight is not None:
+                seen[id(weight)] = seen.get(id(weight), 0) + 1
+    return {weight for weight, count in seen.items() if count > 1}
+
+
+def _get(model: nn.Module, name: str) -> Any:
+    return model.get_submodule(name)
+
+
+def _name(model: Any) -> str:
+    return type(getattr(model, "get_base_model", lambda: model)()).__name__
