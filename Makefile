@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 QUANTIZED := $(VENV)-quantized
 QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels
 # Plugins that need no library of their own; the quickstart takes two.
-LIGHT := plugins/compile plugins/example plugins/moe plugins/padding-free
+LIGHT := plugins/compile plugins/distributed plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 # Modules are compiled to bytecode when they are first imported: compiling all of torch and

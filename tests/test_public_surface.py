@@ -46,6 +46,7 @@ PROMISED = {
     "reset_compiler",
     "hookimpl",
     "load_base_model",
+    "model_config",
     "model_directory",
     "model_problems",
     "nvml",

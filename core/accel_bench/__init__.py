@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from accel_bench.catalog.models import (
         already_quantized,
         architecture_of,
+        model_config,
         model_directory,
         model_problems,
         read_config,
@@ -92,6 +93,7 @@ __all__ = [
     "describe_quantized",
     "hookimpl",
     "load_base_model",
+    "model_config",
     "model_directory",
     "model_problems",
     "nvml",
@@ -106,6 +108,7 @@ _HOMES = {
     "accel_bench.catalog.models": (
         "already_quantized",
         "architecture_of",
+        "model_config",
         "model_directory",
         "model_problems",
         "read_config",

@@ -103,6 +103,9 @@ class Plugin(Generic[OptionsT]):
     10 %. None means the distance of equal work in another order. `allowed_update_difference` may
     let it depend on the options."""
 
+    makes_working_copies: ClassVar[bool] = False
+    """Whether it computes with copies of the weights, in the dtype of `train.work_dtype`."""
+
     deterministic: ClassVar[bool] = False
     """Whether the same seed gives the same losses, bit for bit, on the same machine; the kit in
     `accel_bench.testing` proves it."""

@@ -190,6 +190,15 @@ def test_a_resolved_scenario_reads_back_as_itself() -> None:
     assert read(Scenario, json.loads(found.model_dump_json(exclude_none=True))) == found
 
 
+def test_devices_that_compute_one_batch_together_count_once_in_the_global_batch() -> None:
+    resources = {"devices": 4, "data_parallel": 2}
+    found = read(Scenario, {"resources": resources, "train": {"global_batch_size": 8}})
+    assert (found.train.micro_batch_size, found.world_size, found.data_parallel) == (4, 4, 2)
+    assert read(Scenario, {"resources": {"devices": 4}}).data_parallel == 4
+    with pytest.raises(ScenarioError, match="data_parallel 3 does not divide 4 devices"):
+        read(Scenario, {"resources": {"devices": 4, "data_parallel": 3}})
+
+
 @pytest.mark.parametrize(
     ("data", "key"),
     [

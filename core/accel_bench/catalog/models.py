@@ -154,6 +154,18 @@ def architecture_of(model: ModelUse) -> str | None:
     return str(names[0]) if isinstance(names, list) and names else None
 
 
+def model_config(model: ModelUse) -> dict[str, JsonValue] | None:
+    """Return the configuration of the model with its overrides, without importing torch.
+
+    From the catalog or a local directory; None for a hub id. Raises ScenarioError for a broken
+    file.
+    """
+    if model.id in find_presets("models"):
+        return {**read_card(model.id).config, **model.overrides}
+    directory = model_directory(model)
+    return None if directory is None else {**read_config(directory), **model.overrides}
+
+
 def read_config(directory: Path) -> dict[str, JsonValue]:
     """Read a model directory's `config.json`; raises ScenarioError when it is missing or broken."""
     path = directory / CONFIG_FILE

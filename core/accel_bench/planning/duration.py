@@ -155,7 +155,8 @@ def _flops_of_a_step(scenario: Scenario, outline: Outline) -> float:
     train, length = scenario.train, scenario.data.sequence_length
     tokens = train.micro_batch_size * train.gradient_accumulation * length
     again = 4 / 3 if train.gradient_checkpointing else 1.0
-    return model_flops(outline.workload, length).causal * tokens * again
+    sharing = scenario.world_size / scenario.data_parallel
+    return model_flops(outline.workload, length).causal * tokens * again / sharing
 
 
 def _basis(stored: bool, steps: float | None, rate: Rate) -> str:

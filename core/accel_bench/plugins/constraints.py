@@ -13,6 +13,7 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answe
 from accel_bench.plugins.registry import find, unmet_requirement
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.settings import MASTER_WEIGHTS
 from accel_bench.scenario.uses import NO_PLUGIN
 
 
@@ -26,9 +27,10 @@ def unmet_constraints(
 
     `there` is the interpreter that runs it, where that is another one.
     """
-    reasons = list(_resources(experiment.scenario, machine))
+    scenario = experiment.scenario
+    reasons = [*_resources(scenario, machine), *_working_copies(scenario, active)]
     for plugin in active.plugins:
-        unmet = [*_requirements(plugin, there), *_declared(experiment.scenario, plugin, machine)]
+        unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
     for plugin, answers in active.call_lists(
         "check_scenario", experiment=experiment, machine=machine
@@ -83,6 +85,19 @@ def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[s
         yield from filter(None, map(unmet_requirement, requires))
     else:
         yield from find(plugin.name).unmet(requires)
+
+
+def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
+    """Yield that no plugin of the stack makes the copies that the precision computes with."""
+    if scenario.train.precision != MASTER_WEIGHTS:
+        return
+    parallel = active.answers("parallelize_model")
+    if parallel is None or not parallel.instance.makes_working_copies:
+        yield (
+            f"train.precision: {MASTER_WEIGHTS} needs a plugin that parallelizes the model and "
+            "makes bfloat16 copies of its weights, as the stack master-weights has one; or use "
+            "bf16-autocast"
+        )
 
 
 def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:

@@ -156,7 +156,7 @@ class Scenario(Work):
     @property
     def compute_dtype(self) -> str:
         """Dtype that matmuls and attention are computed in."""
-        return self.train.autocast_dtype or self.model.dtype
+        return self.train.work_dtype or self.model.dtype
 
     @model_validator(mode="before")
     @classmethod

@@ -25,6 +25,10 @@ MAXIMUM_THREADS = 4096
 """Threads of a process; no machine has as many cores."""
 
 
+MASTER_WEIGHTS = "bf16-master-weights"
+"""The precision that computes with copies of the weights."""
+
+
 class Train(Described):
     """Settings of training, per device where a size is meant."""
 
@@ -38,8 +42,11 @@ class Train(Described):
     """Samples in one optimizer step over all devices: any two of the three give the third. Devices
     that compute one batch together (`resources.data_parallel`) count once."""
 
-    precision: Literal["as-is", "bf16-autocast", "fp16-autocast"] = "as-is"
-    """How matmuls compute; `as-is` means in the dtype of the weights."""
+    precision: Literal["as-is", "bf16-autocast", "fp16-autocast", "bf16-master-weights"] = "as-is"
+    """How matmuls compute; `as-is` means in the dtype of the weights.
+
+    `bf16-master-weights` computes with bfloat16 copies of weights that are kept, and updated, in
+    `model.dtype`; that takes a plugin which makes the copies."""
 
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of keeping them (non-reentrant)."""
@@ -57,9 +64,14 @@ class Train(Described):
     """torch.set_float32_matmul_precision: whether float32 matmuls may use tf32 or bf16."""
 
     @property
+    def work_dtype(self) -> Literal["bfloat16", "float16"] | None:
+        """Dtype of matmuls where it is not that of the weights that are kept."""
+        return "bfloat16" if self.precision == MASTER_WEIGHTS else self.autocast_dtype
+
+    @property
     def autocast_dtype(self) -> Literal["bfloat16", "float16"] | None:
         """Dtype of matmuls under autocast; None without it, when they compute in the weights'."""
-        if self.precision == "as-is":
+        if self.precision in ("as-is", MASTER_WEIGHTS):
             return None
         return "bfloat16" if self.precision == "bf16-autocast" else "float16"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
 from accel_bench.errors import ScenarioError
@@ -37,8 +37,8 @@ class MeshOptions(Options):
 
     With `tensor` above 1 it is the same number, of the same devices."""
 
-    context: Literal[1] = 1
-    """Devices that divide a sequence. Always 1: see the README."""
+    context: int = Field(1, ge=1)
+    """Devices that divide a sequence. Not offered above 1: the README says why."""
 
     reshard_after_forward: bool = True
     """Free the weights of a block after its forward pass, and gather them again for its backward
@@ -78,10 +78,12 @@ class Mesh(Plugin[MeshOptions]):
 
     Options = MeshOptions
     devices = frozenset({"cpu", "cuda"})
+    makes_working_copies = True
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
         """Return `FSDPModule`, or `DTensor` where no gradients are averaged."""
-        return self.sizes(scenario.world_size).strategy
+        sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.precision)
+        return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:
         """Return the ranks but for those that compute one batch together."""
@@ -102,10 +104,18 @@ class Mesh(Plugin[MeshOptions]):
         from accel_bench_distributed.constraints import problems
 
         sizes = fill(self._given(), experiment.scenario.world_size)
-        if isinstance(sizes, str):
+        if self.options.context > 1:
+            yield (
+                f"context {self.options.context}: torch's context parallelism has kernels for "
+                "CUDA alone, takes no mask of padding, and this plugin does not offer it; use "
+                "shard, or tensor"
+            )
+        elif isinstance(sizes, str):
             yield sizes
         else:
-            yield from problems(experiment.scenario, sizes, self.options.cpu_offload)
+            yield from problems(experiment.scenario, sizes)
+        if self.options.cpu_offload and experiment.scenario.resources.device == "cpu":
+            yield "cpu_offload: on a CPU the weights are on the host already; leave it out"
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+MASTER_WEIGHTS = "bf16-master-weights"
+"""`train.precision` that computes with copies of the weights."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -25,10 +28,9 @@ class Sizes:
         """Ranks that compute one batch together: experts are divided over those of `tensor`."""
         return max(self.tensor, self.expert)
 
-    @property
-    def strategy(self) -> str:
-        """Class by which core recognises what joins the ranks."""
-        return "FSDPModule" if self.data_parallel > 1 or self.per_batch == 1 else "DTensor"
+    def shards_blocks(self, precision: str) -> bool:
+        """Return whether FSDP2 shards blocks: to divide them, or to compute with copies."""
+        return self.data_parallel > 1 or self.per_batch == 1 or precision == MASTER_WEIGHTS
 
     @property
     def fraction(self) -> float:

@@ -30,6 +30,18 @@ def test_speed_counts_real_tokens_of_all_ranks_over_the_window_and_not_padding()
     assert speed.seconds_per_token == pytest.approx(0.4 / 400)
 
 
+def test_ranks_that_compute_one_batch_together_count_its_tokens_and_losses_once():
+    work = {"resources": {"device": "cpu", "devices": 2, "data_parallel": 1}}
+    ranks = [make_rank(rank, losses=[1.0, 0.5, 0.25]) for rank in range(2)]
+    result = make_result(make_experiment(scenario=work), ranks=ranks)
+    measured, counted = run_throughput(result), token_summary(result)
+    assert measured.real_tokens == 200
+    assert measured.losses == (1.0, 0.5, 0.25)
+    assert measured.tokens_per_second_per_device == pytest.approx(measured.tokens_per_second / 2)
+    assert counted.total_global.real == 200
+    assert counted.total_per_device.real == 100
+
+
 def test_the_slowest_rank_makes_the_step():
     assert run_throughput(two_ranks()).step_seconds == (0.2, 0.3)
 

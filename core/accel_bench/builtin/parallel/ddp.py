@@ -48,21 +48,29 @@ class DDP(Plugin[DDPOptions]):
             why = "set resources.devices" if alone else "no plugin before it uses torch"
             raise ScenarioError(f"ddp needs more than one device in a process group: {why}")
         known = inspect.signature(DistributedDataParallel.__init__).parameters
-        run.on_evidence(lambda: self._evidence(run))  # A stack may parallelize in its place.
-        return DistributedDataParallel(
+        replica = DistributedDataParallel(
             run.model,
             device_ids=[run.device.index] if run.device.type == "cuda" else None,
             **{next(name for name in BUFFER_SYNC_KEYWORDS if name in known): False},
             **self.options.model_dump(),
         )
+        # A stack may parallelize in its place, and then there is nothing to show.
+        run.on_evidence(lambda: _evidence(run, replica))
+        return replica
 
-    def _evidence(self, run: Run) -> dict[str, Any]:
-        """Return the world size, and how far apart the ranks' sums of trained parameters are."""
-        import torch
 
-        trained = [p.detach().double().sum() for p in run.model.parameters() if p.requires_grad]
-        mine = torch.stack(trained).sum().reshape(1)
-        sums = [torch.zeros_like(mine) for _ in range(run.world_size)]
-        torch.distributed.all_gather(sums, mine)
-        spread = float(max(sums) - min(sums))
-        return {"world_size": torch.distributed.get_world_size(), "replica_difference": spread}
+def _evidence(run: Run, replica: Any) -> dict[str, Any]:
+    """Return the world size, how far apart the ranks' sums of trained parameters are, and what DDP
+    says of its buckets and its graph."""
+    import torch
+
+    trained = [p.detach().double().sum() for p in run.model.parameters() if p.requires_grad]
+    mine = torch.stack(trained).sum().reshape(1)
+    sums = [torch.zeros_like(mine) for _ in range(run.world_size)]
+    torch.distributed.all_gather(sums, mine)
+    return {
+        "world_size": torch.distributed.get_world_size(),
+        "replica_difference": float(max(sums) - min(sums)),
+        "bucket_bytes": replica.bucket_bytes_cap,
+        "static_graph": bool(replica.static_graph),
+    }

@@ -78,7 +78,7 @@ def read_workload(run: Run) -> Workload | None:
 
 def _with_dtype(declared: Workload, run: Run) -> Workload:
     """Return a workload whose matmuls without a dtype have that of the scenario."""
-    dtype = run.scenario.train.autocast_dtype or run.scenario.model.dtype
+    dtype = run.scenario.compute_dtype
     matmuls = (one.model_copy(update={"dtype": one.dtype or dtype}) for one in declared.matmuls)
     return declared.model_copy(update={"matmuls": tuple(matmuls)})
 
@@ -90,7 +90,7 @@ class _Reader:
         self._model: nn.Module = run.unwrapped_model
         config = getattr(self._model, "config", None)
         self._config: Any = text_config(config)
-        self._autocast = run.scenario.train.autocast_dtype
+        self._autocast = run.scenario.train.work_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
         self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
         self._recomputes_last = run.recomputes_last_matmul

@@ -165,16 +165,17 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
         yield f"{effective.threads} threads compute, the scenario says {threads}"
     if scenario.model.dtype not in stored and not quantized:
         yield f"no weight is {scenario.model.dtype}, as asked: {', '.join(stored)}"
-    computed = scenario.train.autocast_dtype
+    computed = scenario.train.work_dtype
     said = f"the scenario says {scenario.train.precision}"
     if computed and effective.matmul_dtype not in (None, computed):
         yield f"matmuls compute in {effective.matmul_dtype}, {said}"
     yield from _other_dtypes(run, effective)
     grouped = "grouped_mm" in (effective.experts or "")
-    if grouped and computed not in (None, scenario.model.dtype):
+    autocast = scenario.train.autocast_dtype
+    if grouped and autocast not in (None, scenario.model.dtype):
         yield (
             f"experts compute in {scenario.model.dtype}, {said}: "
-            f"grouped_mm does not follow autocast; set model.dtype: {computed}"
+            f"grouped_mm does not follow autocast; set model.dtype: {autocast}"
         )
     if effective.use_cache and not effective.padding_free:
         yield "the model keeps a key-value cache while it trains"

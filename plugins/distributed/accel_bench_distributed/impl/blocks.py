@@ -10,6 +10,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from accel_bench import Run
 from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench_distributed.sizes import MASTER_WEIGHTS
 
 if TYPE_CHECKING:
     from accel_bench_distributed import MeshOptions
@@ -32,7 +33,8 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
 
 def mixed_precision(run: Run, options: MeshOptions) -> MixedPrecisionPolicy:
     """Return in which dtypes blocks compute, and gradients are averaged."""
-    dtype = None
+    train = run.scenario.train
+    dtype = train.work_dtype if train.precision == MASTER_WEIGHTS else None
     return MixedPrecisionPolicy(
         param_dtype=getattr(torch, dtype) if dtype else None,
         reduce_dtype=getattr(torch, options.reduce_dtype) if options.reduce_dtype else None,

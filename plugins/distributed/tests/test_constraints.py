@@ -1,0 +1,89 @@
+"""What does not fit a mesh is said before anything starts, with the number that is in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from accel_bench_distributed import Mesh, MeshOptions
+from pydantic import ValidationError
+
+from accel_bench.testing import make_experiment, make_machine
+
+EXPERTS = {"model": {"id": "mixtral-8x7b"}}
+
+
+def reasons(options: dict[str, Any], devices: int = 4, **work: Any) -> list[str]:
+    """Return why a mesh does not fit so many devices."""
+    scenario = {"resources": {"devices": devices}, **work}
+    plugin = Mesh(MeshOptions(**options), "mesh")
+    return list(plugin.check_scenario(make_experiment(scenario), make_machine()))
+
+
+@pytest.mark.parametrize(
+    "options, devices, work, reason",
+    [
+        ({"shard": 3}, 4, {}, "shard 3 = 3 devices, and resources.devices x resources.nodes is 4"),
+        ({"replicate": 3}, 4, {}, "replicate 3 = 3 devices cannot be filled up to 4 devices"),
+        ({"tensor": 4, "shard": 1}, 4, {}, "num_key_value_heads 2 cannot be divided by tensor 4"),
+        ({"expert": "auto"}, 4, {}, "the model has no experts that expert 4 could divide"),
+        ({"expert": "auto"}, 16, EXPERTS, "expert 16 is more than the model's 8 experts"),
+        ({"expert": "auto"}, 3, EXPERTS, "8 experts cannot be divided by expert 3"),
+        ({"tensor": "auto"}, 4, EXPERTS, "set expert: 4 beside it"),
+        ({"context": 2}, 4, {}, "torch's context parallelism has kernels for CUDA alone"),
+        ({"cpu_offload": True}, 4, {}, "on a CPU the weights are on the host already"),
+        (
+            {"tensor": 2},
+            4,
+            {"optimizer": {"use": "adamw", "fused": True}},
+            "take fused out of the optimizer",
+        ),
+        (
+            {},
+            1,
+            {"model": {"dtype": "bfloat16"}, "train": {"precision": "bf16-master-weights"}},
+            "set model.dtype: float32",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_a_reason(
+    options: dict[str, Any], devices: int, work: dict[str, Any], reason: str
+) -> None:
+    (found,) = reasons(options, devices, **work)
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    "options, devices, data_parallel, fraction",
+    [
+        ({}, 4, 4, 1 / 4),
+        ({"replicate": 2}, 4, 4, 1 / 2),
+        ({"tensor": "auto"}, 2, 1, 1 / 2),
+        ({"tensor": 2}, 4, 2, 1 / 4),
+        ({"tensor": 2, "replicate": "auto"}, 4, 2, 1 / 2),
+        ({}, 1, 1, 1),
+    ],
+)
+def test_sizes_give_the_batches_and_the_memory_of_a_device(
+    options: dict[str, Any], devices: int, data_parallel: int, fraction: float
+) -> None:
+    assert reasons(options, devices) == []
+    scenario = make_experiment({"resources": {"devices": devices}}).scenario
+    plugin = Mesh(MeshOptions(**options), "mesh")
+    assert plugin.data_parallel(scenario) == data_parallel
+    assert plugin.fraction_per_device(scenario) == fraction
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"shard": "auto", "tensor": "auto"}, "only one size of the mesh can be auto"),
+        ({"tensor": 2, "expert": 4}, "give both the same number, or one of them"),
+        ({"shard": 0}, "sizes of the mesh are 1 or more, or auto"),
+    ],
+)
+def test_sizes_that_contradict_one_another_are_refused(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        MeshOptions(**options)
