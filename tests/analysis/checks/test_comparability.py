@@ -134,6 +134,18 @@ def test_uses_are_declared_with_what_their_plugins_bring() -> None:
     assert found.comparable
 
 
+def test_ranks_that_compute_one_batch_together_may_take_another_part_of_the_same_one() -> None:
+    two = {"devices": 2}
+    apart = {"resources": two, "train": {"global_batch_size": 8}}
+    together = {**apart, "resources": {**two, "data_parallel": 1}}
+    found = comparability(run(work=apart), run("mesh", work=together))
+    assert found.refusal == ""
+    assert {one.key for one in found.declared} >= {"work.train.micro_batch_size"}
+    other = {**together, "train": {"global_batch_size": 4}}
+    found = comparability(run(work=apart), run("mesh", work=other))
+    assert [one.key for one in found.differing] == ["work.train.global_batch_size"]
+
+
 def test_what_a_plugin_does_to_threads_or_processes_is_not_declared() -> None:
     assert keys(run(), run("fused", effective={"threads": 1})) == (["uses"], ["effective.threads"])
 

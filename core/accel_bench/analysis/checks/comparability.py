@@ -43,6 +43,12 @@ BATCH = tuple(
 )
 """Any two of the three give the third, so that a stack that declares one has changed another."""
 
+GROUPS = "work.resources.data_parallel"
+"""Groups of ranks that take batches of their own, as the plugin that parallelizes says."""
+
+BATCH_OF_A_GROUP = ("work.train.micro_batch_size", "work.train.gradient_accumulation")
+"""What fewer groups must take more of, for the same global batch."""
+
 WORLD = (
     *BATCH,
     "work.parallel",
@@ -146,12 +152,15 @@ def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
 
     Device, driver, versions, threads, limits of clocks and power, dtype, tokens, batch: all must be
     equal, except what the stacks declare by their uses and settings. What a plugin of one stack
-    alone brings, such as its version, is declared by its use.
+    alone brings, such as its version, or ranks that compute one batch together, is declared by its
+    use: the global batch is not.
     """
     plain = not any(run.experiment.stack.uses or run.experiment.stack.settings for run in (*a, *b))
     left, right = _facts(a, plain), _facts(b, plain)
     settings = {key for run in (*a, *b) for key in run.experiment.stack.settings}
     used = _used_by_one(a[0].experiment.stack, b[0].experiment.stack)
+    if left.get(GROUPS) != right.get(GROUPS):
+        used |= {GROUPS, *BATCH_OF_A_GROUP}
     declared: list[Difference] = []
     differing: list[Difference] = []
     for key in dict.fromkeys((*left, *right)):
