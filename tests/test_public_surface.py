@@ -13,6 +13,12 @@ import pytest
 import accel_bench
 
 PROMISED = {
+    "Allocation",
+    "Node",
+    "Placement",
+    "cache_folder",
+    "read_machine",
+    "read_placement",
     "Batch",
     "Device",
     "Engine",

@@ -45,15 +45,23 @@ if TYPE_CHECKING:
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
     from accel_bench.job import Job
-    from accel_bench.launcher import Observer, RankProcess
+    from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine import nvml
-    from accel_bench.machine.info import Device, Machine, available_cores, python_command
+    from accel_bench.machine.caches import cache_folder
+    from accel_bench.machine.info import (
+        Device,
+        Machine,
+        available_cores,
+        python_command,
+        read_machine,
+    )
+    from accel_bench.machine.placement import Placement, read_placement
     from accel_bench.machine.process_memory import Stage
     from accel_bench.modeling.compilation import read_compilation, reset_compiler
     from accel_bench.modeling.loading import check_fit, load_base_model
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.result import Metric, RankResult, Result, Sample, Status, Window
+    from accel_bench.result import Metric, Node, RankResult, Result, Sample, Status, Window
     from accel_bench.run import Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
@@ -61,6 +69,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Allocation",
     "Attention",
     "Batch",
     "Device",
@@ -71,8 +80,10 @@ __all__ = [
     "Matmul",
     "Metric",
     "ModelUse",
+    "Node",
     "Observer",
     "Options",
+    "Placement",
     "Plugin",
     "RankProcess",
     "RankResult",
@@ -89,6 +100,7 @@ __all__ = [
     "already_quantized",
     "architecture_of",
     "available_cores",
+    "cache_folder",
     "check_fit",
     "describe_quantized",
     "hookimpl",
@@ -101,6 +113,8 @@ __all__ = [
     "quantize_seconds",
     "read_compilation",
     "read_config",
+    "read_machine",
+    "read_placement",
     "reset_compiler",
 ]
 
@@ -116,14 +130,30 @@ _HOMES = {
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
     "accel_bench.job": ("Job",),
-    "accel_bench.launcher": ("Observer", "RankProcess"),
-    "accel_bench.machine.info": ("Device", "Machine", "available_cores", "python_command"),
+    "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
+    "accel_bench.machine.caches": ("cache_folder",),
+    "accel_bench.machine.info": (
+        "Device",
+        "Machine",
+        "available_cores",
+        "python_command",
+        "read_machine",
+    ),
+    "accel_bench.machine.placement": ("Placement", "read_placement"),
     "accel_bench.machine.process_memory": ("Stage",),
     "accel_bench.modeling.compilation": ("reset_compiler", "read_compilation"),
     "accel_bench.modeling.loading": ("check_fit", "load_base_model"),
     "accel_bench.modeling.quantization": ("describe_quantized", "quantize_seconds"),
     "accel_bench.plugin": ("Options", "Plugin", "hookimpl"),
-    "accel_bench.result": ("Metric", "RankResult", "Result", "Sample", "Status", "Window"),
+    "accel_bench.result": (
+        "Metric",
+        "Node",
+        "RankResult",
+        "Result",
+        "Sample",
+        "Status",
+        "Window",
+    ),
     "accel_bench.run": ("Run",),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),

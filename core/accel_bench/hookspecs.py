@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from accel_bench.documents.base import JsonValue
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
-    from accel_bench.launcher import Observer, RankProcess
+    from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine.info import Machine
     from accel_bench.result import Metric, Window
     from accel_bench.run import Run
     from accel_bench.scenario.experiment import Experiment
+    from accel_bench.scenario.models import Scenario
 
 ONE_ANSWER: dict[str, str | None] = {
     "launch_ranks": "launcher",
@@ -45,14 +46,27 @@ LIMITED = frozenset({"check_scenario"})
 
 
 @hookspec
+def allocate_ranks(
+    scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
+) -> Allocation | None:
+    """Of the launcher alone, once for a session, before anything is planned: return the processes
+    that all its runs share, which `launch_ranks` then gets.
+
+    `scenarios` are those of all points. Where another process does the work of this command, as in
+    the ranks other than 0 of torchrun, wait for it and return what has an `exit_code`.
+    """
+
+
+@hookspec
 def check_scenario(experiment: Experiment, machine: Machine) -> Iterable[str]:
     """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing
     heavy."""
 
 
 @hookspec
-def launch_ranks(job: Job) -> Sequence[RankProcess]:
-    """One answer, launcher. Start one process for each rank and return their handles."""
+def launch_ranks(job: Job, allocation: Allocation | None) -> Sequence[RankProcess]:
+    """One answer, launcher. Start one process for each rank and return their handles; `allocation`
+    is what `allocate_ranks` returned."""
 
 
 @hookspec

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from accel_bench.result import Metric, RankResult
+    from accel_bench.result import Metric, Node, RankResult
 
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals by which a user, a system or a terminal that closes ends a session and its ranks."""
@@ -36,6 +36,34 @@ class RankProcess(Protocol):
 
     def sweep(self) -> None:
         """End whatever the process has left behind."""
+
+
+class RelayedRank(RankProcess, Protocol):
+    """A rank that is observed by way of another process; its heartbeat page may lag behind."""
+
+    node: Node | None
+    """Where it runs."""
+
+    lost: str
+    """Why it can no longer be observed, with the name of its node; empty while it can be."""
+
+
+class Allocation(Protocol):
+    """Processes on one or several nodes that are kept for all runs of a session."""
+
+    exit_code: int | None
+    """What the command ends with at once, since another process has done its work; None where this
+    process goes on as the parent."""
+
+    @property
+    def cores(self) -> int | None:
+        """Return the cores that the processes of a node may use together, on the smallest node.
+
+        None where they are those that the parent may use.
+        """
+
+    def close(self) -> None:
+        """Give the processes back; called once, however the session ends."""
 
 
 class Observer(Protocol):

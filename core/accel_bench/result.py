@@ -289,6 +289,38 @@ class SeenWindow(Frozen):
     """Null where the parent did not look before it or after it."""
 
 
+class Node(Frozen):
+    """The machine of a rank that an agent has started, as the agent describes it."""
+
+    rank: int
+    """Global rank."""
+
+    name: str
+    """Name by which the launcher, or else the machine, calls it."""
+
+    address: str
+    """Address by which it reached the parent."""
+
+    interface: str | None = None
+    """Network interface that has the address; null where none has."""
+
+    link_megabits_per_second: int | None = None
+    """Speed of that interface's link; null where the system does not say."""
+
+    cores: int
+    """Cores that the agent may use."""
+
+    affinity: tuple[int, ...] = ()
+    """Numbers of those that the system lets it run on; empty where it does not say."""
+
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    """Names of its GPUs, by index."""
+
+    port: int | None = None
+    """Port at which the ranks of this run have met, on the node of rank 0."""
+
+
 class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
@@ -406,6 +438,9 @@ class Result(Frozen):
     those that declare one."""
 
     machine: Machine | None = None
+    nodes: tuple[Node, ...] = ()
+    """Where each rank ran that an agent has started; none for ranks of the parent's machine."""
+
     state_before: MachineState | None = None
     state_after: MachineState | None = None
     """State after the last rank had ended; that before is read just before they start."""

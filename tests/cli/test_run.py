@@ -177,7 +177,7 @@ def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: P
 def test_one_of_several_programs_of_a_launcher_is_refused_at_once(
     measured: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert show(measured, "json").code == 0
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -185,6 +185,7 @@ def test_one_of_several_programs_of_a_launcher_is_refused_at_once(
     assert done.code == 2
     assert "started accel-bench 2 times" in done.err
     assert "--set resources.devices=2" in done.err
+    assert "--set launcher.use=env" in done.err
 
 
 # What is run.

@@ -17,9 +17,11 @@ from accel_bench.cli.output import print_text
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
+from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.views.gate import render_gate
+from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
@@ -33,13 +35,33 @@ def run_gate(options: GateOptions) -> int:
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")
     machine = read_machine()
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        plans = _plans(machine, options)
+        drafts = find_drafts((options.scenario,))
+    if len(drafts) != 1:
+        raise ScenarioError(f"gate takes one scenario, and {options.scenario!r} holds several")
+    request = _request(options, None)
+    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _plan_and_run(drafts[0], machine, options, floor, allocation)
+
+
+def _plan_and_run(
+    draft: Draft,
+    machine: Machine,
+    options: GateOptions,
+    floor: float,
+    allocation: Allocation | None,
+) -> int:
+    """Plan the looks, run them, and return the exit code."""
+    with redirect_stdout(sys.stderr):
+        plans = _plans(draft, machine, options)
     first = plans[0]
     if options.dry_run:
         print_plan(plans[:1], machine, options.results, options.output)
     if not _points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
-    return 0 if options.dry_run else _run(plans, machine, options, floor)
+    return 0 if options.dry_run else _run(plans, machine, options, floor, allocation)
 
 
 def parse_fraction(text: str, where: str) -> float:
@@ -56,12 +78,9 @@ def parse_fraction(text: str, where: str) -> float:
     return fraction
 
 
-def _plans(machine: Machine, options: GateOptions) -> list[Plan]:
+def _plans(draft: Draft, machine: Machine, options: GateOptions) -> list[Plan]:
     """Return the plan of each look; they differ in their number of rounds."""
-    drafts = find_drafts((options.scenario,))
-    if len(drafts) != 1:
-        raise ScenarioError(f"gate takes one scenario, and {options.scenario!r} holds several")
-    written = _plan(drafts[0], machine, options, None)
+    written = _plan(draft, machine, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
             f"stack {written.baseline!r} cannot be compared with itself; name another one with "
@@ -74,22 +93,32 @@ def _plans(machine: Machine, options: GateOptions) -> list[Plan]:
             f"--max-rounds {most} is less than the {first} rounds of the first look; raise it, "
             "or lower --rounds"
         )
-    return [_plan(drafts[0], machine, options, size) for size in look_sizes(first, most)]
+    return [_plan(draft, machine, options, size) for size in look_sizes(first, most)]
 
 
 def _plan(draft: Draft, machine: Machine, options: GateOptions, rounds: int | None) -> Plan:
-    short = {"baseline": options.against, "measure.rounds": rounds}
-    request = plan_request(options, short, only=(options.stack,))
+    request = _request(options, rounds)
     plan = make_plan(draft, machine, request)
     return make_plan(draft, machine, replace(request, only=(options.stack, plan.baseline)))
 
 
-def _run(plans: Sequence[Plan], machine: Machine, options: GateOptions, floor: float) -> int:
+def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
+    short = {"baseline": options.against, "measure.rounds": rounds}
+    return plan_request(options, short, only=(options.stack,))
+
+
+def _run(
+    plans: Sequence[Plan],
+    machine: Machine,
+    options: GateOptions,
+    floor: float,
+    allocation: Allocation | None,
+) -> int:
     """Run rounds and judge, again with more rounds where that may settle it; print the report."""
     sessions: list[Session] = []
     report: GateReport | None = None
     with open_results(options.results, write=True) as store:
-        with new_sessions(options, store, machine) as new_session:
+        with new_sessions(options, store, machine, allocation) as new_session:
             for plan in plans:
                 session = new_session(continues=tuple(earlier.id for earlier in sessions))
                 session.run_plan(_open_points(plan, report))

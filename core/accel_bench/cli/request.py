@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
@@ -24,10 +23,12 @@ from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
+from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Status
+from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session, new_id
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft, read_draft
@@ -58,6 +59,22 @@ def run_scenarios(options: RunOptions) -> int:
     )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
+    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _plan_and_run(drafts, machine, request, options, allocation)
+
+
+def _plan_and_run(
+    drafts: Sequence[Draft],
+    machine: Machine,
+    request: PlanRequest,
+    options: RunOptions,
+    allocation: Allocation | None,
+) -> int:
+    """Plan everything, run it, and return the exit code."""
+    with redirect_stdout(sys.stderr):
         plans = [make_plan(draft, machine, request) for draft in drafts]
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
@@ -66,10 +83,12 @@ def run_scenarios(options: RunOptions) -> int:
         _print([plan.summarize([]) for plan in plans], options)
     if nothing_runs:
         raise NothingToRunError(plans[0].nothing)
-    return 0 if options.dry_run else _run(plans, machine, options)
+    return 0 if options.dry_run else _run(plans, machine, options, allocation)
 
 
-def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
+def _run(
+    plans: Sequence[Plan], machine: Machine, options: RunOptions, allocation: Allocation | None
+) -> int:
     """Run the plans, print the comparison, and return the exit code."""
     for plan in plans:
         if plan.nothing:
@@ -78,7 +97,7 @@ def _run(plans: Sequence[Plan], machine: Machine, options: RunOptions) -> int:
     stopped = BY_THE_USER
     with open_results(options.results, write=True) as store:
         try:
-            with new_sessions(options, store, machine) as new_session:
+            with new_sessions(options, store, machine, allocation) as new_session:
                 again = options.repeat_round - 1 if options.repeat_round else None
                 sessions += [new_session(repeat_round=again) for _ in plans]
                 for session, plan in zip(sessions, plans, strict=True):
@@ -101,24 +120,9 @@ def _print(summaries: Sequence[Summary], options: RunOptions) -> None:
     print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
 
-def refuse_several_programs() -> None:
-    """Refuse to be one of several programs that torchrun or `accelerate launch` has started.
-
-    Each would measure everything, beside the others. Raises ScenarioError.
-    """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if "TORCHELASTIC_RUN_ID" in os.environ and size != "1":
-        raise ScenarioError(
-            f"a launcher (torchrun or `accelerate launch`) started accel-bench {size} times, and "
-            "each would measure beside the others; start it once, without a launcher: it starts "
-            f"the ranks itself, with --set resources.devices={size}"
-        )
-
-
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
     """Return the request to the planner; `short` are values of dotted keys that have options of
     their own, and `command` is what one command alone requests."""
-    refuse_several_programs()
     short = {
         **short,
         "measure.timeout_seconds": options.timeout,
@@ -138,7 +142,7 @@ def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: A
 
 @contextmanager
 def new_sessions(
-    options: MeasureOptions, store: Store, machine: Machine
+    options: MeasureOptions, store: Store, machine: Machine, allocation: Allocation | None = None
 ) -> Iterator[Callable[..., Session]]:
     """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
 
@@ -156,6 +160,7 @@ def new_sessions(
                 retries=options.retries,
                 resume=options.resume,
                 command=tuple(sys.argv),
+                allocation=allocation,
                 id=first if number == 1 else f"{first}.{number}",
                 **settings,
             )

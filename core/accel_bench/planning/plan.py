@@ -185,8 +185,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     Raises ScenarioError or PluginError for what the user must mend, a stack named on the command
     line that cannot run here included.
     """
-    file = resolve(_requested(draft, request), request.allow_environment)
-    file = with_swept_environments(file)
+    file = resolve_request(draft, request)
     chosen = _choose(file.scenario, request)
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
     needed = {file.scenario.baseline_name(), *request.plugins, *request.only}
@@ -225,6 +224,14 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     if not request.force:
         refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
     return plan
+
+
+def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
+    """Return the file with the changes of the command line. Raises ScenarioError."""
+    file = resolve(_requested(draft, request), request.allow_environment)
+    file = with_swept_environments(file)
+    _refuse_too_many(file.scenario, request.max_runs)
+    return file
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:

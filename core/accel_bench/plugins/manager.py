@@ -253,6 +253,19 @@ def activate(
     return active
 
 
+def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
+    """Import and configure the plugin of one slot alone. Raises PluginError as `activate` does."""
+    use = getattr(work, slot)
+
+    def label(path: Location) -> str:
+        return f"{where((slot, *path))}: plugin {use.use!r} (as {slot})"
+
+    if use.use == NO_PLUGIN:
+        raise PluginError(f"{slot}: none cannot be run; name a plugin")
+    try_in_copy([use], lambda: _use_plugin(use, slot, False, label))
+    return _use_plugin(use, slot, False, label)
+
+
 def _use_plugin(
     use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
 ) -> ActivePlugin:

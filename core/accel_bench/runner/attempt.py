@@ -13,7 +13,7 @@ from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.analysis.wording import size
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
-from accel_bench.launcher import RankProcess
+from accel_bench.launcher import Allocation, RankProcess
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
 from accel_bench.machine.clock import monotonic
@@ -22,7 +22,7 @@ from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import ActivePlugins
-from accel_bench.result import Metric, RankResult, Result, Status
+from accel_bench.result import Metric, Node, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.heartbeats import Progress, seen_windows
 from accel_bench.runner.observers import Observation
@@ -44,6 +44,9 @@ class Attempt:
     position: int = 0
     command: tuple[str, ...] = ()
 
+    allocation: Allocation | None = None
+    """Processes that the launcher keeps for the whole session."""
+
 
 @dataclass
 class Observations:
@@ -58,6 +61,7 @@ class Observations:
     outcome: ProcessOutcome = field(default_factory=ProcessOutcome)
     ranks: dict[int, RankResult] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
+    nodes: tuple[Node, ...] = ()
     before: MachineState | None = None
     after: MachineState | None = None
 
@@ -103,7 +107,8 @@ def run_attempt(
     try:
         observed.before = read_state(on_gpu)
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
-        ranks = _start(job, active)
+        ranks = _start(attempt, active)
+        observed.nodes = tuple(filter(None, (getattr(rank, "node", None) for rank in ranks)))
         supervisor = Supervisor(job, ranks, on_progress)
         observed.outcome = supervisor.outcome
         limit = job.experiment.scenario.measure.timeout_seconds
@@ -129,15 +134,18 @@ def run_attempt(
     return result
 
 
-def _start(job: Job, active: ActivePlugins) -> Sequence[RankProcess]:
+def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
     """Let the launcher start the ranks. Raises HookError when it returns anything else."""
+    job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
         found = ranks if isinstance(ranks, list | tuple) else ()
         return [getattr(rank, "rank", None) for rank in found] == list(range(job.world_size))
 
     expected = f"the processes of {job.world_size} ranks"
-    ranks: Sequence[RankProcess] = active.require("launch_ranks", expected, are_all, job=job)
+    ranks: Sequence[RankProcess] = active.require(
+        "launch_ranks", expected, are_all, job=job, allocation=allocation
+    )
     return ranks
 
 
@@ -206,6 +214,7 @@ def _result(
         update_tolerances=active.update_tolerances,
         metrics=observed.metrics,
         machine=attempt.machine,
+        nodes=observed.nodes,
         state_before=observed.before,
         state_after=observed.after,
         command=attempt.command,

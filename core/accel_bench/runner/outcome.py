@@ -47,6 +47,8 @@ def judge(
     """
     if outcome.expired:
         return _expired(job, outcome, active)
+    if outcome.lost:
+        return _lost(outcome, active)
     failed = _failed_rank(job, outcome, ranks)
     if failed is not None:
         return _judge_rank(job, failed, outcome, ranks, active)
@@ -131,6 +133,18 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
     where = f"in {_where(progress, active)} after {progress.step} steps at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
     return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
+
+
+def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
+    """Return the verdict on ranks that can no longer be observed; others fail since they do."""
+    reasons = []
+    for rank, reason in sorted(outcome.lost.items()):
+        progress = outcome.progress.get(rank, Progress(0, "start"))
+        where = f"in {_where(progress, active)} after {progress.step} steps"
+        reasons.append(f"rank {rank}: {reason}, {where}")
+    first = min(outcome.lost)
+    phase = outcome.progress.get(first, Progress(0, "start")).phase
+    return Verdict(Status.FAILED, tuple(reasons), phase, first)
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from accel_bench.analysis.aggregate import replaced_rounds
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import ResultTooLargeError, ScenarioError
+from accel_bench.launcher import Allocation
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
@@ -80,6 +81,9 @@ class Session:
 
     continues: tuple[str, ...] = ()
     """Earlier sessions whose complete rounds count even without `resume`."""
+
+    allocation: Allocation | None = None
+    """Processes that the launcher keeps for all runs."""
 
     repeat_round: int | None = None
     """Number of a round, from 0, that is measured again where a run of it stands out."""
@@ -245,7 +249,7 @@ class SweepPoint:
         )
         with attempt_in_progress(folder):
             return run_attempt(
-                replace(made, position=position, command=command),
+                replace(made, position=position, command=command, allocation=session.allocation),
                 planned.active,
                 lambda progress: session.reporter.on_progress(planned, progress),
                 lambda result: self._keep(folder, result, purpose),

@@ -50,6 +50,9 @@ class ProcessOutcome:
     sightings: dict[int, list[Sighting]] = field(default_factory=dict)
     """When each rank's heartbeats were read."""
 
+    lost: dict[int, str] = field(default_factory=dict)
+    """Ranks that can no longer be observed, and why."""
+
     signalled: list[int] = field(default_factory=list)
     """Ranks that a signal terminated which was not ours."""
 
@@ -120,10 +123,12 @@ class Supervisor:
 
     def _poll(self) -> None:
         for rank in self._ranks:
-            self._read_heartbeat(rank.rank)
+            self._read_heartbeat(rank)
             code = rank.poll()
             if code is not None and rank.rank not in self.outcome.exits:
                 self.outcome.exits[rank.rank] = code
+                if lost := getattr(rank, "lost", ""):
+                    self.outcome.lost[rank.rank] = lost
                 if code < 0 and not self._terminating:
                     self.outcome.signalled.append(rank.rank)
                 found = read_rank(self._job, rank.rank)
@@ -133,14 +138,15 @@ class Supervisor:
         if self.outcome.progress and not self._terminating:
             self._on_progress(min(self.outcome.progress.values(), key=lambda one: one.step))
 
-    def _read_heartbeat(self, rank: int) -> None:
+    def _read_heartbeat(self, rank: RankProcess) -> None:
         before = monotonic()
-        progress = None if self._terminating else read_progress(self._job, rank)
+        progress = None if self._terminating else read_progress(self._job, rank.rank)
         if progress is None:
             return
-        note(self.outcome.sightings.setdefault(rank, []), progress, before, monotonic())
-        if progress != self.outcome.progress.get(rank):
-            self.outcome.progress[rank] = progress
+        if not hasattr(rank, "lost"):  # the page of a relayed rank lags behind
+            note(self.outcome.sightings.setdefault(rank.rank, []), progress, before, monotonic())
+        if progress != self.outcome.progress.get(rank.rank):
+            self.outcome.progress[rank.rank] = progress
             self._changed = monotonic()
 
     def _terminate_after_grace(self) -> None:

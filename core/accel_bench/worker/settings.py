@@ -36,6 +36,10 @@ MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Variables in which implementations of MPI say how many processes they have started."""
 
 
+RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
+"""Variable by which a launcher says where ranks meet that share no folder: `tcp://HOST:PORT`."""
+
+
 def apply_settings(run: Run) -> None:
     """Seed everything, and set torch up where `prepare_process` has imported it.
 
@@ -99,13 +103,14 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Meet the other ranks through a file in the run's folder: no port that could be taken."""
+    """Meet the other ranks through a file in the run's folder, where there is no port that could be
+    taken; without a folder that all can reach, where the launcher says."""
     import torch
 
-    meeting = Path(run.folder) / "rendezvous"
+    meeting = os.environ.get(RENDEZVOUS) or f"file://{Path(run.folder) / 'rendezvous'}"
     torch.distributed.init_process_group(
         "nccl" if run.device.type == "cuda" else "gloo",
-        init_method=f"file://{meeting}",
+        init_method=meeting,
         rank=run.rank,
         world_size=run.world_size,
         timeout=timedelta(seconds=run.scenario.measure.timeout_seconds),

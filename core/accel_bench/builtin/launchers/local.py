@@ -9,13 +9,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import accel_bench.builtin.launchers.reaper as reaper_program
-from accel_bench import Job, Options, Plugin, RankProcess, available_cores, hookimpl
+from accel_bench import (
+    Job,
+    Node,
+    Options,
+    Plugin,
+    RankProcess,
+    available_cores,
+    hookimpl,
+)
 
 MARK = "ACCEL_BENCH_RUN_ID"
 """Environment variable by which what a run has started is recognised: run and rank."""
+
+ELSEWHERE = (
+    "ACCELERATE_",
+    "ACCEL_BENCH_AGENTS",
+    "ACCEL_BENCH_SECRET",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MV2_",
+    "OMPI_",
+    "PET_",
+    "PMIX_",
+    "PMI_",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_",
+)
+"""Beginnings of variables of a launcher that has started our parent: a library that reads them in
+a rank would join another process group, or take settings that no scenario has made."""
 
 SWEEP_SECONDS = 10.0
 """How long a reaper may take to end what a rank has left behind."""
@@ -28,12 +58,14 @@ class LocalProcess:
     the rank has started.
     """
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: Job, rank: int, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; `environment` is that of `rank_environment`, which holds its local rank."""
         self.rank = rank
         self.pid: int | None = None
-        command = job.python_command(
-            "-m", "accel_bench.worker", str(job.path()), str(rank), str(rank)
-        )
+        self.node: Node | None = None
+        environment = environment or rank_environment(job, rank)
+        numbers = str(rank), environment["LOCAL_RANK"]
+        command = job.python_command("-m", "accel_bench.worker", str(job.path()), *numbers)
         reading, writing = os.pipe()
         adopting = sys.platform == "linux"
         if adopting:
@@ -46,7 +78,7 @@ class LocalProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=rank_environment(job, rank),
+                    env=dict(environment),
                     start_new_session=True,
                     pass_fds=(writing,) if adopting else (),
                 )
@@ -119,10 +151,25 @@ class Local(Plugin[Options]):
         return started
 
 
-def rank_environment(job: Job, rank: int) -> dict[str, str]:
-    """Return the parent's environment, the scenario's changes, and what all stacks get alike."""
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs among those of its node."""
+
+    local_rank: int
+    local_size: int
+
+    sharing: int
+    """Ranks that share the cores that this process may use."""
+
+
+def rank_environment(job: Job, rank: int, place: Place | None = None) -> dict[str, str]:
+    """Return the parent's environment, the scenario's changes, and what all stacks get alike.
+
+    Without a `place` all ranks are on this machine.
+    """
     scenario = job.experiment.scenario
-    threads = scenario.resources.threads or max(1, available_cores() // job.world_size)
+    place = place or Place(rank, job.world_size, job.world_size)
+    threads = scenario.resources.threads or max(1, available_cores() // place.sharing)
     defaults = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -133,9 +180,11 @@ def rank_environment(job: Job, rank: int) -> dict[str, str]:
     ours = {
         MARK: f"{job.run_id}/{rank}",
         "ACCEL_BENCH_PARENT": str(os.getpid()),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
         "PYTHONUNBUFFERED": "1",
         "RANK": str(rank),
         "WORLD_SIZE": str(job.world_size),
     }
-    return {**defaults, **os.environ, **scenario.environment, **ours}
+    inherited = {name: os.environ[name] for name in os.environ if not name.startswith(ELSEWHERE)}
+    return {**defaults, **inherited, **scenario.environment, **ours}

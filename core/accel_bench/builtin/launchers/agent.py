@@ -1,0 +1,267 @@
+"""The agent: starts ranks where a launcher has put it, and relays what they do to the parent.
+
+    python -m accel_bench.builtin.launchers.agent
+
+`ACCEL_BENCH_AGENTS` names the parent's host and port, `ACCEL_BENCH_SECRET` holds the secret. It
+imports no torch, lives as long as its connection, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from accel_bench import Job, Placement, cache_folder, read_placement
+from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
+from accel_bench.builtin.launchers.node import describe_node, free_port, interface_of
+from accel_bench.builtin.launchers.wire import Channel, prove_as_agent, shared_secret
+from accel_bench.errors import AccelBenchError
+
+PARENT = "ACCEL_BENCH_AGENTS"
+"""Variable with the parent's `HOST:PORT`."""
+
+UNSET = "ACCEL_BENCH_UNSET"
+"""Variable with names of those that the launcher sets and the parent has not: ranks go without."""
+
+TICK_SECONDS = 0.25
+"""How often what a rank has written is relayed."""
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of a file that go in one message."""
+
+MAXIMUM_FILE_BYTES = 1 << 28
+"""A larger file that a rank leaves in its folder stays behind."""
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Variables that name the interface by which ranks of several nodes reach one another."""
+
+
+class HostedRank:
+    """One rank of this machine, in a folder of its own that is removed when it has ended."""
+
+    def __init__(self, channel: Channel, message: dict[str, Any], payload: bytes) -> None:
+        self._channel = channel
+        self.rank = int(message["rank"])
+        self._folder = Path(tempfile.mkdtemp(prefix="accel-bench-rank-"))
+        self._logged = 0
+        self._page = b""
+        try:
+            job = Job.model_validate_json(payload)
+            here = {"folder": str(self._folder), "cache_folder": str(cache_folder())}
+            self._job = job.model_copy(update=here)
+            self._job.path().write_text(self._job.model_dump_json(), encoding="utf8")
+            environment = rank_environment(self._job, self.rank, Place(**message["place"]))
+            environment |= message["variables"]
+            if message["several_nodes"]:
+                interface = interface_of(channel.socket.getsockname()[0])
+                for name in INTERFACES if interface and interface != "lo" else ():
+                    environment.setdefault(name, str(interface))
+            self._process = LocalProcess(self._job, self.rank, environment)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def relay(self) -> bool:
+        """Send what the rank has written since; return whether it has ended and all is sent."""
+        code = self._process.poll()
+        with contextlib.suppress(OSError):
+            page = self._job.heartbeat_path(self.rank).read_bytes()
+            if page != self._page:
+                self._send("page", page)
+                self._page = page
+        self._relay_log()
+        if code is None:
+            return False
+        self._process.sweep()
+        for path in self._left_behind():
+            self._send_file(path)
+        self._send("exit", code=code)
+        self.close()
+        return True
+
+    def act(self, message: dict[str, Any]) -> None:
+        """Carry out what the parent's handle was called to do."""
+        match message["kind"]:
+            case "signal":
+                self._process.signal(int(message["number"]))
+            case "dump_stack":
+                self._process.dump_stack()
+            case "sweep":
+                self._process.sweep()
+
+    def close(self) -> None:
+        """End the rank and what it has left behind."""
+        self._process.sweep()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _relay_log(self) -> None:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._job.log_path(self.rank).open("rb") as log,
+        ):
+            log.seek(self._logged)
+            while chunk := log.read(CHUNK_BYTES):
+                self._logged += len(chunk)
+                self._send("log", chunk)
+
+    def _left_behind(self) -> Iterator[Path]:
+        """Yield the result and what plugins have left in the run's folder, which stays with it."""
+        own = {self._job.path(), self._job.log_path(self.rank), self._job.heartbeat_path(self.rank)}
+        for path in sorted(self._folder.rglob("*")):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and path not in own:
+                if status.st_size <= MAXIMUM_FILE_BYTES:
+                    yield path
+                else:
+                    text = f"accel-bench: {path.name} is too large to be kept: {status.st_size}\n"
+                    self._send("log", text.encode())
+
+    def _send_file(self, path: Path) -> None:
+        name = str(path.relative_to(self._folder))
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                self._send("file", chunk, name=name)
+
+    def _send(self, kind: str, payload: bytes = b"", **more: Any) -> None:
+        self._channel.send({"kind": kind, "rank": self.rank, **more}, payload)
+
+
+def serve(channel: Channel) -> int:
+    """Start and relay ranks until the parent ends the connection; return the exit code.
+
+    Raises OSError when the connection is lost.
+    """
+    ranks: dict[int, HostedRank] = {}
+    try:
+        while True:
+            channel.wait(TICK_SECONDS if ranks else None)
+            for message, payload in channel.receive():
+                if message["kind"] == "end":
+                    return int(message["code"])
+                _carry_out(channel, ranks, message, payload)
+            for rank in [number for number, one in ranks.items() if one.relay()]:
+                del ranks[rank]
+    finally:
+        for one in ranks.values():
+            one.close()
+
+
+def _carry_out(
+    channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
+) -> None:
+    rank = int(message["rank"])
+    try:
+        if message["kind"] == "port":
+            address = channel.socket.getsockname()[0]
+            channel.send({"kind": "port", "rank": rank, "port": free_port(address)})
+        elif message["kind"] == "start":
+            ranks[rank] = HostedRank(channel, message, payload)
+        elif rank in ranks:
+            ranks[rank].act(message)
+    except (AccelBenchError, ValueError, OSError) as error:
+        if isinstance(error, ConnectionError | TimeoutError):
+            raise
+        channel.send({"kind": "failed", "rank": rank, "reason": str(error)})
+
+
+def connect(address: tuple[str, int], seconds: float) -> Channel:
+    """Return a connection to the parent, which may start later. Raises OSError after so long."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return Channel(socket.create_connection(address, timeout=seconds))
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def run_agent(
+    address: tuple[str, int], secret: bytes, ranks: dict[str, Any], seconds: float
+) -> int:
+    """Connect, say which ranks are to run here (`ranks_of`), and serve; return the exit code.
+
+    Raises AccelBenchError when there is no parent, and when it is lost.
+    """
+    where = f"{address[0]}:{address[1]}"
+    try:
+        channel = connect(address, seconds)
+    except OSError as error:
+        raise AccelBenchError(
+            f"no parent is at {where} after {seconds:g} s: {error}; see what rank 0 prints, and "
+            "that this address of it can be reached from here"
+        ) from error
+    try:
+        prove_as_agent(channel, secret)
+        hello = {**ranks, "node": describe_node(channel.socket.getsockname()[0])}
+        channel.send({"kind": "hello", "contract": contract()}, json.dumps(hello).encode())
+        return serve(channel)
+    except OSError as error:
+        raise AccelBenchError(
+            f"the connection to the parent at {where} is lost: {error}"
+        ) from error
+    finally:
+        channel.close()
+
+
+def contract() -> str:
+    """Return what parent and agent must have alike: accel-bench, and the schema of a job."""
+    return f"{metadata.version('accel-bench')}, jobs {Job.model_fields['schema_version'].default}"
+
+
+def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
+    """Return which ranks of the launcher's processes are to run here; rank 0 of one without it.
+
+    `devices` is how many a process starts that a launcher has started once for each node.
+    """
+    if placement is None:
+        return {"ranks": [[0, 0]], "size": 1, "node_key": None, "launcher": ""}
+    ranks, size = [[placement.rank, placement.local_rank or 0]], placement.size
+    if placement.per_node:
+        ranks = [[placement.rank * devices + number, number] for number in range(devices)]
+        size *= devices
+    key = None if placement.node is None else str(placement.node)
+    return {"ranks": ranks, "size": size, "node_key": key, "launcher": placement.launcher}
+
+
+def end_on_signals() -> None:
+    """Let the signals by which launchers end their processes unwind the stack."""
+
+    def stop(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    # A terminal sends it to all: the parent acts on it.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+
+
+def main() -> int:
+    """Run the agent that the variables describe."""
+    end_on_signals()
+    host, _, port = os.environ[PARENT].rpartition(":")
+    for name in os.environ.pop(UNSET, "").split():
+        os.environ.pop(name, None)
+    try:
+        return run_agent(
+            (host, int(port)), shared_secret(), ranks_of(read_placement(os.environ)), 60.0
+        )
+    except AccelBenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

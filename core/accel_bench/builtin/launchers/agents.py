@@ -1,0 +1,313 @@
+"""The agents of a session: the parent waits for them, and has them start the ranks of each run."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from accel_bench import Job, Node, RankProcess
+from accel_bench.builtin.launchers.agent import INTERFACES, contract
+from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
+from accel_bench.builtin.launchers.node import (
+    describe_node,
+    free_port,
+    interface_of,
+    link_speed,
+)
+from accel_bench.builtin.launchers.remote import (
+    ANSWER_SECONDS,
+    Agent,
+    PreparedNodes,
+    RemoteProcess,
+)
+from accel_bench.builtin.launchers.wire import Channel, prove_as_parent
+from accel_bench.errors import AccelBenchError
+
+PUMP_SECONDS = 0.05
+"""How often at most a handle that is asked for its exit code looks for messages."""
+
+RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
+"""Variable that tells the ranks where they meet."""
+
+
+class Agents:
+    """The agents of a session: its `Allocation`."""
+
+    exit_code: int | None = None
+
+    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
+        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be."""
+        try:
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            self._listener = socket.create_server(address, family=family, backlog=1024)
+        except OSError as error:
+            raise AccelBenchError(
+                f"agents cannot be awaited at {address[0] or 'any address'}, port {address[1]}: "
+                f"{error.strerror}; name another one with launcher.port or launcher.address"
+            ) from error
+        self._secret = secret
+        self._agents: list[Agent] = []
+        self._refused: list[str] = []
+        self._pumped = 0.0
+
+    @property
+    def cores(self) -> int:
+        """Cores that the processes of a node may use together, on the smallest node."""
+        return min(_cores([agent for agent, _ in one]) for one in self.nodes().values())
+
+    @property
+    def port(self) -> int:
+        """Port at which agents are awaited."""
+        number: int = self._listener.getsockname()[1]
+        return number
+
+    def add_parent(self, ranks: dict[str, Any]) -> None:
+        """Let this process start ranks of its own machine, as `ranks_of` gives them."""
+        self._add(None, ranks, describe_node("127.0.0.1"))
+
+    def gather(self, size: int, seconds: float, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until agents for ranks 0 to `size` - 1 have come.
+
+        `check` is called while they are awaited, and raises when they cannot come any more. Raises
+        AccelBenchError with the ranks that are missing, and for agents of another allocation.
+        """
+        until = time.monotonic() + seconds
+        while missing := sorted(set(range(size)) - self._ranks()):
+            check()
+            if time.monotonic() > until:
+                refused = f"; refused: {'; '.join(self._refused)}" if self._refused else ""
+                raise AccelBenchError(
+                    f"ranks {', '.join(map(str, missing))} have not come to port {self.port} in "
+                    f"{seconds:g} s{refused}; see what their launcher prints, and raise "
+                    "launcher.connect_seconds if they need longer"
+                )
+            if select.select([self._listener], [], [], 0.2)[0]:
+                self._accept(size)
+
+    def launch(self, job: Job) -> list[RankProcess]:
+        """Start the ranks of a job on the first nodes, and on the first places of each.
+
+        Raises OSError where one of the agents is lost.
+        """
+        self.pump(0)
+        resources = job.experiment.scenario.resources
+        if job.purpose == "prepare":
+            return [self._prepare(job)]
+        places = self.choose(resources.nodes, resources.devices)
+        for rank, (agent, _) in enumerate(places):
+            if agent.lost:
+                raise ConnectionError(f"rank {rank}: {agent.lost}")
+        meeting = self._rendezvous([agent for agent, _ in places])
+        started: list[RankProcess] = []
+        try:
+            for rank, (agent, local_rank) in enumerate(places):
+                sharing = len(
+                    [one for one, _ in places if one.key == agent.key and overlap(one, agent)]
+                )
+                place = Place(local_rank, resources.devices, sharing)
+                started.append(self._start(job, rank, agent, place, meeting))
+        except BaseException:
+            for process in started:
+                process.sweep()
+            raise
+        return started
+
+    def choose(self, nodes: int, devices: int) -> list[tuple[Agent, int]]:
+        """Return for each rank its agent and its number on the node. Raises AccelBenchError."""
+        found = list(self.nodes().items())
+        short = [(key, len(places)) for key, places in found[:nodes] if len(places) < devices]
+        if len(found) < nodes or short:
+            here = ", ".join(f"{places[0][0].name}: {len(places)}" for _, places in found)
+            raise AccelBenchError(
+                f"resources ask for {nodes} nodes with {devices} processes each, and the launcher "
+                f"has started on {len(found)} ({here}); let both be the same"
+            )
+        return [place for _, places in found[:nodes] for place in places[:devices]]
+
+    def nodes(self) -> dict[str, list[tuple[Agent, int]]]:
+        """Return the places on each node, in the order of the ranks."""
+        places: dict[str, list[tuple[Agent, int]]] = {}
+        every = [(rank, local, agent) for agent in self._agents for rank, local in agent.ranks]
+        for _, local_rank, agent in sorted(every, key=lambda place: place[0]):
+            places.setdefault(agent.key, []).append((agent, local_rank))
+        return places
+
+    def pump(self, seconds: float) -> None:
+        """Handle what arrives, and return then, or after so many seconds."""
+        now = time.monotonic()
+        if not seconds and now - self._pumped < PUMP_SECONDS:
+            return
+        channels = {one.channel: one for one in self._agents if one.channel and not one.lost}
+        for channel in select.select(list(channels), [], [], seconds)[0]:
+            channels[channel].receive()
+        self._pumped = time.monotonic()
+
+    def close(self) -> None:
+        """Let all agents end."""
+        for agent in self._agents:
+            if agent.channel and not agent.lost:
+                agent.send({"kind": "end", "code": 0})
+                agent.channel.close()
+        self._listener.close()
+
+    def _ranks(self) -> set[int]:
+        return {rank for agent in self._agents for rank, _ in agent.ranks}
+
+    def _accept(self, size: int) -> None:
+        """Let one agent in that proves that it belongs to this session."""
+        connection, address = self._listener.accept()
+        channel = Channel(connection)
+        try:
+            prove_as_parent(channel, self._secret)
+            hello, content = self._hello(channel)
+            if hello.get("contract") != contract():
+                raise ConnectionRefusedError(f"it is of accel-bench {hello.get('contract')}")
+            ranks = json.loads(content)
+            description = ranks.pop("node")
+            node_of(description, 0)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            self._refused.append(f"{address[0]}: {error}")
+            channel.close()
+            return
+        if ranks["size"] != size:
+            raise AccelBenchError(wrong_size(ranks["launcher"], ranks["size"], size))
+        self._add(channel, ranks, description)
+
+    def _hello(self, channel: Channel) -> tuple[dict[str, Any], bytes]:
+        """Return the first message after the proof. Raises OSError."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            channel.wait(left)
+            for message in channel.receive():
+                return message
+        raise TimeoutError("it does not say which rank it is")
+
+    def _add(
+        self, channel: Channel | None, ranks: dict[str, Any], description: dict[str, Any]
+    ) -> None:
+        key = ranks["node_key"] or f"{description['name']}"
+        places = [(int(rank), int(local_rank)) for rank, local_rank in ranks["ranks"]]
+        agent = Agent(channel, description, key, places)
+        if doubled := self._ranks() & {rank for rank, _ in places}:
+            raise AccelBenchError(
+                f"rank {min(doubled)} has come twice, the second time from {agent.name}; is the "
+                "command started twice with the same address and port?"
+            )
+        self._agents.append(agent)
+
+    def _rendezvous(self, agents: Sequence[Agent]) -> tuple[str, int] | None:
+        """Return where the ranks meet: the node of rank 0, a free port; None for one rank."""
+        if len(agents) == 1:
+            return None
+        first = agents[0]
+        others = [one.channel for one in self._agents if one.channel]
+        address = str(first.description["address"])
+        if address.startswith("127.") and others:
+            # It is the parent's machine, which the other nodes reach by another address.
+            addresses = [str(one.socket.getsockname()[0]) for one in others]
+            address = next((one for one in addresses if not one.startswith("127.")), address)
+        if first.channel is None:
+            return address, free_port(address)
+        first.port = None
+        first.send({"kind": "port", "rank": 0})
+        until = time.monotonic() + ANSWER_SECONDS
+        while first.port is None and not first.lost and time.monotonic() < until:
+            self.pump(until - time.monotonic())
+        if first.port is None:
+            raise ConnectionError(f"rank 0: {first.lost or 'its agent does not answer'}")
+        return address, first.port
+
+    def _start(
+        self,
+        job: Job,
+        rank: int,
+        agent: Agent,
+        place: Place,
+        meeting: tuple[str, int] | None,
+    ) -> RankProcess:
+        """Start one rank, which meets the others at an address."""
+        several_nodes = job.experiment.scenario.resources.nodes > 1
+        address, port = meeting if meeting and rank == 0 else (agent.description["address"], None)
+        variables = {} if meeting is None else {RENDEZVOUS: f"tcp://{_joined(*meeting)}"}
+        if agent.channel is None:
+            environment = {**rank_environment(job, rank, place), **variables}
+            interface = interface_of(meeting[0]) if meeting else None
+            for name in INTERFACES if several_nodes and interface else ():
+                environment.setdefault(name, str(interface))
+            own = LocalProcess(job, rank, environment)
+            own.node = node_of(described_at(agent.description, address), rank, port)
+            return own
+        process = RemoteProcess(self.pump, agent, job, rank)
+        process.node = node_of(agent.description, rank, port)
+        message = {"place": asdict(place), "variables": variables}
+        process.start({**message, "several_nodes": several_nodes})
+        return process
+
+    def _prepare(self, job: Job) -> RankProcess:
+        """Start the preparation on each node."""
+        processes: list[RankProcess] = []
+        jobs: list[Job] = []
+        for agent, local_rank in (places[0] for places in self.nodes().values()):
+            if agent.lost:
+                raise ConnectionError(agent.lost)
+            one = job
+            if jobs:
+                folder = Path(job.folder) / f"{agent.description['name']}-{len(jobs)}"
+                folder.mkdir(mode=0o700)
+                one = job.model_copy(update={"folder": str(folder)})
+            jobs.append(one)
+            processes.append(self._start(one, 0, agent, Place(local_rank, 1, 1), None))
+        return PreparedNodes(processes, jobs) if len(processes) > 1 else processes[0]
+
+
+def wrong_size(launcher: str, started: int, size: int) -> str:
+    """Return what is wrong with a launcher that has started another number of processes."""
+    processes = f"{started} process" + ("es" if started != 1 else "")
+    return (
+        f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
+        f"(resources.nodes x resources.devices); have it start {size}, or set resources"
+    )
+
+
+def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
+    """Return an agent's description as it is stored with a rank. Raises ValueError."""
+    return Node.model_validate_json(json.dumps({**description, "rank": rank, "port": port}))
+
+
+def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
+    """Return the parent's description with the address by which the other nodes reach it."""
+    interface = interface_of(address)
+    link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
+    return {**description, "address": address, **link}
+
+
+def overlap(one: Agent, other: Agent) -> bool:
+    """Return whether two agents of a node may run on the same core."""
+    affinities = [set(agent.description["affinity"]) for agent in (one, other)]
+    return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
+
+
+def _cores(agents: Sequence[Agent]) -> int:
+    """Return the cores of a node's agents, of which each may be bound to some."""
+    apart: list[Agent] = []
+    for agent in agents:
+        if not any(overlap(agent, one) for one in apart):
+            apart.append(agent)
+    return sum(int(agent.description["cores"]) for agent in apart)
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def largest(scenarios: Iterator[Any] | Sequence[Any]) -> tuple[int, int]:
+    """Return nodes and devices of an allocation that holds all points of a sweep."""
+    found = list(scenarios)
+    nodes = max(one.resources.nodes for one in found)
+    return nodes, max(one.resources.devices for one in found)

@@ -1,0 +1,56 @@
+"""What an agent says of its machine: name, network, cores, memory, devices."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from accel_bench import read_machine
+
+
+def describe_node(address: str) -> dict[str, Any]:
+    """Return the description of this machine, which reaches the parent from `address`."""
+    machine = read_machine()
+    interface = interface_of(address)
+    return {
+        "name": os.environ.get("SLURMD_NODENAME") or machine.host,
+        "address": address,
+        "interface": interface,
+        "link_megabits_per_second": link_speed(interface),
+        "cores": machine.cores,
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "memory_bytes": machine.memory_bytes,
+        "gpus": [gpu.name for gpu in machine.gpus],
+    }
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that has an address; None where none has."""
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == address for one in addresses):
+            return name
+    return None
+
+
+def link_speed(interface: str | None) -> int | None:
+    """Return the speed of a link in Mbit/s; None where the system does not say, as of loopback."""
+    if interface is None:
+        return None
+    try:
+        speed = int(Path(f"/sys/class/net/{interface}/speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return speed if speed > 0 else None
+
+
+def free_port(address: str) -> int:
+    """Return a port that is free at this moment on an address of this machine."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,250 @@
+"""Handles of ranks that agents run: what an agent relays appears in the folder of the run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from accel_bench import Job, Node, RankProcess, RankResult, Status
+from accel_bench.builtin.launchers.wire import Channel
+
+LOST_CODE = 255
+"""Exit code of a rank whose agent is lost, as `ssh` has it."""
+
+ANSWER_SECONDS = 30.0
+"""How long an agent may take to answer, and to end what a rank has left behind."""
+
+
+@dataclass
+class Agent:
+    """One agent, connected; the parent itself where `channel` is None."""
+
+    channel: Channel | None
+    description: dict[str, Any]
+    """Of its machine, as `describe_node` returns it."""
+
+    key: str
+    """What tells its node from others."""
+
+    ranks: list[tuple[int, int]]
+    """Ranks in the allocation that it can start, with their numbers on the node."""
+
+    lost: str = ""
+    """Why nothing more comes from it; empty while it is connected."""
+
+    processes: dict[int, RemoteProcess] = field(default_factory=dict)
+    """Ranks that it runs."""
+
+    port: int | None = None
+    """Its last answer to the question for a free port."""
+
+    @property
+    def name(self) -> str:
+        """Name and address of its node, for messages."""
+        return f"{self.description['name']} ({self.description['address']})"
+
+    def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message; a connection that breaks is noted."""
+        assert self.channel is not None
+        try:
+            self.channel.send(message, payload)
+        except OSError as error:
+            self.lose(error)
+
+    def receive(self) -> None:
+        """Handle what has arrived."""
+        assert self.channel is not None
+        try:
+            for message, payload in self.channel.receive():
+                if message.get("kind") == "port":
+                    self.port = int(message["port"])
+                elif (process := self.processes.get(int(message["rank"]))) is not None:
+                    process.handle(message, payload)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            self.lose(error)
+
+    def lose(self, error: Exception) -> None:
+        """Note that the agent is lost, and let its ranks end with it."""
+        assert self.channel is not None
+        self.channel.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        self.lost = f"the connection to node {self.name} is lost: {reason}"
+        for process in self.processes.values():
+            process.lose(self.lost)
+
+
+class RemoteProcess:
+    """The handle of a rank that an agent runs; what it writes appears in the run's folder."""
+
+    pid: int | None = None
+
+    def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
+        """`pump` handles what arrives from all agents, for at most so many seconds."""
+        self.rank = rank
+        self.lost = ""
+        self.node: Node | None = None
+        self._pump = pump
+        self._agent = agent
+        self._job = job
+        self._code: int | None = None
+        self._files: dict[str, Path] = {}
+        agent.processes[rank] = self
+
+    def start(self, message: dict[str, Any]) -> None:
+        """Have the agent start the rank."""
+        self._job.log_path(self.rank).touch()
+        payload = self._job.model_dump_json().encode()
+        self._agent.send({"kind": "start", "rank": self.rank, **message}, payload)
+
+    def wait(self, seconds: float) -> None:
+        """Handle messages until the process has ended."""
+        until = time.monotonic() + seconds
+        while self._code is None and (left := until - time.monotonic()) > 0:
+            self._pump(left)
+        if (left := until - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        if self._code is None:
+            self._pump(0)
+        return self._code
+
+    def dump_stack(self) -> None:
+        """Have the agent ask for the stacks."""
+        self._act("dump_stack")
+
+    def signal(self, number: int) -> None:
+        """Have the agent send a signal."""
+        self._act("signal", number=number)
+
+    def sweep(self) -> None:
+        """Have the agent end whatever the rank has left behind, and wait until it has."""
+        self._act("sweep")
+        until = time.monotonic() + ANSWER_SECONDS
+        while self._code is None and time.monotonic() < until:
+            self._pump(until - time.monotonic())
+        if self._code is None:
+            self._agent.lose(TimeoutError("it does not answer"))
+        self._agent.processes.pop(self.rank, None)
+
+    def handle(self, message: dict[str, Any], payload: bytes) -> None:
+        """Keep what the agent relays. Raises OSError where the disk does not take it."""
+        match message["kind"]:
+            case "page":
+                self._job.heartbeat_path(self.rank).write_bytes(payload)
+            case "log":
+                self._append(self._job.log_path(self.rank), payload)
+            case "file":
+                self._append(self._place(str(message["name"])), payload)
+            case "failed":
+                reason = f"it could not be started on node {self._agent.name}: {message['reason']}"
+                self._write_result(reason)
+                self._code = 1
+            case "exit":
+                self._code = int(message["code"])
+
+    def lose(self, reason: str) -> None:
+        """End the handle, since nothing more comes."""
+        if self._code is None:
+            self.lost = reason
+            self._code = LOST_CODE
+
+    def _act(self, kind: str, **more: Any) -> None:
+        if self._code is None:
+            self._agent.send({"kind": kind, "rank": self.rank, **more})
+
+    def _place(self, name: str) -> Path:
+        """Return where a file goes that the rank has left; two of one name stay apart."""
+        if name not in self._files:
+            relative = PurePath(name)
+            if relative.is_absolute() or ".." in relative.parts:
+                raise ConnectionAbortedError(f"it sends a file that is called {name!r}")
+            path = Path(self._job.folder) / relative
+            if path.exists() or path.is_symlink():
+                path = path.with_name(f"rank{self.rank}.{path.name}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[name] = path
+        return self._files[name]
+
+    def _append(self, path: Path, payload: bytes) -> None:
+        if Path(self._job.folder).is_dir():  # it may have been removed meanwhile
+            with path.open("ab") as file:
+                file.write(payload)
+
+    def _write_result(self, reason: str) -> None:
+        result = RankResult(rank=self.rank, status=Status.INFRA_ERROR, reasons=(reason,))
+        self._append(self._job.result_path(self.rank), result.model_dump_json().encode())
+
+
+class PreparedNodes:
+    """The handle of a preparation, which runs once on each node; it fails where one of them does.
+
+    What other nodes than the first write is added to the log when all have ended.
+    """
+
+    def __init__(self, processes: Sequence[RankProcess], jobs: Sequence[Job]) -> None:
+        self.rank = 0
+        self.pid = processes[0].pid
+        self.node = getattr(processes[0], "node", None)
+        self._processes = processes
+        self._jobs = jobs
+        self._merged = False
+
+    @property
+    def lost(self) -> str:
+        """Why a node can no longer be observed; empty while all can."""
+        return next(filter(None, (getattr(one, "lost", "") for one in self._processes)), "")
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the first one that runs."""
+        running = [one for one in self._processes if one.poll() is None]
+        (running or list(self._processes))[0].wait(seconds)
+
+    def poll(self) -> int | None:
+        """Return the first exit code that is not 0, once all have ended."""
+        codes = [one.poll() for one in self._processes]
+        if any(code is None for code in codes):
+            return None
+        self._merge()
+        return next((code for code in codes if code), 0)
+
+    def dump_stack(self) -> None:
+        """Of all nodes."""
+        for one in self._processes:
+            one.dump_stack()
+
+    def signal(self, number: int) -> None:
+        """Signal those of all nodes."""
+        for one in self._processes:
+            one.signal(number)
+
+    def sweep(self) -> None:
+        """Of all nodes."""
+        for one in self._processes:
+            one.sweep()
+        self.poll()
+
+    def _merge(self) -> None:
+        """Add the others' logs, and put the result of one that failed in the place of the first."""
+        if self._merged:
+            return
+        self._merged = True
+        first, *others = self._jobs
+        for job in others:
+            folder = Path(job.folder)
+            with first.log_path(0).open("ab") as log:
+                log.write(f"on node {folder.name}:\n".encode())
+                if job.log_path(0).exists():
+                    log.write(job.log_path(0).read_bytes())
+            if job.result_path(0).exists():
+                result = RankResult.model_validate_json(job.result_path(0).read_bytes())
+                if not result.status.completed:
+                    reasons = tuple(f"on node {folder.name}: {one}" for one in result.reasons)
+                    text = result.model_copy(update={"reasons": reasons}).model_dump_json()
+                    first.result_path(0).write_text(text, encoding="utf8")
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,170 @@
+"""Messages between the parent and its agents: JSON and bytes over TCP, after a mutual proof."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from accel_bench import cache_folder
+from accel_bench.errors import AccelBenchError
+
+SECRET = "ACCEL_BENCH_SECRET"
+"""Variable with what the parent and its agents prove to one another to know."""
+
+SEND_SECONDS = 30.0
+"""How long a message may take to be sent, and each message of the proof to come."""
+
+LOST_SECONDS = 10
+"""How long a peer may leave packets unanswered before it counts as lost; its kernel answers."""
+
+MAXIMUM_HEADER, MAXIMUM_PAYLOAD = 1 << 16, 1 << 26
+"""Bytes of a message's JSON, and of what comes with it."""
+
+_SIZES = struct.Struct(">II")
+
+
+class Channel:
+    """One connection; what arrives is read whole, and nothing of it is ever run."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._buffer = bytearray()
+        connection.settimeout(SEND_SECONDS)
+        _notice_loss(connection)
+
+    def fileno(self) -> int:
+        """Return the descriptor, so that `select` takes a channel."""
+        return self.socket.fileno()
+
+    def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message. Raises OSError when the peer is lost."""
+        header = json.dumps(message).encode()
+        self.socket.sendall(_SIZES.pack(len(header), len(payload)) + header + payload)
+
+    def wait(self, seconds: float | None) -> None:
+        """Return when something has arrived, or after so many seconds."""
+        select.select([self], [], [], seconds)
+
+    def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the messages that have arrived. Raises OSError when the peer has gone."""
+        while select.select([self], [], [], 0)[0]:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError("it was closed")
+            self._buffer += data
+            while (message := self._next()) is not None:
+                yield message
+
+    def receive_one(self) -> dict[str, Any]:
+        """Return the next message, for the proof, where one follows the other."""
+        while (message := self._next()) is None:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("it was closed")
+            self._buffer += data
+        return message[0]
+
+    def close(self) -> None:
+        """Close it; the peer reads the end."""
+        self.socket.close()
+
+    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+        """Take a whole message from the buffer; None while it is not there."""
+        if len(self._buffer) < _SIZES.size:
+            return None
+        header, payload = _SIZES.unpack_from(self._buffer)
+        if header > MAXIMUM_HEADER or payload > MAXIMUM_PAYLOAD:
+            raise ConnectionAbortedError("it sends what is no message of accel-bench")
+        start, end = _SIZES.size + header, _SIZES.size + header + payload
+        if len(self._buffer) < end:
+            return None
+        try:
+            message = json.loads(bytes(self._buffer[_SIZES.size : start]))
+        except ValueError as error:
+            raise ConnectionAbortedError("it sends what is no JSON") from error
+        if not isinstance(message, dict):
+            raise ConnectionAbortedError("it sends what is no message of accel-bench")
+        content = bytes(self._buffer[start:end])
+        del self._buffer[:end]
+        return message, content
+
+
+def prove_as_parent(channel: Channel, secret: bytes) -> None:
+    """Let an agent prove that it knows the secret, then prove it. Raises ConnectionError."""
+    ours = secrets.token_hex(16)
+    channel.send({"nonce": ours})
+    answer = channel.receive_one()
+    theirs = str(answer.get("nonce", ""))
+    if not hmac.compare_digest(_proof(secret, "agent", ours, theirs), _text(answer)):
+        raise ConnectionRefusedError("it does not know the secret")
+    channel.send({"proof": _proof(secret, "parent", theirs, ours)})
+
+
+def prove_as_agent(channel: Channel, secret: bytes) -> None:
+    """Prove to the parent that this agent knows the secret, and let it prove the same.
+
+    Raises ConnectionError.
+    """
+    theirs, ours = str(channel.receive_one().get("nonce", "")), secrets.token_hex(16)
+    channel.send({"nonce": ours, "proof": _proof(secret, "agent", theirs, ours)})
+    try:
+        answer = channel.receive_one()
+    except OSError as error:
+        raise ConnectionRefusedError(
+            f"the parent has another secret; set {SECRET} to the same text everywhere"
+        ) from error
+    if not hmac.compare_digest(_proof(secret, "parent", ours, theirs), _text(answer)):
+        raise ConnectionRefusedError("what answers there does not know the secret")
+
+
+def shared_secret() -> bytes:
+    """Return the secret of the variable, else of a file that only this user can read.
+
+    Nodes that share the home folder share the file, which is made where it is missing.
+    """
+    if text := os.environ.get(SECRET):
+        return text.encode()
+    path = Path(cache_folder()) / "agents.key"
+    aside = path.with_name(f".agents.key.{secrets.token_hex(8)}")
+    if not path.exists():
+        descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "w", encoding="ascii") as handle:
+            handle.write(secrets.token_hex(32))
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AccelBenchError(f"{path} cannot be read: {error.strerror}; set {SECRET}") from error
+
+
+def _proof(secret: bytes, role: str, theirs: str, ours: str) -> str:
+    return hmac.digest(secret, f"{role}:{theirs}:{ours}".encode(), "sha256").hex()
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer.get("proof", "")).encode("ascii", "replace").decode()
+
+
+def _notice_loss(connection: socket.socket) -> None:
+    """Have the kernel notice a peer that is no longer there, also while nothing is sent."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", LOST_SECONDS // 2),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", LOST_SECONDS // 2),
+        ("TCP_USER_TIMEOUT", LOST_SECONDS * 1000),
+        ("TCP_NODELAY", 1),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,205 @@
+"""Read from the variables of launchers which of several processes this one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from accel_bench.errors import ScenarioError
+
+
+class _Variables(NamedTuple):
+    """Names of a launcher's variables; empty where it has none."""
+
+    launcher: str
+    rank: str
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    node: str = ""
+    nodes: str = ""
+
+
+PER_PROCESS = (
+    _Variables(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+    ),
+    _Variables(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Variables(
+        "MVAPICH",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Variables("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Variables(
+        "SLURM",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "",
+        "SLURM_NODEID",
+        "SLURM_STEP_NUM_NODES",
+    ),
+)
+"""Launchers that start one process for each rank, the innermost first: torchrun may be started by
+MPI or SLURM, once on each node."""
+
+PER_NODE = (
+    _Variables("Kubeflow", "PET_NODE_RANK", "PET_NNODES", "", "PET_NPROC_PER_NODE"),
+    _Variables(
+        "SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "", "SKYPILOT_NUM_GPUS_PER_NODE"
+    ),
+    _Variables("dstack", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "", "DSTACK_GPUS_PER_NODE"),
+)
+"""Launchers that start one process on each node; `local_size` is their devices, where they say."""
+
+ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "DSTACK_MASTER_NODE_IP")
+"""Variables that name the machine of rank 0; that of SkyPilot lists all machines."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which process this is, by the variables of the launcher that has started it."""
+
+    launcher: str
+    """Which one."""
+
+    rank: int
+    """Number of the process; of the node, where there is one process for each node."""
+
+    size: int
+    """Processes in all."""
+
+    local_rank: int | None = None
+    """Number on its node; None where it is not known."""
+
+    local_size: int | None = None
+    """Processes on its node, or its devices where there is one process for each node."""
+
+    node: int | None = None
+    """Number of the node."""
+
+    nodes: int | None = None
+    """Nodes in all."""
+
+    per_node: bool = False
+    """Whether there is one process for each node, which is to start the node's ranks."""
+
+    address: str = ""
+    """Name or address of the machine of rank 0."""
+
+    port: int | None = None
+    """The launcher's own port on it."""
+
+
+def read_placement(variables: Mapping[str, str]) -> Placement | None:
+    """Return what the variables of launchers say; None where no launcher has set any.
+
+    Raises ScenarioError where they contradict themselves or one another.
+    """
+    found = [
+        *filter(None, (_read(names, variables, False) for names in PER_PROCESS)),
+        *filter(None, (_read(names, variables, True) for names in PER_NODE)),
+    ]
+    if not found:
+        return None
+    first, *others = found
+    for other in others:
+        _refuse_contradiction(first, other)
+    return first
+
+
+def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Placement | None:
+    """Return what one launcher's variables say; None where it has not set both rank and size."""
+    if not variables.get(names.size):  # such as SLURM_PROCID alone, in the batch step of a job
+        return None
+    if not variables.get(names.rank):
+        if _number(variables, names.size) in (None, 1):
+            return None
+        raise ScenarioError(
+            f"{names.size}={variables[names.size]} is set and {names.rank} is not; have the "
+            "launcher set both, or unset it"
+        )
+    values = {
+        field: _number(variables, name)
+        for field, name in zip(names._fields[1:], names[1:], strict=True)
+    }
+    rank, size = values["rank"], values["size"]
+    assert rank is not None and size is not None
+    for part, whole in (("rank", "size"), ("local_rank", "local_size"), ("node", "nodes")):
+        inside, limit = values[part], values[whole]
+        if inside is not None and limit is not None and inside >= limit and not per_node:
+            part_name, whole_name = getattr(names, part), getattr(names, whole)
+            raise ScenarioError(
+                f"{part_name}={inside} is not below {whole_name}={limit}; unset the one that is "
+                "left over from another launch"
+            )
+    return Placement(
+        names.launcher,
+        rank,
+        size,
+        values["local_rank"],
+        values["local_size"] or None,
+        rank if per_node else values["node"],
+        size if per_node else values["nodes"],
+        per_node,
+        _address(variables),
+        _number(variables, "MASTER_PORT") or _number(variables, "PET_MASTER_PORT"),
+    )
+
+
+def _number(variables: Mapping[str, str], name: str) -> int | None:
+    """Return a variable's number; None where it is not set, or a word such as `auto`."""
+    text = variables.get(name, "") if name else ""
+    if not text or (name.startswith("PET_") and text.isalpha()):
+        return None
+    if not text.isdecimal():
+        raise ScenarioError(f"{name}={text} is no number; unset it, or mend the launcher")
+    return int(text)
+
+
+def _address(variables: Mapping[str, str]) -> str:
+    named = next((variables[name] for name in ADDRESSES if variables.get(name)), "")
+    return named or next(iter(variables.get("SKYPILOT_NODE_IPS", "").split()), "")
+
+
+def _refuse_contradiction(inner: Placement, outer: Placement) -> None:
+    """Refuse two launchers of which neither has started the other.
+
+    A launcher may start another one once, once for each node, or once for each process.
+    """
+    problems = list(_contradictions(inner, outer))
+    if problems:
+        raise ScenarioError(
+            f"{inner.launcher} and {outer.launcher} contradict one another: {problems[0]}; unset "
+            "the variables of the one that has not started this process"
+        )
+
+
+def _contradictions(inner: Placement, outer: Placement) -> Iterator[str]:
+    if outer.size == 1:
+        return
+    nodes = inner.nodes if not inner.per_node else inner.size
+    if not outer.per_node and outer.size == inner.size and nodes != outer.size:
+        if outer.rank != inner.rank:
+            yield f"this process has rank {inner.rank} by the one and {outer.rank} by the other"
+    elif nodes is not None and outer.size != nodes:
+        sizes = f"{inner.size} processes on {nodes} nodes"
+        yield f"the one has started {sizes}, the other {outer.size}"
+    elif nodes is None and outer.size > inner.size:
+        yield f"the one has started {inner.size} processes, the other {outer.size}"

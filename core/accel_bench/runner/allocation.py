@@ -1,0 +1,93 @@
+"""The processes of a session: a launcher may get them once, before anything is planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine
+from accel_bench.machine.placement import read_placement
+from accel_bench.planning.plan import PlanRequest, resolve_request
+from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.manager import ActivePlugins, activate_slot
+from accel_bench.scenario.draft import Draft
+
+HOOK = "allocate_ranks"
+
+
+@contextmanager
+def allocated(
+    drafts: Sequence[Draft],
+    machine: Machine,
+    request: PlanRequest,
+    command: Sequence[str],
+    dry_run: bool = False,
+) -> Iterator[Allocation | None]:
+    """Yield the processes that the launcher keeps for the session, and give them back at its end.
+
+    None for a launcher that starts processes for each run. Raises ScenarioError for launchers that
+    differ, and where this is one of several processes and its launcher does not take them over.
+    """
+    files = [resolve_request(draft, request) for draft in drafts]
+    launchers = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
+    active = {
+        key: ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
+        for key, file in launchers.items()
+    }
+    allocating = [one for one in active.values() if one.implements(HOOK)]
+    if not allocating:
+        refuse_several_programs()
+        yield None
+        return
+    if len(active) > 1:
+        names = ", ".join(sorted({one.scenario.launcher.use for one in files}))
+        raise ScenarioError(
+            f"the scenarios have different launchers or options of them ({names}), and one of them "
+            "keeps its processes for the whole session; run them one after the other"
+        )
+    yield from _allocation(allocating[0], files, machine, command, dry_run)
+
+
+def _allocation(
+    active: ActivePlugins,
+    files: Sequence[ResolvedFile],
+    machine: Machine,
+    command: Sequence[str],
+    dry_run: bool,
+) -> Iterator[Allocation | None]:
+    scenarios = [point.scenario for file in files for point in file.points(machine.device)]
+    allocation: Allocation | None = active.call_plugin(
+        active.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
+    )
+    try:
+        yield allocation
+    finally:
+        if allocation is not None:
+            allocation.close()
+
+
+def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
+    """Return the machine with the cores of all processes of a node, each of which may be bound to
+    some."""
+    if allocation is None or allocation.cores is None:
+        return machine
+    return machine.model_copy(update={"cores": allocation.cores})
+
+
+def refuse_several_programs() -> None:
+    """Refuse to be one of several programs that a launcher has started.
+
+    Each would measure everything, beside the others. Raises ScenarioError.
+    """
+    found = read_placement(os.environ)
+    if found is not None and found.size > 1 and not found.per_node:
+        raise ScenarioError(
+            f"a launcher ({found.launcher}) started accel-bench {found.size} times, and each would "
+            "measure beside the others; let it take these processes over, with --set "
+            "launcher.use=env, or start it once, without a launcher: it starts the ranks itself, "
+            f"with --set resources.devices={found.size}"
+        )

@@ -1,0 +1,136 @@
+"""`env`: the processes of torchrun, MPI or a person are taken over; what is lost is named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.program import call
+from faults.program import wait_for
+from launched import PROGRAM, TORCHRUN, Launched, by_hand, free_port
+
+from accel_bench import Status
+
+ENV = ("--set", "launcher.use=env", "-q")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Launched]:
+    program = Launched(tmp_path, tmp_path)
+    yield program
+    program.end()
+
+
+def test_ranks_of_torchrun_train_in_fresh_processes(program: Launched) -> None:
+    file = program.write(stacks={"baseline": [], "other": []})
+    options = ("--standalone", "--nproc-per-node", "2")
+    done = program.call_command(
+        [*TORCHRUN, *options, "-m", "accel_bench", "run", file, *ENV, "--oversubscribe"]
+    )
+    assert done.code == 0, done.err
+    assert len(done.results) == 2
+    for result in done.results:
+        assert result.status is Status.OK, result.reasons
+        assert [rank.rank for rank in result.ranks] == [0, 1]
+        assert [node.rank for node in result.nodes] == [0, 1]
+        assert {node.name for node in result.nodes} == {os.uname().nodename}
+        assert result.nodes[0].port is not None
+        assert result.exits == ("exit 0", "exit 0")
+        folder = program.results_folder / result.folder
+        assert (folder / "rank1.log").exists()
+    assert program.left_behind() == []
+    assert program.ranks_left() == []
+    key = program.folder / "cache" / "agents.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lost_rank_is_named_with_its_node_and_leaves_nothing(program: Launched) -> None:
+    engine = {"use": "null", "step_seconds": 0.05}
+    file = program.write(engine=engine, measure={"warmup": 2, "steps": 2000, "rounds": 2})
+    port = free_port()
+    command = [*PROGRAM, "run", file, *ENV, "--oversubscribe"]
+    agent = program.start_command(command, by_hand(1, port))
+    parent = program.start_command(command, by_hand(0, port))
+    assert wait_for(lambda: list(program.results_folder.glob("runs/*/*/rank1.heartbeat")))
+    agent.send_signal(signal.SIGKILL)
+    done = program.finish(parent)
+    (result,) = done.results
+    assert result.status is Status.FAILED
+    (reason,) = result.reasons
+    assert reason.startswith("rank 1: the connection to node ")
+    assert os.uname().nodename in reason
+    assert "127.0.0.1" in reason
+    assert done.code == 1
+    program.finish(agent)
+    assert program.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "culprits"),
+    [
+        ({}, ["launcher env: this is one process", "asks for 2"]),
+        (by_hand(0, 1, size=3), ["torchrun has started 3 processes", "asks for 2"]),
+        ({**by_hand(0, 1), "LOCAL_WORLD_SIZE": "1"}, ["1 processes on this node", "devices is 2"]),
+        ({**by_hand(0, 1), "GROUP_WORLD_SIZE": "2"}, ["2 nodes", "resources.nodes is 1"]),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "2"}, ["SkyPilot", "2 nodes"]),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, ["MASTER_ADDR"]),
+    ],
+)
+def test_processes_that_the_scenario_does_not_ask_for_are_refused(
+    program: Launched,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    culprits: list[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = call("run", program.write(), *ENV)
+    assert done.code == 2
+    assert all(culprit in done.err for culprit in culprits), done.err
+    assert program.results() == []
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: openmpi-bin)")
+def test_ranks_of_mpirun_have_the_cores_that_it_binds_them_to(program: Launched) -> None:
+    file = program.write()
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    done = program.call_command([*mpirun, *PROGRAM, "run", file, *ENV, "--oversubscribe"])
+    assert done.code == 0, done.err
+    (result,) = done.results
+    assert result.status is Status.OK, result.reasons
+    assert [rank.rank for rank in result.ranks] == [0, 1]
+    first, second = result.nodes
+    apart = not set(first.affinity) & set(second.affinity)
+    assert result.machine is not None
+    assert result.machine.cores == (first.cores + second.cores if apart else first.cores)
+    assert program.left_behind() == []
+
+
+@pytest.mark.release
+def test_ranks_that_share_no_folder_give_the_losses_of_local_ones(program: Launched) -> None:
+    program.write(
+        model={"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1}},
+        data={"use": "synthetic", "sequence_length": 32},
+        optimizer="sgd",
+        engine="torch",
+        parallel="ddp",
+        metrics=["memory"],
+        resources={"device": "cpu", "devices": 2, "threads": 1},
+        measure={"warmup": 1, "steps": 3, "rounds": 1},
+    )
+    options = ("--standalone", "--nproc-per-node", "2", "-m", "accel_bench", "run")
+    more = ("scenario.yaml", "-q", "--oversubscribe")
+    assert program.call_command([*PROGRAM, "run", *more]).code == 0
+    done = program.call_command([*TORCHRUN, *options, *more, *ENV[:2]])
+    assert done.code == 0, done.err
+    local, adopted = done.results
+    losses = [
+        [sample.loss for rank in one.ranks if rank.window for sample in rank.window.samples]
+        for one in (local, adopted)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert [rank.effective.world_size for rank in adopted.ranks] == [2, 2]
