@@ -229,9 +229,15 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
     """Return the file with the changes of the command line. Raises ScenarioError."""
     file = resolve(_requested(draft, request), request.allow_environment)
-    file = with_swept_environments(file)
+    return with_swept_environments(file)
+
+
+def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
+    """Return the points of the stacks that the request names. Raises ScenarioError."""
+    stacks = {name: file.stacks[name] for name in _choose(file.scenario, request)}
+    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
-    return file
+    return list(file.points(device))
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:

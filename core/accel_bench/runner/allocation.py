@@ -11,8 +11,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
-from accel_bench.planning.plan import PlanRequest, resolve_request
-from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.planning.plan import PlanRequest, chosen_points, resolve_request
 from accel_bench.plugins.manager import ActivePlugins, activate_slot
 from accel_bench.scenario.draft import Draft
 
@@ -49,19 +48,11 @@ def allocated(
             f"the scenarios have different launchers or options of them ({names}), and one of them "
             "keeps its processes for the whole session; run them one after the other"
         )
-    yield from _allocation(allocating[0], files, machine, command, dry_run)
-
-
-def _allocation(
-    active: ActivePlugins,
-    files: Sequence[ResolvedFile],
-    machine: Machine,
-    command: Sequence[str],
-    dry_run: bool,
-) -> Iterator[Allocation | None]:
-    scenarios = [point.scenario for file in files for point in file.points(machine.device)]
-    allocation: Allocation | None = active.call_plugin(
-        active.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
+    points = [one for file in files for one in chosen_points(file, request, machine.device)]
+    scenarios = [point.scenario for point in points]
+    launcher = allocating[0]
+    allocation: Allocation | None = launcher.call_plugin(
+        launcher.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
     )
     try:
         yield allocation
