@@ -70,7 +70,7 @@ def test_a_hostile_text_is_refused_with_its_place(text, problem):
     ],
     ids=["utf-16 with a mark", "utf-16 without", "utf-32", "latin-1", "nul"],
 )
-@pytest.mark.parametrize("suffix", [".yaml", ".yml", ".toml"])
+@pytest.mark.parametrize("suffix", [".yaml", ".yml", ".toml", ".json"])
 def test_a_file_that_is_not_utf8_text_is_refused(tmp_path, content, problem, suffix):
     path = tmp_path / f"file{suffix}"
     path.write_bytes(content)
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_utf8_text_is_refused(tmp_path, content, problem, suf
         load_file(path)
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".toml"])
+@pytest.mark.parametrize("suffix", [".yaml", ".toml", ".json"])
 def test_a_file_of_100_megabytes_is_refused(tmp_path, suffix):
     path = tmp_path / f"file{suffix}"
     with path.open("wb") as handle:
@@ -101,8 +101,8 @@ def test_what_cannot_be_read_is_an_error_with_its_name(tmp_path, name):
 
 
 def test_another_kind_of_file_is_refused_unread(tmp_path):
-    with pytest.raises(ScenarioError, match=r"ends in \.yaml, \.yml or \.toml"):
-        load_file(tmp_path / "missing.json")
+    with pytest.raises(ScenarioError, match=r"ends in \.yaml, \.yml, \.toml or \.json"):
+        load_file(tmp_path / "missing.ini")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):

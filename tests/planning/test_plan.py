@@ -12,6 +12,7 @@ from fault_plugins.distribution import install
 from faults.program import null_scenario, write_scenario
 
 from accel_bench.documents.load import parse_value
+from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import GPU, Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
@@ -70,6 +71,19 @@ def test_keys_that_move_together_need_equally_many_values(plan_of: Any) -> None:
 def test_a_swept_key_that_is_also_set_is_refused_with_both_places(plan_of: Any) -> None:
     with pytest.raises(ScenarioError, match=r"'data.sequence_length' is swept, and also set at "):
         plan_of(sweep={"data.sequence_length": [16, 32]})
+
+
+def test_a_key_that_a_shipped_scenario_sets_can_be_swept_and_the_plan_says_so(
+    machine: Machine,
+) -> None:
+    request = PlanRequest(overrides=(("sweep.train.micro_batch_size", [1, 4]),))
+    plan = make_plan(read_draft(preset_path("scenarios", "quickstart")), machine, request)
+    sizes = [one.experiment.scenario.train.micro_batch_size for one in plan.planned]
+    assert sizes == [1] * 4 + [4] * 4
+    assert plan.notices[0] == (
+        "train.micro_batch_size is swept (--set sweep.train.micro_batch_size), which replaces its "
+        "value (quickstart.yaml:6:9)"
+    )
 
 
 def test_a_batch_that_devices_cannot_share_is_refused_with_the_numbers(plan_of: Any) -> None:

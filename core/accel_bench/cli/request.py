@@ -19,7 +19,7 @@ from accel_bench.cli.options import MeasureOptions
 from accel_bench.cli.output import print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
-from accel_bench.documents.load import parse_value
+from accel_bench.documents.load import SUFFIXES, parse_value
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
@@ -206,7 +206,7 @@ def _drafts_of(file: str) -> list[Draft]:
 
 def _suite(folder: Path) -> list[Draft]:
     """Return the scenarios of a folder, without slow ones and named stacks."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".toml"))
+    paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     drafts = [
         draft
         for draft in map(read_draft, paths)

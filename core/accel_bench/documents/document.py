@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from accel_bench.errors import ScenarioError
 
 MAXIMUM_DEPTH = 32
 """Levels of nesting."""
@@ -46,3 +49,32 @@ def kind(value: Any) -> str:
     return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
         type(value).__name__, f"a {type(value).__name__}"
     )
+
+
+def check_plain(document: Document, value: Any, location: Location) -> None:
+    """Refuse what TOML or JSON has and a scenario does not: dates, infinity, many digits or levels.
+
+    Raises ScenarioError with the place.
+    """
+    problem = None
+    if len(location) > MAXIMUM_DEPTH:
+        problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_plain(document, key, (*location, key))
+            check_plain(document, item, (*location, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_plain(document, item, (*location, index))
+    elif not isinstance(value, str | int | float | None):
+        problem = f"{kind(value)} is not a value of a scenario"
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = f"{value} is not a number that can be worked with"
+    elif isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
+        problem = f"an integer of more than {MAXIMUM_DIGITS} digits"
+    elif isinstance(value, str) and "\0" in value:
+        problem = "holds a NUL character"
+    elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        problem = "holds half a character; write it whole, not as an escape"
+    if problem:
+        raise ScenarioError(f"{document.where(location)}: {problem}")

@@ -1,4 +1,4 @@
-"""Read YAML and TOML safely: limits, no tags, aliases or duplicate keys, a place for every key."""
+"""Read files safely: limits, no tags, aliases or duplicate keys, a place for every key."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from accel_bench.documents.document import (
     place,
 )
 from accel_bench.documents.files import read_text
+from accel_bench.documents.load_json import load_json
 from accel_bench.documents.load_toml import load_toml
 from accel_bench.errors import ScenarioError
 
-__all__ = ["Document", "Location", "load_file", "load_yaml", "parse_value"]
+__all__ = ["SUFFIXES", "Document", "Location", "load_file", "load_yaml", "parse_value"]
 
 MAXIMUM_BYTES = 256 * 1024
 """A scenario is written by a person; nothing that large is one."""
+
+SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+"""Endings of the files that can be read."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -37,17 +41,17 @@ _WORDS = {
 
 
 def load_file(path: Path) -> Document:
-    """Parse a `.yaml`, `.yml` or `.toml` file whose top level is a mapping.
+    """Parse a file of SUFFIXES whose top level is a mapping.
 
     Raises ScenarioError that names file, line and column.
     """
-    if path.suffix not in (".yaml", ".yml", ".toml"):
-        raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml or .toml")
+    if path.suffix not in SUFFIXES:
+        raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml, .toml or .json")
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, ", which no scenario is")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ScenarioError(f"{path}:{line}:1: holds a NUL character; save it as UTF-8 text")
-    parse = load_toml if path.suffix == ".toml" else load_yaml
+    parse = {".toml": load_toml, ".json": load_json}.get(path.suffix, load_yaml)
     return parse(text, str(path))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections import Counter
@@ -10,10 +9,9 @@ from typing import Any
 
 from accel_bench.documents.document import (
     MAXIMUM_DEPTH,
-    MAXIMUM_DIGITS,
     Document,
     Location,
-    kind,
+    check_plain,
     place,
 )
 from accel_bench.errors import ScenarioError
@@ -72,7 +70,7 @@ def load_toml(text: str, source: str) -> Document:
             f"{source}: nested too deeply, or a number too long: {error}"
         ) from error
     document = Document(source, data, _marks(text, data))
-    _check_plain(document, data, ())
+    check_plain(document, data, ())
     return document
 
 
@@ -98,27 +96,3 @@ def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
 
 def _path(text: str) -> Location:
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
-
-
-def _check_plain(document: Document, value: Any, location: Location) -> None:
-    """Refuse what TOML has and a scenario does not: dates, infinity, too many digits or levels."""
-    problem = None
-    if len(location) > MAXIMUM_DEPTH:
-        problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check_plain(document, key, (*location, key))
-            _check_plain(document, item, (*location, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_plain(document, item, (*location, index))
-    elif not isinstance(value, str | int | float):
-        problem = f"{kind(value)} is not a value of a scenario"
-    elif isinstance(value, float) and not math.isfinite(value):
-        problem = f"{value} is not a number that can be worked with"
-    elif isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
-        problem = f"an integer of more than {MAXIMUM_DIGITS} digits"
-    elif isinstance(value, str) and "\0" in value:
-        problem = "holds a NUL character"
-    if problem:
-        raise ScenarioError(f"{document.where(location)}: {problem}")

@@ -193,7 +193,8 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         name for name in chosen if name in needed or not _missing_extras(file.stacks[name].use)
     ]
     check_ladder(file, present)
-    file, notices = add_what_plugins_need(file, present)
+    file, added = add_what_plugins_need(file, present)
+    notices = (*file.written.notices, *added)
     baseline = file.scenario.baseline_name()
     if not file.is_set("baseline") and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
@@ -245,8 +246,7 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
     draft = copy.deepcopy(draft)
     for stack in request.plugins:
         add_stack(draft, stack)
-    for key, value in request.overrides:
-        draft.set(key, value, f"--set {key}")
+    draft.override(request.overrides)
     if request.seeds:
         sweep_seeds(draft, request.seeds)
     return draft

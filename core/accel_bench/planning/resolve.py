@@ -10,9 +10,10 @@ from typing import Any
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.draft import Draft, check_depth, look_up, set_path
+from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
+from accel_bench.scenario.layers import look_up, set_path
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
 from accel_bench.scenario.sweep import Point, applies, at, sweep_points
 

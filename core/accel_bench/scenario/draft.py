@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from accel_bench.documents.load import Document, Location, load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.layers import AXES, Layer, is_value, lay_over, look_up, set_path
+from accel_bench.scenario.models import StackEntry
 
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""
@@ -37,6 +37,12 @@ class Draft:
 
     folder: Path | None = None
     """Folder of the file: named stacks and `extends` are looked up in it first."""
+
+    preset: str = ""
+    """Name of the scenario that the file extends, else its own, without the ending."""
+
+    notices: list[str] = field(default_factory=list)
+    """Keys that one layer sets and another one sweeps, and which of the two holds."""
 
     def __post_init__(self) -> None:
         self._normalise_stacks()
@@ -68,9 +74,7 @@ class Draft:
         dotted key.
         """
         check_depth(key)
-        parts = key.split(".")
-        if parts[0] in ("sweep", "zip") and len(parts) > 1:
-            parts = [parts[0], ".".join(parts[1:])]
+        parts = _parts(key)
         # The values below are replaced, so their places are no longer true.
         for below in [known for known in self.places if known[: len(parts)] == tuple(parts)]:
             del self.places[below]
@@ -78,11 +82,44 @@ class Draft:
         for length in range(1, len(parts)):
             self.places.setdefault(tuple(parts[:length]), place)
         if parts[0] == "stacks" and len(parts) >= 4:
-            self._set_option(parts[1], parts[2], parts[3:], value)
+            set_path(self._use_of(parts[1], parts[2]), parts[3:], value)
             return
         set_path(self.data, parts, value)
         if parts[0] == "stacks":
             self._normalise_stacks()
+
+    def override(self, changes: Sequence[tuple[str, Any]]) -> None:
+        """Lay the dotted keys of the command line over the file. Raises ScenarioError.
+
+        `null` takes a key back where it is there. What the file sets gives way to a sweep, and the
+        other way round.
+        """
+        keys = [key for key, _ in changes]
+        axes = {axis: f"--set {key}" for key, value in changes for axis in _swept(key, value)}
+        below = Layer(self.data, self.places, self.notices)
+        # What the command line itself both sets and sweeps is left there, to be refused.
+        below.give_way(
+            {key: place for key, place in axes.items() if key not in keys},
+            {key: f"--set {key}" for key in keys if key not in axes},
+        )
+        for key, value in changes:
+            if value is not None or not self._take_back(key):
+                self.set(key, value, f"--set {key}")
+
+    def _take_back(self, key: str) -> bool:
+        """Remove a dotted key; return whether it was there."""
+        check_depth(key)
+        parts = _parts(key)
+        data: Any = self.data
+        rest = parts
+        if parts[0] == "stacks" and len(parts) >= 4:
+            data, rest = self._use_of(parts[1], parts[2]), parts[3:]
+        for part in rest[:-1]:
+            data = data.get(part) if isinstance(data, dict) else None
+        if is_value(rest[-1]) or not isinstance(data, dict) or rest[-1] not in data:
+            return False
+        del data[rest[-1]]
+        return True
 
     def _normalise_stacks(self) -> None:
         stacks = self.data.get("stacks")
@@ -114,8 +151,8 @@ class Draft:
             )
         return read_stack(known[preset]).model_dump(mode="json")
 
-    def _set_option(self, stack: str, plugin: str, option: Sequence[str], value: Any) -> None:
-        """Set an option of one plugin in one stack."""
+    def _use_of(self, stack: str, plugin: str) -> dict[str, Any]:
+        """Return the use of one plugin in one stack, spelt out as a mapping."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
@@ -129,18 +166,33 @@ class Draft:
             raise ScenarioError(f"stack {stack!r} does not use the plugin {plugin!r}{known}")
         index = names.index(plugin)
         use = {"use": plugin} if isinstance(uses[index], str) else dict(uses[index])
-        set_path(use, option, value)
         uses[index] = use
+        return use
+
+
+def _parts(key: str) -> list[str]:
+    """Split a dotted key; what follows `sweep` or `zip` is one key of it."""
+    first, *rest = key.split(".")
+    return [first, ".".join(rest)] if first in AXES and rest else [first, *rest]
+
+
+def _swept(key: str, value: Any) -> list[str]:
+    """Return the keys that an override sweeps."""
+    first, _, rest = key.partition(".")
+    if first not in AXES or value is None:
+        return []
+    return [rest] if rest else list(value) if isinstance(value, Mapping) else []
 
 
 def read_draft(path: Path) -> Draft:
     """Read a file and the files that it extends. Raises ScenarioError."""
-    data, places = _read_merged(path, ())
-    if not data:
+    layer, bases = _read_merged(path, ())
+    if not layer.data:
         raise ScenarioError(
             f"{path} holds no scenario; `accel-bench scenarios show quickstart` prints one to copy"
         )
-    return Draft(str(path), data, places, path.parent)
+    preset = Path(bases[0] if bases else path).stem
+    return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
 
 
 def read_stack(path: Path) -> StackEntry:
@@ -156,34 +208,8 @@ def check_depth(key: str) -> None:
         raise ScenarioError(f"{key[:40]}... has {parts} parts; at most {MAXIMUM_DEPTH} may be")
 
 
-def look_up(data: Any, key: str) -> tuple[bool, Any]:
-    """Return whether nested mappings hold a dotted key, and its value."""
-    for part in key.split("."):
-        if not (isinstance(data, dict) and part in data):
-            return False, None
-        data = data[part]
-    return True, data
-
-
-def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a key in nested mappings; a slot that is a bare name becomes a mapping."""
-    key = ".".join(parts)
-    *parents, last = parts
-    if not last or not all(parents):
-        raise ScenarioError(f"{key!r} is not a dotted key like train.micro_batch_size")
-    here = data
-    for depth, part in enumerate(parents):
-        inner = here.setdefault(part, {})
-        if isinstance(inner, str) and depth == 0 and part in Work.SLOTS:
-            inner = here[part] = {"use": inner}
-        if not isinstance(inner, dict):
-            raise ScenarioError(f"{key!r} cannot be set: {part!r} holds a value, not keys")
-        here = inner
-    here[last] = value
-
-
-def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Location, str]]:
-    """Read a file over the files that it extends; return values and their places."""
+def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+    """Read a file over the files that it extends; return both as one layer, and those files."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -197,16 +223,12 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[dict[str, Any], d
         raise ScenarioError(
             f"{document.where(('extends',))}: `extends` is a file, or a list of them"
         )
-    data: dict[str, Any] = {}
-    places: dict[Location, str] = {}
+    merged = Layer({})
     for base in bases:
-        below, places_below = _read_merged(
-            _base_path(document, path.parent, base), (*chain, resolved)
-        )
-        data = merge_keys(data, below)
-        places.update(places_below)
-    places.update({location: document.where(location) for location in document.marks})
-    return merge_keys(data, document.data), places
+        below, _ = _read_merged(_base_path(document, path.parent, base), (*chain, resolved))
+        merged = lay_over(merged, below)
+    places = {location: document.where(location) for location in document.marks}
+    return lay_over(merged, Layer(document.data, places)), bases
 
 
 def _base_path(document: Document, folder: Path, base: str) -> Path:
@@ -219,13 +241,3 @@ def _base_path(document: Document, folder: Path, base: str) -> Path:
         return known[base]
     where = document.where(("extends",))
     raise ScenarioError(f"{where}: {base!r} is no file beside this one{did_you_mean(base, known)}")
-
-
-def merge_keys(below: Any, above: Any) -> Any:
-    """Merge mappings key by key; anything else, lists included, is replaced."""
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return copy.deepcopy(above)
-    result = dict(below)
-    for key, value in above.items():
-        result[key] = merge_keys(below.get(key), value)
-    return result

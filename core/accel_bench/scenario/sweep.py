@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.scenario.draft import look_up
+from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
 from accel_bench.scenario.uses import Use
 
