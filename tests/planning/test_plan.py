@@ -86,6 +86,22 @@ def test_a_key_that_a_shipped_scenario_sets_can_be_swept_and_the_plan_says_so(
     )
 
 
+def test_points_of_the_sweep_are_chosen_by_their_tags(plan_of: Any) -> None:
+    sweep = {"train.seed": [1, 2, 12]}
+    made = [plan_of(PlanRequest(tags=tags), sweep=sweep) for tags in [("seed_1",), ("seed_*2",)]]
+    seeds = [[one.experiment.scenario.train.seed for one in plan.planned] for plan in made]
+    assert seeds == [[1, 1], [2, 2, 12, 12]]
+    assert made[0].planned[0].experiment.tag == "seed_1"
+    with pytest.raises(ScenarioError, match="has the tag 'sed_1'; did you mean 'seed_1'"):
+        plan_of(PlanRequest(tags=("seed_1", "sed_1")), sweep=sweep)
+
+
+def test_a_tag_does_not_change_the_id(plan_of: Any) -> None:
+    sweep = {"train.seed": [1]}
+    ids = {plan_of(sweep=sweep, tag=tag).planned[0].experiment.id for tag in ("off", {})}
+    assert len(ids) == 1
+
+
 def test_a_batch_that_devices_cannot_share_is_refused_with_the_numbers(plan_of: Any) -> None:
     resources = {"device": "cpu", "devices": 3}
     with pytest.raises(ScenarioError, match=r"4 cannot be divided by .* 3 devices = 3"):

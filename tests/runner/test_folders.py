@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from accel_bench.documents.files import slug
 from accel_bench.errors import StoreError
-from accel_bench.runner.artifacts import run_folder, slug
+from accel_bench.runner.artifacts import run_folder
 
 HOSTILE = [
     "../../etc/passwd",
@@ -63,12 +64,21 @@ def test_a_run_folder_is_never_used_twice(tmp_path: Path) -> None:
         run_folder(tmp_path, "monday", "lora-r0-a0")
 
 
-@pytest.mark.parametrize("link", ["runs", "runs/monday"])
+@pytest.mark.parametrize("tag", HOSTILE)
+def test_the_folder_of_a_sweep_point_lies_inside_that_of_the_session(
+    tmp_path: Path, tag: str
+) -> None:
+    folder = run_folder(tmp_path, "monday", "lora", tag)
+    expected = tmp_path / "runs" / "monday"
+    assert folder.resolve() == (expected / slug(tag) if tag else expected) / "lora"
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/monday", "runs/monday/bs_4"])
 def test_a_link_that_leads_out_of_the_root_is_refused(tmp_path: Path, link: str) -> None:
     root, outside = tmp_path / "results", tmp_path / "outside"
     outside.mkdir()
     (root / link).parent.mkdir(parents=True)
     (root / link).symlink_to(outside, target_is_directory=True)
     with pytest.raises(StoreError, match="leads out of"):
-        run_folder(root, "monday", "lora")
+        run_folder(root, "monday", "lora", "bs_4")
     assert list(outside.iterdir()) == []

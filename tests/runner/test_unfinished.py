@@ -30,11 +30,11 @@ def root(tmp_path: Path) -> Path:
         return store.folder
 
 
-@pytest.fixture
-def attempt(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(params=["", "bs_4"], ids=["no sweep", "sweep"])
+def attempt(root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """The folder of an attempt that was cut off, with a secret in its job and its log."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    folder = run_folder(root, "session", "attempt")
+    folder = run_folder(root, "session", "attempt", request.param)
     job = json.loads(make_job(folder).model_dump_json())
     job["experiment"]["scenario"]["environment"] = {"WANDB_API_KEY": f"{SECRET}-of-the-scenario"}
     (folder / "job.json").write_text(json.dumps(job))

@@ -191,6 +191,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         experiment_id=experiment.id,
         stack=experiment.stack.name,
         sweep=experiment.sweep,
+        tag=experiment.tag,
         status=row.ending.status,
         runs=len(row.completed),
         tokens_per_second=row.tokens_per_second,

@@ -26,6 +26,7 @@ LIST_COLUMNS = (
     "scenario",
     "stack",
     "sweep",
+    "tag",
     "round",
     "attempt",
     "status",
@@ -50,7 +51,7 @@ def list_runs(store: Store, cut_off: Iterable[Path] = ()) -> list[Cells]:
         cells = asdict(row)
         if row.run_id in results and not row.corrupt:
             flat = flat_run(results[row.run_id])
-            cells |= {name: flat.get(name) for name in ("status", "tokens_per_second")}
+            cells |= {name: flat.get(name) for name in ("status", "tag", "tokens_per_second")}
         listed.append({name: cells.get(name) for name in LIST_COLUMNS})
     stored = {row["run_id"] for row in listed}
     unfinished = map(_unfinished_run, cut_off)
@@ -71,6 +72,7 @@ def _unfinished_run(folder: Path) -> Cells:
         "scenario": job.experiment.scenario.name,
         "stack": job.experiment.stack.name,
         "sweep": job.experiment.sweep,
+        "tag": job.experiment.tag,
         "round": job.round,
         "attempt": job.attempt,
     }
@@ -91,6 +93,7 @@ def flat_run(result: Result) -> Cells:
         "scenario": scenario.name,
         "stack": result.experiment.stack.name,
         "sweep": canonical_json(result.experiment.sweep),
+        "tag": result.experiment.tag,
         "round": result.round,
         "position": result.position,
         "attempt": result.attempt,

@@ -92,6 +92,9 @@ class ExperimentRow(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     status: Status
     """How the experiment ended."""
 

@@ -16,9 +16,10 @@ from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.duration import estimate_time
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.table import Report, Section, keyed, one_or_list
+from accel_bench.scenario.tags import is_chosen
 from accel_bench.store.database import open_store
 
-COLUMNS = ("experiment_id", "stack", "sweep", "status", "reasons", "differs")
+COLUMNS = ("experiment_id", "stack", "sweep", "tag", "status", "reasons", "differs")
 """Columns of the plan."""
 
 CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
@@ -77,9 +78,13 @@ def _document(plan: Plan, columns: Sequence[str], **facts: Any) -> dict[str, Any
 
 
 def _section(document: dict[str, Any], columns: Sequence[str], summary: str) -> Section:
+    rows = document["experiments"]
+    # What the program makes of a point's values says no more than they do.
+    chosen = any(is_chosen(row.get("tag", ""), row["sweep"]) for row in rows)
+    shown = [column for column in columns if chosen or column != "tag"]
     return Section(
         title=f"{document['scenario']}: {summary}",
-        tables=[keyed(columns, document["experiments"])],
+        tables=[keyed(shown, rows)],
         notes=[
             *(f"notice: {notice}" for notice in document["notices"]),
             *(f"memory, without activations: {text}" for text in document.get("memory", ())),
@@ -93,6 +98,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
         "experiment_id": experiment.id,
         "stack": experiment.stack.name,
         "sweep": experiment.sweep,
+        "tag": experiment.tag,
         "status": "skipped" if planned.skipped else "planned",
         "here": "skipped" if planned.skipped else "runs",
         "reasons": list(planned.skipped),

@@ -56,6 +56,7 @@ def run_scenarios(options: RunOptions) -> int:
         seeds=options.seeds or 0,
         no_baseline=options.no_baseline,
         build_environments=not options.dry_run,
+        tags=tuple(options.tag or ()),
     )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])

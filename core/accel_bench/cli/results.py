@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,7 +21,11 @@ app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
 
 @app.command("list")
 def list_results(
-    results: options.Results = options.DEFAULT_RESULTS, output: AnyFormat = "table"
+    results: options.Results = options.DEFAULT_RESULTS,
+    tag: Annotated[
+        str | None, typer.Option(help="Only runs of sweep points with this tag; * is any text.")
+    ] = None,
+    output: AnyFormat = "table",
 ) -> None:
     """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`.
 
@@ -32,6 +37,7 @@ def list_results(
 
     with open_results(results) as store:
         rows = list_runs(store, unfinished_attempts(store.folder))
+    rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
     print_report(listing_report(rows), output)
 
 

@@ -19,6 +19,9 @@ class RunOptions(MeasureOptions):
         typer.Argument(help="Scenario files, folders of them, or names of shipped scenarios."),
     ] = None
     only: Annotated[Names, typer.Option(help="Run only this stack, beside the baseline.")] = None
+    tag: Annotated[
+        Names, typer.Option(help="Run only the sweep point with this tag; * is any text.")
+    ] = None
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None
     seeds: Annotated[
         int | None,

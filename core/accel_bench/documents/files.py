@@ -1,9 +1,11 @@
-"""Read text within a limit, and write files whole: the old content or the new one, never a part."""
+"""Read text within a limit, write files whole (the old content or the new), and name them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,3 +67,17 @@ def naming_the_file(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error
+
+
+def slug(text: str) -> str:
+    """Make a file name of any text: letters, digits, `.`, `_`, `+` and `-`, at most 100 characters.
+
+    A text that is such a name stays as it is. Any other gets a short hash at its end, so that
+    different texts stay different.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", text)
+    plain = re.sub(r"\.{2,}", ".", plain).strip(".-")
+    if plain == text and 0 < len(plain) <= MAXIMUM_NAME:
+        return plain
+    mark = hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: MAXIMUM_NAME - len(mark) - 1] or 'unnamed'}-{mark}"

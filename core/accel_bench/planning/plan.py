@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
@@ -65,6 +66,9 @@ class PlanRequest:
 
     only: tuple[str, ...] = ()
     """Stacks to run, beside the baseline; empty runs all."""
+
+    tags: tuple[str, ...] = ()
+    """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
 
     overrides: tuple[tuple[str, Any], ...] = ()
     """Dotted keys and their values."""
@@ -201,7 +205,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     stacks = {name: file.stacks[name] for name in chosen}
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
-    points = list(file.points(machine.device))
+    points = _with_tags(list(file.points(machine.device)), request.tags)
     environments = find_environments(file, points, request.build_environments, request.notify)
 
     def plan_points() -> tuple[Planned, ...]:
@@ -266,6 +270,19 @@ def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
     return chosen
 
 
+def _with_tags(points: list[Point], tags: Sequence[str]) -> list[Point]:
+    """Return the points that one of the tags means; each must mean one."""
+    known = {point.tag for point in points} - {""}
+    for tag in tags:
+        if not any(fnmatchcase(name, tag) for name in known):
+            raise ScenarioError(
+                f"no point of the sweep has the tag {tag!r}{did_you_mean(tag, known)}"
+            )
+    return [
+        point for point in points if not tags or any(fnmatchcase(point.tag, tag) for tag in tags)
+    ]
+
+
 def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
     """Count the runs before any point is made."""
     runs = count_points(file) * file.measure.rounds
@@ -304,7 +321,13 @@ def _plan_point(
         point = file.with_data_parallel(point, groups)
         scenario = with_gpu_metrics(point.scenario)
     draft = Experiment(
-        id="", scenario=scenario, stack=stack, sweep=point.sweep, identity={}, notices=notices
+        id="",
+        scenario=scenario,
+        stack=stack,
+        sweep=point.sweep,
+        tag=point.tag,
+        identity={},
+        notices=notices,
     )
     active = with_versions(active, there.distributions) if there else active
     identity = identity_of(scenario, stack, _environment(draft, active, machine, there))

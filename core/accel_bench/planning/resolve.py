@@ -16,6 +16,7 @@ from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
 from accel_bench.scenario.layers import look_up, set_path
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
 from accel_bench.scenario.sweep import Point, applies, at, sweep_points
+from accel_bench.scenario.tags import make_tag
 
 OF_THE_COMPARISON = frozenset(
     {
@@ -75,18 +76,37 @@ class ResolvedFile:
         exclusion with a key that no point has.
         """
         rules = self.scenario.exclude
+        tagged: dict[str, dict[str, Any]] = {}
         idle = [(number, key) for number, rule in enumerate(rules) for key in rule.when]
         for sweep in sweep_points(self.scenario):
             for point in self._points_at(sweep, device):
                 facts = point.facts() if rules else {}
                 idle = [(number, key) for number, key in idle if not look_up(facts, key)[0]]
                 reasons = tuple(rule.because for rule in rules if applies(rule, facts))
-                yield point.model_copy(update={"excluded": reasons})
+                tag = self._tag(point)
+                if tag and tagged.setdefault(tag, sweep) != sweep:
+                    raise ScenarioError(
+                        f"{self.where(('tag',))}: the points{at(tagged[tag])} and{at(sweep)} have "
+                        f"the same tag {tag!r}; name a key that differs in `tag.keys` or "
+                        "`tag.format`, or write `tag: off`"
+                    )
+                yield point.model_copy(update={"excluded": reasons, "tag": tag})
         for number, key in idle:
             raise ScenarioError(
                 f"{self.where(('exclude', number))}: no experiment of this scenario has the key "
                 f"{key!r}; an option that keeps its default must be written out to be asked for"
             )
+
+    def _tag(self, point: Point) -> str:
+        """Return the point's tag. Raises ScenarioError for a key that it does not have."""
+        rule, facts = self.scenario.tag, dict[str, Any]()
+        if rule.keys or rule.format:
+            names = {"preset": self.written.preset, "world_size": point.scenario.world_size}
+            facts = {**point.facts(), **names}
+        try:
+            return make_tag(rule, point.sweep, facts)
+        except ScenarioError as error:
+            raise ScenarioError(f"{self.where(('tag',))}: {error}") from error
 
     def with_data_parallel(self, point: Point, groups: int) -> Point:
         """Return a point with `resources.data_parallel`, and batches worked out by it.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from accel_bench.documents.files import MAXIMUM_NAME, naming_the_file, write_atomically
+from accel_bench.documents.files import naming_the_file, slug, write_atomically
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
@@ -42,32 +40,20 @@ BLOCK_BYTES = 1024 * 1024
 """Bytes read at a time; more where a line is longer."""
 
 
-def slug(text: str) -> str:
-    """Make a file name of any text: letters, digits, `.`, `_`, `+` and `-`, at most 100 characters.
-
-    A text that is such a name stays as it is. Any other gets a short hash at its end, so that
-    different texts stay different.
-    """
-    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", text)
-    plain = re.sub(r"\.{2,}", ".", plain).strip(".-")
-    if plain == text and 0 < len(plain) <= MAXIMUM_NAME:
-        return plain
-    mark = hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: MAXIMUM_NAME - len(mark) - 1] or 'unnamed'}-{mark}"
-
-
-def run_folder(root: Path, session: str, name: str) -> Path:
+def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
     """Make and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
+
+    With a tag it is `runs/<session>/<tag>/<name>`.
 
     Only this user can open it, until the attempt is recorded.
 
     Raises StoreError when it is already there, or when a link would lead out of the root.
     """
     inside = root.resolve()
-    parent = inside / RUNS_FOLDER / slug(session)
-    target = parent / slug(name)
+    parts = (RUNS_FOLDER, slug(session), *([slug(tag)] if tag else []))
+    target = inside.joinpath(*parts, slug(name))
     with naming_the_file(target):
-        for folder in (parent.parent, parent):
+        for folder in (inside.joinpath(*parts[: n + 1]) for n in range(len(parts))):
             folder.mkdir(parents=True, exist_ok=True)
             if not folder.resolve().is_relative_to(inside):
                 raise StoreError(f"{folder} is a link that leads out of {inside}; remove it")

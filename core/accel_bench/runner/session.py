@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from accel_bench.analysis.aggregate import replaced_rounds
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ResultTooLargeError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.caches import cache_folder
@@ -231,7 +232,9 @@ class SweepPoint:
         session = self._session
         root = session.store.folder
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
-        folder = run_folder(root, session.id, name)
+        redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
+        tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
+        folder = run_folder(root, session.id, name, tag)
         command = repeat_command(folder, root, self._plan.request)
         record_start(folder, planned, command)
         made = make_attempt(

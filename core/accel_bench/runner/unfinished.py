@@ -53,9 +53,11 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
     Those of a program that still runs are none, nor is what a link leads to. One of another host is
     left alone, since its program may still run.
     """
-    for job in sorted((root / RUNS_FOLDER).glob("*/*/job.json")):
+    runs = root / RUNS_FOLDER
+    # The points of a sweep have folders of their own.
+    for job in sorted([*runs.glob("*/*/job.json"), *runs.glob("*/*/*/job.json")]):
         folder = job.parent
-        if folder.resolve() != root.resolve() / RUNS_FOLDER / folder.parent.name / folder.name:
+        if folder.resolve() != root.resolve() / folder.relative_to(root):
             continue
         with contextlib.suppress(OSError), _locked(folder, wait=False):
             if not (folder / RESULT_FILE).exists() and not _of_another_host(folder):

@@ -29,6 +29,9 @@ class Experiment(Frozen):
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
     """This point's values of the swept keys."""
 
+    tag: str = ""
+    """Name of the sweep point, made of its values; safe as the name of a folder."""
+
     identity: dict[str, JsonValue]
     """Everything that can change the result, and nothing else."""
 

@@ -16,6 +16,7 @@ from accel_bench.scenario.settings import (
     Measure,
     PythonEnvironment,
     Resources,
+    TagRule,
     Train,
     complete_batch,
 )
@@ -254,6 +255,9 @@ class ScenarioFile(Work):
     exclude: tuple[Exclusion, ...] = ()
     """Points that are not to be run."""
 
+    tag: TagRule = TagRule()
+    """How the points of the sweep are named in tables and folders; `off` gives them no names."""
+
     @field_validator("stacks")
     @classmethod
     def _some_stack(cls, stacks: dict[str, StackEntry]) -> dict[str, StackEntry]:
@@ -283,6 +287,7 @@ def file_schema() -> dict[str, Any]:
         pattern: {"anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]}
     }
     properties["stacks"]["additionalProperties"] = False
+    properties["tag"] = {"anyOf": [{"const": "off"}, properties["tag"]]}
     properties["ladder"]["items"] = _ladder_item_schema(use)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

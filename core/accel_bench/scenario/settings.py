@@ -1,11 +1,11 @@
-"""Settings of a scenario: training, resources, measurement, and the rule of the batch sizes."""
+"""Settings of a scenario: training, resources, measurement, tags, and the rule of batch sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Described
 from accel_bench.documents.validate import LocatedError
@@ -149,6 +149,46 @@ class Measure(Described):
 
     timeout_seconds: float = Field(1800.0, gt=0, le=10_000_000, allow_inf_nan=False)
     """Wall-clock limit of one process, imports and warm-up included."""
+
+
+class TagRule(Described):
+    """What a tag is made of; without `keys` and `format` the values of all swept keys."""
+
+    off: bool = False
+    """No tags, and no folders for sweep points; written as `tag: off`."""
+
+    keys: tuple[str, ...] | None = Field(None, min_length=1, strict=False)
+    """Dotted keys whose values make the tag, swept or not."""
+
+    format: str | None = Field(None, min_length=1, max_length=1000)
+    """Text with dotted keys in braces, such as `{preset}.{world_size}.bs_{train.micro_batch_size}`.
+
+    `preset` is the scenario that the file extends, else its own name; `world_size` the number of
+    ranks; `stack` the stack's name.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, raw: Any) -> Any:
+        """Turn `off`, of which other readers of YAML make false, into `{off: true}`."""
+        if raw == "off" or raw is False:
+            return {"off": True}
+        if isinstance(raw, str):
+            raise ValueError("write `off`, or a mapping with `keys` or with `format`")
+        return raw
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_text(cls, raw: Any) -> Any:
+        if isinstance(raw, dict):
+            raise ValueError("write the format in quotes; without, its braces are a mapping")
+        return raw
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> TagRule:
+        if self.keys is not None and self.format is not None:
+            raise ValueError("give `keys` or `format`, not both")
+        return self
 
 
 TOTAL = ("train", "global_batch_size")

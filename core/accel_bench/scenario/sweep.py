@@ -22,6 +22,9 @@ class Point(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
+    tag: str = ""
+    """Name of the point, from its values; empty where nothing is swept."""
+
     excluded: tuple[str, ...] = ()
     """Reasons of the exclusions that apply."""
 

@@ -41,6 +41,7 @@ from accel_bench.report.views.training import (
     update_verdict,
     verdict_column,
 )
+from accel_bench.scenario.tags import is_chosen
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -99,8 +100,11 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
     """Return the columns that name a row, and those of its figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
+    tagged = any(is_chosen(row.tag, row.sweep) for row in summary.experiments)
+    keys = [] if tagged else keys  # the tags tell the points apart
     short = [key.rpartition(".")[2] for key in keys]
     names = [Column("stack", reader("stack"), kind="name")]
+    names += [Column("tag", reader("tag"), kind="name")] if tagged else []
     for key, word in zip(keys, short, strict=True):
         title = (word if short.count(word) == 1 else key).replace("_", " ")
         cell = partial(_swept, key)
@@ -347,7 +351,7 @@ def _plugins(flat: FlatRow) -> list[str]:
 
 FLAT = (
     *paths("summary", "schema_version scenario baseline"),
-    *paths("row", "experiment_id stack sweep status reasons runs"),
+    *paths("row", "experiment_id stack sweep tag status reasons runs"),
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
     *interval_paths("row.ratio", "ratio"),
