@@ -89,6 +89,10 @@ class Trace:
         """Leave out of the next stage's peaks what has been in use and is so no more."""
         self._own_peak = reset_peak_memory()
 
+    def resident_bytes(self) -> int | None:
+        """Return the resident memory of this process in bytes; None where it cannot be read."""
+        return resident_bytes()
+
     def peak_resident_bytes(self) -> int | None:
         """Return the peak resident memory of this process in bytes since it was last reset."""
         return peak_resident_bytes()
