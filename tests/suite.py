@@ -14,7 +14,7 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ BUDGET_SECONDS = 60.0
 """Processor time that the tests of one file may take which do not carry the mark `long`."""
 
 LISTED = 10
-"""Files that are listed at the end."""
+"""Files that are listed at the end; `--slowest-tests` lists tests too."""
 
 COSTS = Path(__file__).with_name("costs.json")
 """Processor seconds of the files that take more than a few, as `--write-costs` measured them."""
@@ -49,11 +49,16 @@ class FileCost:
     budgeted: float = 0.0
     """Processor time of the tests without the mark `long`."""
 
+    tests: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Processor time of each test, with the fixtures that it is the first to use."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that updates the order."""
     help_text = f"write what each file took to {COSTS.name}: the longest start first"
     parser.addoption("--write-costs", action="store_true", help=help_text)
+    help_text = "list the N tests that took most processor time"
+    parser.addoption("--slowest-tests", type=int, default=0, metavar="N", help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,6 +115,7 @@ class Budget:
         file.processor += report.processor_seconds
         file.clock += report.clock_seconds
         file.budgeted += 0.0 if report.is_long else report.processor_seconds
+        file.tests[report.nodeid] += report.processor_seconds
 
     def allowed(self, path: str) -> float:
         """Return the processor seconds of a file, on a machine as slow as the others find it."""
@@ -121,6 +127,11 @@ class Budget:
     def over_budget(self) -> list[str]:
         """Return the files whose tests without the mark `long` take too much."""
         return [path for path, file in self._files.items() if file.budgeted > self.allowed(path)]
+
+    def slowest_tests(self, number: int) -> list[tuple[str, float]]:
+        """Return the tests that took most, and the processor seconds of each."""
+        tests = [pair for file in self._files.values() for pair in file.tests.items()]
+        return sorted(tests, key=lambda pair: -pair[1])[:number]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -142,6 +153,8 @@ class Budget:
             line = f"{file.processor:7.1f} s of processor, {file.clock:7.1f} s of clock  {path}"
             terminalreporter.write_line(line)
         terminalreporter.write_line(f"{total:7.1f} s of processor in {len(self._files)} files")
+        for test, seconds in self.slowest_tests(terminalreporter.config.option.slowest_tests):
+            terminalreporter.write_line(f"{seconds:7.1f} s of processor  {test}")
         for path in self.over_budget():
             taken, allowed = self._files[path].budgeted, self.allowed(path)
             line = (

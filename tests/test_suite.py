@@ -22,3 +22,11 @@ def test_a_slower_machine_allows_as_much_more() -> None:
     slow = budget(a=BUDGET_SECONDS + 1, b=15, c=60)
     assert slow.allowed("a.py") == 1.5 * BUDGET_SECONDS
     assert not slow.over_budget()
+
+
+def test_the_slowest_tests_are_listed_over_all_files() -> None:
+    files = {"a.py": FileCost(), "b.py": FileCost()}
+    files["a.py"].tests.update({"a.py::one": 1.0, "a.py::two": 3.0})
+    files["b.py"].tests.update({"b.py::three": 2.0})
+    slowest = Budget(COSTS, files).slowest_tests(2)
+    assert slowest == [("a.py::two", 3.0), ("b.py::three", 2.0)]

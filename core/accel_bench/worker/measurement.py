@@ -123,7 +123,8 @@ def run_rank(
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
     heartbeat.phase = "prepare_process"
-    list(active.call_all("prepare_process", run=run))
+    with settings.rare_collections():
+        list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
     run.trace.mark("imports")
     heartbeat.phase = "load_data"
