@@ -1,7 +1,11 @@
-"""Run the real program on a scenario without torch, and look at what it leaves behind."""
+"""Run the program on a scenario without torch, and look at what it leaves behind.
+
+It runs in this process where its end is waited for, in its own where that is interrupted.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -13,7 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from cli.program import call
+
 from accel_bench.errors import StoreError
+from accel_bench.plugins.registry import installed
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 
@@ -47,7 +55,7 @@ def write_scenario(path: Path, scenario: Mapping[str, Any]) -> Path:
 
 @dataclass
 class Program:
-    """The program in a process of its own, with a results folder of its own."""
+    """The program with a results folder of its own."""
 
     folder: Path
     """Where scenario and results lie."""
@@ -72,12 +80,20 @@ class Program:
         """Where the program keeps results."""
         return self.folder / "results"
 
+    def variables(self) -> dict[str, str]:
+        """Return what the program finds in its environment beside what this process has."""
+        return {
+            # Git must not find the checkout: a file saved while this runs would change every id.
+            "GIT_DIR": os.devnull,
+            MARK: self.mark,
+            **self.environment,
+            "PYTHONPATH": str(self.site),
+            "ACCEL_BENCH_RESULTS": str(self.results_folder),
+        }
+
     def start(self, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
         """Start it and do not wait."""
-        # Git must not find the checkout: a file saved while this runs would change every id.
-        variables = {**os.environ, "GIT_DIR": os.devnull, MARK: self.mark, **self.environment}
-        variables["PYTHONPATH"] = str(self.site)
-        variables["ACCEL_BENCH_RESULTS"] = str(self.results_folder)
+        variables = {**os.environ, **self.variables()}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         command = [self.python, "-m", "accel_bench", *arguments]
         process = subprocess.Popen(command, env=variables, cwd=self.folder, text=True, **streams)
@@ -90,8 +106,31 @@ class Program:
         return Finished(self, process.returncode, out or "", err or "")
 
     def call(self, *arguments: str) -> Finished:
-        """Start it and wait for its end."""
-        return self.finish(self.start(*arguments))
+        """Run it to its end, in this process unless it has an interpreter of its own.
+
+        What it starts are processes in either case.
+        """
+        if self.python != sys.executable:
+            return self.finish(self.start(*arguments))
+        with self._surroundings():
+            done = call(*arguments)
+        return Finished(self, done.code or 0, done.out, done.err)
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """Give this process the program's variables, folder and plugins within the block."""
+        imported = {*sys.modules}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.variables().items():
+                patch.setenv(name, value)
+            patch.chdir(self.folder)
+            patch.syspath_prepend(str(self.site))
+            installed.cache_clear()
+            yield
+        installed.cache_clear()
+        for name in {*sys.modules} - imported:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{self.site}{os.sep}"):
+                del sys.modules[name]
 
     def run(self, scenario: Mapping[str, Any], *arguments: str) -> Finished:
         """`run` a scenario."""
