@@ -33,7 +33,7 @@ measure: {warmup: 1, steps: 4, rounds: 1}
 
 BOTH_ENGINES = """
 stacks:
-  torch: []
+  torch: [rehearsing]
   hf-trainer: {set: {engine.use: hf-trainer}}
 """
 
@@ -60,9 +60,8 @@ class Rehearsing(Plugin):
         return {"worlds": (run.cache_folder / "worlds").read_text().split()}
 """
 
-STACKS = """
+APART = """
 stacks:
-  rehearsed: [rehearsing]
   apart: {set: {parallel: none}}
 """
 
@@ -132,45 +131,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one(folder: Path) -> Result:
-    """One process, which is this one."""
-    (result,) = run_scenario(write(folder, "one")).values()
+    """One process, which is this one, with padded batches."""
+    (result,) = run_scenario(write(folder, "one"), settings=PADDED).values()
     return result
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Result]:
-    """Two ranks whose gradients are joined, after a rehearsal, and two that nothing joins."""
+def engines(folder: Path) -> dict[str, Result]:
+    """Two ranks of both engines, with padded batches and accumulation; one after a rehearsal."""
     site = folder / "site"
     site.mkdir()
     install(site, "accel-bench-rehearsing", {"rehearsing": "Rehearsing"}, REHEARSING)
-    return run(write(folder, "two", STACKS), {}, code=1, site=site)
-
-
-@pytest.fixture(scope="module")
-def two(results: dict[str, Result]) -> Result:
-    return results["rehearsed"]
-
-
-@pytest.fixture(scope="module")
-def engines(folder: Path) -> dict[str, Result]:
-    """Two ranks of both engines, with padded batches and accumulation."""
     settings = {"train.gradient_accumulation": 2, **PADDED}
-    return run(write(folder, "engines", BOTH_ENGINES), settings)
+    return run(write(folder, "engines", BOTH_ENGINES), settings, site=site)
 
 
-def test_the_losses_of_two_ranks_are_those_of_one_process(one: Result, two: Result) -> None:
+@pytest.fixture(scope="module")
+def two(engines: dict[str, Result]) -> Result:
+    return engines["torch"]
+
+
+def assert_same_work(one: Result, two: Result) -> None:
+    """Check that two ranks have the losses and the tokens of one process."""
     alone, together = run_throughput(one), run_throughput(two)
     assert alone is not None and together is not None
     assert len(alone.losses) == 5
     assert together.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert together.real_tokens == alone.real_tokens
+    assert together.tokens_per_second_per_device == pytest.approx(together.tokens_per_second / 2)
 
 
-def test_the_tokens_of_two_ranks_are_those_of_one_process(one: Result, two: Result) -> None:
+def test_padded_batches_and_accumulation_give_the_losses_and_tokens_of_one_process(
+    one: Result, two: Result
+) -> None:
+    counted = token_summary(one)
+    assert counted is not None
+    assert counted.total_global.processed > counted.total_global.real
+    assert_same_work(one, two)
+
+
+@pytest.mark.release
+def test_packed_batches_give_the_losses_and_tokens_of_one_process(folder: Path) -> None:
+    (one,) = run_scenario(write(folder, "one-packed")).values()
+    (two,) = run(write(folder, "two-packed"), {}).values()
+    assert_same_work(one, two)
     alone, together = run_throughput(one), run_throughput(two)
     assert alone is not None and together is not None
-    assert together.real_tokens == alone.real_tokens
     assert together.step_tokens == alone.step_tokens
-    assert together.tokens_per_second_per_device == pytest.approx(together.tokens_per_second / 2)
 
 
 def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> None:
@@ -192,22 +199,11 @@ def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(two: Result)
     assert two.ranks[0].evidence["rehearsing"] == {"worlds": ["1", "2", "2"]}
 
 
-def test_a_model_that_no_plugin_parallelizes_is_invalid(results: dict[str, Result]) -> None:
-    apart = results["apart"]
+@pytest.mark.release
+def test_a_model_that_no_plugin_parallelizes_is_invalid(folder: Path) -> None:
+    (apart,) = run(write(folder, "two", APART), {}, code=1).values()
     assert apart.status is Status.INVALID
     assert "nothing joins the gradients of 2 processes" in " ".join(apart.reasons)
-
-
-def test_padded_batches_and_accumulation_give_the_same_losses_too(
-    folder: Path, engines: dict[str, Result]
-) -> None:
-    (one,) = run_scenario(write(folder, "one-padded"), settings=PADDED).values()
-    alone, together = run_throughput(one), run_throughput(engines["torch"])
-    counted = token_summary(one)
-    assert alone is not None and together is not None and counted is not None
-    assert counted.total_global.processed > counted.total_global.real
-    assert together.losses == pytest.approx(alone.losses, rel=1e-5)
-    assert together.real_tokens == alone.real_tokens
 
 
 def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(

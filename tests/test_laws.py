@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli.program import start, write_nulls
+from cli.program import call, start, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.machine.info import read_machine
@@ -57,9 +58,17 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     """A module's syntax tree."""
     return ast.parse(path.read_text(encoding="utf8"), str(path))
+
+
+@functools.cache
+def texts_of(path: Path) -> list[ast.Constant]:
+    """The texts in a module's syntax tree."""
+    constants = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
+    return [node for node in constants if isinstance(node.value, str)]
 
 
 # Law 1: registered means selected.
@@ -124,7 +133,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of one run, for the commands that read them."""
     folder = tmp_path_factory.mktemp("laws")
     scenario = write_nulls(folder, stacks="{alone: []}")
-    done = start("run", str(scenario), "-q", "--results", str(folder / "results"))
+    done = call("run", str(scenario), "-q", "--results", str(folder / "results"))
     assert done.code == 0, done.err
     return folder / "results"
 
@@ -138,10 +147,6 @@ LIGHT_COMMANDS = (
     "plugins",
     "plugins show torch-compile",
     "plugins check example",
-    "plugins check huggingface",
-    "plugins check",
-    "plugins check --scenario quickstart",
-    "plugins check example --scenario quickstart",
     "doctor --no-noise",
     "scenarios list",
     "scenarios show quickstart",
@@ -164,12 +169,29 @@ LIGHT_COMMANDS = (
 )
 """Commands that measure nothing."""
 
+CHECKS = (
+    "plugins check",
+    "plugins check --scenario quickstart",
+    "plugins check huggingface",
+    "plugins check example --scenario quickstart",
+)
+"""More of them; each imports plugins in copies of the process."""
 
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(LIGHT_COMMANDS, id="light"),
+        pytest.param(CHECKS, id="checks", marks=pytest.mark.release),
+    ],
+)
 @pytest.mark.long
-def test_no_command_but_run_imports_a_heavy_package(results: Path, tmp_path: Path) -> None:
-    found = modules_after([command.split() for command in LIGHT_COMMANDS], results, tmp_path)
+def test_no_command_but_run_imports_a_heavy_package(
+    commands: tuple[str, ...], results: Path, tmp_path: Path
+) -> None:
+    found = modules_after([command.split() for command in commands], results, tmp_path)
     assert [
-        command for command, modules in zip(LIGHT_COMMANDS, found, strict=True) if modules & HEAVY
+        command for command, modules in zip(commands, found, strict=True) if modules & HEAVY
     ] == []
 
 
@@ -235,24 +257,23 @@ def is_ours(entry: metadata.EntryPoint) -> bool:
     return entry.value.startswith("accel_bench.builtin.")
 
 
-def plugin_distributions() -> Iterator[tuple[str, str, list[str]]]:
+@functools.cache
+def plugin_distributions() -> list[tuple[str, str, list[str]]]:
     """Distribution, package and plugin names of everything in `plugins/`."""
+    found = []
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
         text = file.read_text(encoding="utf8")
         (name,) = re.findall(r'^name = "(.+)"$', text, re.MULTILINE)
         entries = re.findall(r'^([\w-]+) = "(accel_bench_\w+):\w+"$', text, re.MULTILINE)
         assert entries, f"{file} has no entry point"
-        yield name, entries[0][1], [entry for entry, _ in entries]
+        found.append((name, entries[0][1], [entry for entry, _ in entries]))
+    return found
 
 
 def named_in(path: Path) -> Iterator[str]:
     """Every name of a plugin, of its package and of its distribution that a module holds."""
     source = path.read_text(encoding="utf8")
-    texts = {
-        node.value
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    texts = {node.value for node in texts_of(path)}
     for distribution, package, plugins in plugin_distributions():
         yield from (name for name in (distribution, package) if name in source)
         for plugin in plugins:
@@ -285,8 +306,8 @@ def test_core_holds_no_name_of_a_plugin_in_the_box() -> None:
         f"{name_of(path)}:{node.lineno}: {node.value}"
         for path in sorted(CORE.rglob("*.py"))
         if "builtin" not in path.relative_to(CORE).parts
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Constant) and node.value in names - ORDINARY_WORDS.keys()
+        for node in texts_of(path)
+        if node.value in names - ORDINARY_WORDS.keys()
     ]
     assert found == []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
-from cli.program import call, start, write_nulls
+from cli.program import call, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.documents.presets import find_presets
@@ -85,7 +85,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader has it: a scenario of theirs, and results of one run."""
     folder = tmp_path_factory.mktemp("readme")
     write_nulls(folder, "my.yaml", stacks="{baseline: [], compiled: []}")
-    done = start("run", "my.yaml", "-q", folder=folder)
+    done = call("run", "my.yaml", "-q", folder=folder)
     assert done.code == 0, done.err
     return folder
 
@@ -157,7 +157,7 @@ def test_its_plugins_pass_the_check(source: str, tmp_path: Path) -> None:
     compile(source, "README.md", "exec")
     (entry,) = re.findall(r'^([\w-]+) = "my_package:(\w+)"$', "\n".join(blocks("toml")), re.M)
     install(tmp_path, "my-package", dict([entry]), source)
-    done = start("plugins", "check", entry[0], PYTHONPATH=str(tmp_path))
+    done = call("plugins", "check", entry[0], PYTHONPATH=str(tmp_path))
     assert (done.code, done.out) == (0, f"{entry[0]}: ok\n")
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import pytest
+
 from accel_bench.cli.main import main
 from accel_bench.launcher import INTERRUPTIONS
+from accel_bench.plugins.registry import installed
 from accel_bench.testing import run_program
 
 NULLS = """\
@@ -40,8 +45,14 @@ class Done(NamedTuple):
     """What stands on stderr."""
 
 
-def call(*arguments: str) -> Done:
-    """Run the program in this process; what it starts are real processes."""
+def call(*arguments: str, folder: Path | None = None, **environment: str) -> Done:
+    """Run the program in this process; what it starts are real processes.
+
+    It runs in a folder, with these variables; with `PYTHONPATH`, it finds the plugins there.
+    """
+    if folder or environment:
+        with surroundings(folder or Path.cwd(), environment):
+            return call(*arguments)
     out, err = io.StringIO(), io.StringIO()
     before = {number: signal.getsignal(number) for number in INTERRUPTIONS}
     code: Any = 0
@@ -58,6 +69,25 @@ def call(*arguments: str) -> Done:
         for number, handler in before.items():
             signal.signal(number, handler)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def surroundings(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Give this process a folder, variables, and what `PYTHONPATH` holds, within the block."""
+    imported, path = {*sys.modules}, environment.get("PYTHONPATH", "")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        if path:
+            patch.syspath_prepend(path)
+            installed.cache_clear()
+        yield
+    if path:
+        installed.cache_clear()
+        for name in {*sys.modules} - imported:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{path}{os.sep}"):
+                del sys.modules[name]
 
 
 def start(*arguments: str, folder: Path | None = None, **environment: str) -> Done:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 
 def test_without_the_noise_it_reports_at_once_and_measures_nothing(tmp_path: Path) -> None:
-    done = start("doctor", "--no-noise", "--format", "json", folder=tmp_path)
+    done = call("doctor", "--no-noise", "--format", "json", folder=tmp_path)
     found = json.loads(done.out)
     assert found["noise"] is None
     assert found["machine"]["versions"]["torch"]
@@ -28,7 +28,7 @@ def test_without_the_noise_it_reports_at_once_and_measures_nothing(tmp_path: Pat
 
 
 def test_people_get_the_same_as_a_table(tmp_path: Path) -> None:
-    done = start("doctor", "--no-noise", folder=tmp_path)
+    done = call("doctor", "--no-noise", folder=tmp_path)
     words = [line.split("  ")[0] for line in done.out.splitlines()]
     assert {"system", "memory", "python", "torch", "driver", "C compiler", "plugins"} <= set(words)
     assert "Noise:" not in done.out
@@ -39,6 +39,7 @@ def test_a_known_incompatibility_ends_with_1_and_says_what_to_do(tmp_path: Path)
     (tmp_path / "site").mkdir()
     lay_out(tmp_path / "site", "amdsmi", "7.0")
     lay_out(tmp_path / "site", "ray", "2.60")
+    # In a process of its own: this one has read already what is installed.
     done = start("doctor", "--no-noise", PYTHONPATH=str(tmp_path / "site"))
     assert done.code == 1
     assert "Does not go together:\n" in done.out
@@ -48,7 +49,7 @@ def test_a_known_incompatibility_ends_with_1_and_says_what_to_do(tmp_path: Path)
 
 def test_a_plugin_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path) -> None:
     install(tmp_path, "bench-other", {"other": "Other"}, "", ("accel-bench>=7", "absent"))
-    done = start("doctor", "--no-noise", "--format", "json", PYTHONPATH=str(tmp_path))
+    done = call("doctor", "--no-noise", "--format", "json", PYTHONPATH=str(tmp_path))
     (other,) = [one for one in json.loads(done.out)["plugins"] if one["name"] == "other"]
     built_for, missing = other["unusable"]
     assert built_for.startswith("built for accel-bench>=7; ")
@@ -59,7 +60,7 @@ def test_secrets_of_the_environment_stay_out_of_it(tmp_path: Path) -> None:
     folder = tmp_path / "hf_abcdefghijklmnopqrstuvwxyz"
     folder.mkdir()
     variables = {"MY_API_TOKEN": folder.name, "ACCEL_BENCH_RESULTS": str(folder)}
-    done = start("doctor", "--no-noise", "--format", "json", **variables)
+    done = call("doctor", "--no-noise", "--format", "json", **variables)
     assert folder.name not in done.out
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.program import call, start, write_nulls
+from cli.program import call, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.cli.plugins import print_installed
@@ -106,7 +106,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_list_has_name_distribution_version_and_what_is_missing(site: Path) -> None:
-    done = start("plugins", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "--format", "json", PYTHONPATH=str(site))
     rows = {(row["name"], row["distribution"]): row for row in json.loads(done.out)}
     good = rows["good", "accel-bench-good"]
     assert good["version"] == "1.0"
@@ -115,7 +115,7 @@ def test_the_list_has_name_distribution_version_and_what_is_missing(site: Path) 
 
 
 def test_a_name_that_two_distributions_bring_is_listed_with_the_rival(site: Path) -> None:
-    done = start("plugins", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "--format", "json", PYTHONPATH=str(site))
     rows = {row["name"]: row for row in json.loads(done.out) if "lora" in row["name"]}
     assert list(rows) == ["lora", "accel-bench-rival:lora"]
     ours, theirs = rows.values()
@@ -125,7 +125,7 @@ def test_a_name_that_two_distributions_bring_is_listed_with_the_rival(site: Path
 
 
 def test_broken_plugins_are_listed_like_others(site: Path) -> None:
-    done = start("plugins", PYTHONPATH=str(site))
+    done = call("plugins", PYTHONPATH=str(site))
     assert done.code == 0
     assert all(f"accel-bench-{name}" in done.out for name in BROKEN)
 
@@ -137,7 +137,7 @@ def test_the_table_has_names_of_the_json_as_columns() -> None:
 
 
 def test_the_table_says_why_a_plugin_cannot_be_used(site: Path) -> None:
-    printed = start("plugins", PYTHONPATH=str(site)).out
+    printed = call("plugins", PYTHONPATH=str(site)).out
     reason = "good (accel-bench-good 1.0): no-such-distribution>=2 is not installed"
     assert f"cannot be used: {reason}\n" in printed
     assert "\naccel-bench-rival:lora " in printed
@@ -184,7 +184,7 @@ def test_the_list_fits_80_columns_and_breaks_no_name(monkeypatch: pytest.MonkeyP
 
 
 def test_show_gives_hooks_options_and_constraints(site: Path) -> None:
-    done = start("plugins", "show", "good", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "show", "good", "--format", "json", PYTHONPATH=str(site))
     shown = json.loads(done.out)
     assert shown["summary"] == "Does good."
     assert shown["hooks"] == ["prepare_process", "accelerate_model"]
@@ -206,7 +206,7 @@ def test_show_gives_hooks_options_and_constraints(site: Path) -> None:
 
 
 def test_show_prints_the_same_for_people(site: Path) -> None:
-    done = start("plugins", "show", "good", PYTHONPATH=str(site))
+    done = call("plugins", "show", "good", PYTHONPATH=str(site))
     assert done.code == 0
     assert "Does good." in done.out
     assert "prepare_process, accelerate_model" in done.out
@@ -229,14 +229,14 @@ def test_every_installed_plugin_passes_its_check(name: str) -> None:
 @pytest.mark.parametrize("name", ["exits", "misspelt", "raises", "wordless"])
 def test_a_broken_plugin_gives_its_reason(name: str, site: Path) -> None:
     """One for each way to be refused; the check of all, below, finds the reasons of all."""
-    done = start("plugins", "check", name, PYTHONPATH=str(site))
+    done = call("plugins", "check", name, PYTHONPATH=str(site))
     assert done.code == 2
     assert BROKEN[name][1] in done.out
     assert "Traceback" not in done.out + done.err
 
 
 def test_a_check_for_programs_says_whether_it_is_usable(site: Path) -> None:
-    done = start("plugins", "check", "good", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "check", "good", "--format", "json", PYTHONPATH=str(site))
     assert done.code == 2
     assert json.loads(done.out) == {
         "name": "good",
@@ -248,21 +248,21 @@ def test_a_check_for_programs_says_whether_it_is_usable(site: Path) -> None:
 def test_an_endless_import_is_cut_short(tmp_path: Path) -> None:
     install(tmp_path, "accel-bench-endless", {"endless": "It"}, "while True: pass\n")
     variables = {"PYTHONPATH": str(tmp_path), "ACCEL_BENCH_IMPORT_SECONDS": "0.5"}
-    done = start("plugins", "check", "endless", **variables)
+    done = call("plugins", "check", "endless", **variables)
     assert done.code == 2
     assert "takes more than 0.5 s" in done.out
 
 
 def test_a_shipped_name_shows_the_shipped_plugin_and_the_other_has_an_address(site: Path) -> None:
-    done = start("plugins", "show", "lora", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "show", "lora", "--format", "json", PYTHONPATH=str(site))
     assert json.loads(done.out)["distribution"] == "accel-bench"
-    done = start("plugins", "show", "accel-bench-rival:lora", PYTHONPATH=str(site))
+    done = call("plugins", "show", "accel-bench-rival:lora", PYTHONPATH=str(site))
     assert done.code == 2
     assert "plugin 'accel-bench-rival:lora' (accel-bench-rival 1.0) is broken" in done.err
 
 
 def test_the_list_says_what_can_be_used(site: Path) -> None:
-    done = start("plugins", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "--format", "json", PYTHONPATH=str(site))
     usable = {row["name"]: row["usable"] for row in json.loads(done.out)}
     assert usable["example"] is True
     assert usable["good"] is False
@@ -280,7 +280,7 @@ def test_a_check_of_all_imports_each_and_ends_with_0_whatever_it_finds(site: Pat
             install(site, f"accel-bench-{name}", {name: "It"}, greedy + SOUND)
     install(site, "accel-bench-suicidal", {"suicidal": "It"}, "import os; os._exit(5)\n")
     install(site, "accel-bench-newer", {"newer": "It"}, SOUND, ("accel-bench>=7",))
-    done = start("plugins", "check", "--format", "json", PYTHONPATH=str(site))
+    done = call("plugins", "check", "--format", "json", PYTHONPATH=str(site))
     assert done.code == 0, done.err
     rows = {row["name"]: row for row in json.loads(done.out)}
     assert rows["example"]["usable"]
@@ -323,7 +323,7 @@ def test_a_check_of_a_scenario_says_what_would_be_skipped_and_why(elsewhere: Pat
         file.write("sweep: {train.seed: [1, 2]}\nexclude:\n")
         file.write("- {when: {stack: baseline, train.seed: 2}, because: known to diverge}\n")
     check = ("plugins", "check", "--scenario", path.name)
-    done = start(*check, "--format", "json", folder=elsewhere, PYTHONPATH=str(elsewhere))
+    done = call(*check, "--format", "json", folder=elsewhere, PYTHONPATH=str(elsewhere))
     assert done.code == 0, done.err
     reason = "elsewhere: does not work with device cpu; it works with xpu"
     found = json.loads(done.out)
@@ -334,7 +334,7 @@ def test_a_check_of_a_scenario_says_what_would_be_skipped_and_why(elsewhere: Pat
         ("baseline", {"train.seed": 2}, "skipped", ["excluded: known to diverge"]),
         ("other", {"train.seed": 2}, "skipped", [reason]),
     ]
-    table = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere)).out
+    table = call(*check, folder=elsewhere, PYTHONPATH=str(elsewhere)).out
     assert "nulls: 1 of 4 experiments run here" in table
     assert reason in table
 
@@ -342,7 +342,7 @@ def test_a_check_of_a_scenario_says_what_would_be_skipped_and_why(elsewhere: Pat
 def test_a_check_of_a_scenario_of_which_nothing_is_left_ends_with_3(elsewhere: Path) -> None:
     write_nulls(elsewhere, stacks="{other: [elsewhere]}")
     check = ("plugins", "check", "--scenario", "nulls.yaml")
-    done = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
+    done = call(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
     assert done.code == 3
     assert "0 of 1 experiments run here" in done.out
     assert "error: nothing can run here: elsewhere: does not work with device cpu" in done.err
@@ -355,7 +355,7 @@ def test_a_name_with_a_scenario_is_checked_as_a_stack_of_it(elsewhere: Path) -> 
     assert done.code == 0, done.err
     assert [row["stack"] for row in json.loads(done.out)["experiments"]] == ["baseline", "example"]
     check = ("plugins", "check", "elsewhere", "--scenario", "nulls.yaml")
-    done = start(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
+    done = call(*check, folder=elsewhere, PYTHONPATH=str(elsewhere))
     assert done.code == 2
     assert "stack 'elsewhere' cannot run here: elsewhere: does not work with device" in done.err
 

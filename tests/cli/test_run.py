@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.program import Done, call, start, write_nulls
+from cli.program import Done, call, write_nulls
 from fault_plugins.distribution import install
 
 from accel_bench.cli.request import parse_overrides
@@ -450,8 +450,8 @@ def test_a_plan_of_more_runs_than_allowed_is_refused_with_its_size(folder: Path)
 # Exit codes.
 
 
-def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a plugin that fails in its first hook, for processes that are started later."""
+def broken(folder: Path) -> tuple[str, str]:
+    """Install a plugin that fails in its first hook; return its name and where it is installed."""
     site = folder / "site"
     site.mkdir()
     source = (
@@ -463,15 +463,14 @@ def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "        raise RuntimeError('no such luck')\n"
     )
     install(site, "accel-bench-broken", {"broken": "Broken"}, source)
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    return "broken"
+    return "broken", str(site)
 
 
 def test_a_stack_that_fails_ends_with_1_and_the_others_are_measured(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
-    name = broken(folder, monkeypatch)
-    done = start("run", "nulls.yaml", "--plugin", name, "--format", "json", "-q")
+    name, site = broken(folder)
+    done = call("run", "nulls.yaml", "--plugin", name, "--format", "json", "-q", PYTHONPATH=site)
     rows = {row["stack"]: row for row in json.loads(done.out)["experiments"]}
     assert done.code == 1
     assert rows["broken"]["status"] == "plugin_error"
@@ -481,10 +480,11 @@ def test_a_stack_that_fails_ends_with_1_and_the_others_are_measured(
 
 
 def test_under_a_table_stand_the_last_lines_of_a_failed_run_s_log_and_their_path(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
-    name = broken(folder, monkeypatch)
-    done = start("run", "nulls.yaml", "--plugin", name, "--only", name, "-q", COLUMNS="200")
+    name, site = broken(folder)
+    arguments = ("run", "nulls.yaml", "--plugin", name, "--only", name, "-q")
+    done = call(*arguments, COLUMNS="200", PYTHONPATH=site)
     assert "broken: plugin_error; log in" in done.out
     assert "RuntimeError: no such luck" in done.out
     (path,) = [line for line in done.out.splitlines() if line.strip().startswith(str(folder))]

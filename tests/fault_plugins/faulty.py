@@ -195,9 +195,9 @@ def sometimes(options: FaultyOptions) -> None:
 
 
 def assorted(options: FaultyOptions) -> None:
-    """Every tenth run: crash, be killed, vanish, or leave a process behind."""
+    """Every fifth run: crash, be killed, vanish, or leave a process behind."""
     dice = chance()
-    if dice.random() < 0.1:
+    if dice.random() < 0.2:
         dice.choice([abort, kill, vanish, grandchild, setsid, runaway])(options)
 
 

@@ -5,7 +5,6 @@ It runs in this process where its end is waited for, in its own where that is in
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -17,11 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cli.program import call
 
 from accel_bench.errors import StoreError
-from accel_bench.plugins.registry import installed
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 
@@ -112,25 +109,8 @@ class Program:
         """
         if self.python != sys.executable:
             return self.finish(self.start(*arguments))
-        with self._surroundings():
-            done = call(*arguments)
+        done = call(*arguments, folder=self.folder, **self.variables())
         return Finished(self, done.code or 0, done.out, done.err)
-
-    @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """Give this process the program's variables, folder and plugins within the block."""
-        imported = {*sys.modules}
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.variables().items():
-                patch.setenv(name, value)
-            patch.chdir(self.folder)
-            patch.syspath_prepend(str(self.site))
-            installed.cache_clear()
-            yield
-        installed.cache_clear()
-        for name in {*sys.modules} - imported:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{self.site}{os.sep}"):
-                del sys.modules[name]
 
     def run(self, scenario: Mapping[str, Any], *arguments: str) -> Finished:
         """`run` a scenario."""
@@ -197,13 +177,15 @@ class Finished:
         return (folder / f"rank{rank}.log").read_text(encoding="utf8")
 
 
-def wait_for(condition: Callable[[], Any], give_up: float = PATIENCE_SECONDS) -> bool:
+def wait_for(
+    condition: Callable[[], Any], give_up: float = PATIENCE_SECONDS, pause: float = 0.05
+) -> bool:
     """Whether it became true."""
     until = time.monotonic() + give_up
     while not condition():
         if time.monotonic() > until:
             return False
-        time.sleep(0.02)
+        time.sleep(pause)
     return True
 
 

@@ -126,7 +126,7 @@ def test_a_store_that_cannot_grow_ends_the_session_and_keeps_what_is_in_it(
         "--quiet",
         "--format",
         "json",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
     )
     finished = program.finish(process)
     assert finished.code == 1

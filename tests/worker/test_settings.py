@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from accel_bench.worker.settings import (
     MPI_SIZES,
     SAME_FOR_ALL,
     apply_settings,
+    rare_collections,
     set_environment,
     started_processes,
 )
@@ -90,3 +92,23 @@ def test_a_launcher_that_started_all_ranks_or_does_not_say_is_believed(
 ) -> None:
     with_launcher(monkeypatch, variables)
     assert started_processes() == said
+
+
+def test_garbage_is_collected_rarely_while_libraries_are_imported() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold()[0] > 100 * before[0]
+    assert gc.get_threshold() == before
+
+
+def test_a_collector_that_a_plugin_sets_up_stays_as_it_is() -> None:
+    before = gc.get_threshold()
+    try:
+        with rare_collections():
+            gc.set_threshold(1234, 5, 6)
+            gc.disable()
+        assert gc.get_threshold() == (1234, 5, 6)
+        assert not gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()

@@ -19,7 +19,7 @@ from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.scenario.models import StackEntry
 from accel_bench.testing import check_plugin, close_run, evidence_of
 
-LAYERS = 3
+LAYERS = 2
 
 # What torch and peft say of themselves while they import and trace is not ours to mend.
 pytestmark = [
@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_eager_and_one_graph_serves_all_blocks(compiled, sco
     assert evidence["cache"] is None
 
 
-@pytest.mark.parametrize("scope", ["block", "model"])
+@pytest.mark.parametrize("scope", ["block", pytest.param("model", marks=pytest.mark.release)])
 def test_a_checkpointed_model_is_compiled_and_still_learns_the_same(compiled, scope):
     checkpointed, plain = tiny_llama(), tiny_llama()
     for model in (checkpointed, plain):
@@ -371,7 +371,9 @@ class Breaking(nn.Module):
         return values
 
 
-def test_it_keeps_the_contract():
-    report = check_plugin("torch-compile", options={"backend": "aot_eager"})
+@pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
+def test_it_keeps_the_contract(archs):
+    report = check_plugin("torch-compile", options={"backend": "aot_eager"}, archs=archs)
     said = {(clause.name, clause.sentence) for clause in report.proven}
-    assert {("dtypes", "bfloat16"), ("architectures", "GPT2LMHeadModel")} <= said
+    assert ("dtypes", "bfloat16") in said
+    assert archs == () or ("architectures", "GPT2LMHeadModel") in said

@@ -34,9 +34,10 @@ TOGETHER = (
     ["accelerate_model", "prepare_process", "start_metrics"],
     ["load_model", "load_data"],
     ["compile_model", "build_optimizer", "check_scenario"],
+    ["add_adapter", "build_batches", "finish_metrics"],
     ["build_engine", "observe_ranks", "prepare_experiment"],
 )
-"""Hooks in one plugin."""
+"""Hooks in one plugin: each of `ACTING` is in one of them."""
 
 TWO_RANKS = """\
 model: {{overrides: {{num_hidden_layers: 2}}}}
@@ -75,7 +76,14 @@ def written_and_installed(folder: Path, hooks: Sequence[str]) -> Iterator[str]:
     installed.cache_clear()
 
 
-@pytest.mark.parametrize("hooks", [*([hook] for hook in ACTING), *TOGETHER], ids="+".join)
+ALONE = [pytest.param([hook], marks=pytest.mark.release) for hook in ACTING]
+
+
+def test_every_hook_is_tried_with_others() -> None:
+    assert {hook for hooks in TOGETHER for hook in hooks} == {*ACTING}
+
+
+@pytest.mark.parametrize("hooks", [*ALONE, *TOGETHER], ids="+".join)
 def test_what_is_written_keeps_the_contract_and_acts(
     hooks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,9 +162,9 @@ def test_every_name_makes_files_that_parse(name: str, tmp_path: Path) -> None:
     assert Requirement(project["dependencies"][0]).name == "accel-bench"
 
 
-def test_what_is_written_is_clean_and_formatted(tmp_path: Path) -> None:
-    pairs = map(list, combinations(WRITTEN, 2))
-    for number, hooks in enumerate([*([hook] for hook in WRITTEN), *pairs, WRITTEN]):
+@pytest.mark.parametrize("together", [1, pytest.param(2, marks=pytest.mark.release)])
+def test_what_is_written_is_clean_and_formatted(tmp_path: Path, together: int) -> None:
+    for number, hooks in enumerate([*map(list, combinations(WRITTEN, together)), WRITTEN]):
         write_plugin(f"p{number}", hooks, tmp_path)
         write_plugin(f"{'p' * 27}{number}", hooks, tmp_path)
     rules = ["--select", "B,E,F,I,UP,W", "--line-length", "100"]
