@@ -19,7 +19,7 @@ PIP := $(BIN)/python $(INSTALL)
 # what it starts, each process of tests holds more than 1 GB. Files start in the order of
 # tests/suite.py, the longest first.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-QUANTIZED_TESTS := $(QUANTIZING) tests/test_samples.py
+QUANTIZED_TESTS := $(QUANTIZING) plugins/distributed/tests/test_quantized.py tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
 
 # Nothing is compiled when it is installed: each process would compile torch anew.

@@ -192,7 +192,9 @@ def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> N
 
 
 def test_the_replicas_agree_after_the_window(two: Result) -> None:
-    assert two.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
+    shown = two.ranks[0].evidence["ddp"]
+    assert shown["world_size"] == 2
+    assert shown["replica_difference"] == 0
 
 
 def test_a_rehearsal_is_one_process_and_shares_its_work_with_nobody(two: Result) -> None:
@@ -223,7 +225,7 @@ def test_two_ranks_of_trainer_do_what_two_ranks_of_the_plain_loop_do(
             assert rank.effective.threads == 1
             assert rank.effective.nested_wrapping == ()
             assert rank.effective.synchronized_buffer_bytes == 0
-        assert result.ranks[0].evidence["ddp"] == {"world_size": 2, "replica_difference": 0.0}
+        assert result.ranks[0].evidence["ddp"]["replica_difference"] == 0
     for number in range(2):
         ours, theirs = (first_steps(engines[name], number) for name in ENGINES)
         assert len(theirs) == 5

@@ -8,7 +8,12 @@ import pytest
 from accel_bench_distributed import Mesh, MeshOptions
 from pydantic import ValidationError
 
+from accel_bench.documents.presets import preset_path
+from accel_bench.errors import ScenarioError
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_experiment, make_machine
+from accel_bench.testing.tiny import this_machine
 
 EXPERTS = {"model": {"id": "mixtral-8x7b"}}
 
@@ -72,6 +77,29 @@ def test_sizes_give_the_batches_and_the_memory_of_a_device(
     plugin = Mesh(MeshOptions(**options), "mesh")
     assert plugin.data_parallel(scenario) == data_parallel
     assert plugin.fraction_per_device(scenario) == fraction
+
+
+def test_the_plan_knows_what_a_device_keeps_and_what_a_group_takes() -> None:
+    draft = read_draft(preset_path("scenarios", "distributed-cpu"))
+    plan = make_plan(draft, this_machine(), PlanRequest(oversubscribe=True))
+    found = {planned.experiment.stack.name: planned for planned in plan.planned}
+    needs = {name: planned.need.total_bytes for name, planned in found.items() if planned.need}
+    assert needs["ddp"] == needs["baseline"] == 2 * needs["fsdp2"] == 2 * needs["tensor-parallel"]
+    works = {name: planned.experiment.scenario for name, planned in found.items()}
+    assert {name: work.train.micro_batch_size for name, work in works.items()} == {
+        "baseline": 4,
+        "ddp": 4,
+        "fsdp2": 4,
+        "tensor-parallel": 8,
+    }
+    assert {work.train.global_batch_size for work in works.values()} == {8}
+
+
+def test_a_number_of_groups_that_the_mesh_does_not_make_is_refused() -> None:
+    draft = read_draft(preset_path("scenarios", "distributed-cpu"))
+    wrong = PlanRequest(overrides=(("resources.data_parallel", 2),), oversubscribe=True)
+    with pytest.raises(ScenarioError, match=r"is 2, and mesh makes 1 of 2 devices; leave it out"):
+        make_plan(draft, this_machine(), wrong)
 
 
 @pytest.mark.parametrize(

@@ -7,36 +7,18 @@ per rank. All ranks are children of one program, which imports torch once (`fork
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from fault_plugins.distribution import install
 
 from accel_bench import Result, Status
-from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.training import TrainingComparison, compare_training
-from accel_bench.analysis.metrics.throughput import run_throughput
 
 pytestmark = pytest.mark.long
 
 GATHERED = "colwise_gather_output"
 
-LENGTHS = {"median": 24, "sigma": 0.5}
-
-WORK: dict[str, Any] = {
-    "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}},
-    "data": {"use": "synthetic", "sequence_length": 48, "lengths": LENGTHS},
-    "train": {"global_batch_size": 8, "learning_rate": 0.1, "max_grad_norm": 0.1},
-    "optimizer": "sgd",
-    "resources": {"device": "cpu", "threads": 1},
-    "measure": {"warmup": 2, "steps": 3, "phase_steps": 0, "rounds": 1, "timeout_seconds": 300},
-}
+PRETENDERS = ("shards-and-replicates", "replicates-and-shards", "shards-alone")
 
 SMALL_EXPERTS = {
     "num_hidden_layers": 1,
@@ -50,135 +32,39 @@ SMALL_EXPERTS = {
     "attention_dropout": 0.0,
 }
 
-PRETENDERS = """
-from accel_bench import Plugin, hookimpl
-
-
-class ShardsAndReplicates(Plugin):
-    '''Says FSDP2, and replicates.'''
-
-    strategy = "FSDPModule"
-
-    @hookimpl
-    def parallelize_model(self, run):
-        from torch.nn.parallel import DistributedDataParallel
-        return DistributedDataParallel(run.model, forward_sync_buffers=False)
-
-
-class ReplicatesAndShards(Plugin):
-    '''Says DDP, and shards.'''
-
-    strategy = "DistributedDataParallel"
-
-    @hookimpl
-    def parallelize_model(self, run):
-        from torch.distributed.fsdp import fully_shard
-        return fully_shard(run.model)
-
-
-class ShardsAlone(Plugin):
-    '''Says FSDP2, and gives each rank a mesh of its own.'''
-
-    strategy = "FSDPModule"
-
-    @hookimpl
-    def parallelize_model(self, run):
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("apart", "alone"))
-        return fully_shard(run.model, mesh=mesh["alone"])
-
-"""
-
-KINDS = {
-    "shards-and-replicates": "ShardsAndReplicates",
-    "replicates-and-shards": "ReplicatesAndShards",
-    "shards-alone": "ShardsAlone",
-}
-
-
-def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **work: Any) -> Path:
-    """Write a scenario; keys of `work` are merged into their sections."""
-    merged: dict[str, Any] = {**WORK, "name": name, "stacks": dict(stacks)}
-    merged["resources"] = {**WORK["resources"], "devices": devices}
-    for key, value in work.items():
-        merged[key] = {**WORK[key], **value} if isinstance(WORK.get(key), dict) else value
-    path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(merged))
-    return path
-
-
-def run_all(folder: Path, *scenarios: Path) -> dict[str, dict[str, Result]]:
-    """Run all stacks of the scenarios; return results by scenario and stack."""
-    out = folder / "results.json"
-    site = folder / "site"
-    if not site.exists():
-        site.mkdir()
-        install(site, "accel-bench-pretenders", KINDS, PRETENDERS)
-    program = Path(__file__).with_name("forked.py")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), *map(str, scenarios), str(out)],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    return {
-        name: {
-            stack: Result.model_validate_json(json.dumps(one["result"]))
-            for stack, one in stacks.items()
-        }
-        for name, stacks in found.items()
-    }
-
-
-def compared(alone: Result, together: Result) -> TrainingComparison:
-    """Compare a run of several ranks with that of one process."""
-    assert together.status is Status.OK, together.reasons
-    assert audit(together) == []
-    return compare_training({("", 0): alone}, {("", 0): together})
-
-
-def assert_same_training(alone: Result, together: Result) -> None:
-    """Losses, tokens and updates are those of one process, to rounding."""
-    found = compared(alone, together)
-    one, several = run_throughput(alone), run_throughput(together)
-    assert one is not None and several is not None
-    assert several.losses == pytest.approx(one.losses, rel=1e-6)
-    assert (several.real_tokens, several.step_tokens) == (one.real_tokens, one.step_tokens)
-    assert found.training_reasons == ()
-    assert (found.update_verdict, found.loss_reason[:2]) != ("different", "by")
-    assert found.update_difference is not None and found.update_difference < 1e-4
-    sketches = [rank.update.weights for rank in together.ranks if rank.update]
-    assert len(sketches) == len(together.ranks)
-
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]]:
+def results(
+    tmp_path_factory: pytest.TempPathFactory, ranks: SimpleNamespace
+) -> dict[str, dict[str, Result]]:
     """One process, two ranks of each strategy, and strategies that are not what they say."""
     folder = tmp_path_factory.mktemp("ranks")
     accumulated = {"gradient_accumulation": 2}
-    return run_all(
+    ddp = {"set": {"parallel": {"use": "ddp", "bucket_cap_mb": 0.25}}}
+    return ranks.run(
         folder,
-        write(folder, "one", 1, {"alone": []}),
-        write(
+        ranks.write(folder, "one", 1, {"alone": []}),
+        ranks.write(
             folder,
             "two",
             2,
-            {"ddp": [], "fsdp2": ["mesh"], "tensor": [{"use": "mesh", "tensor": "auto"}]},
+            {"ddp": ddp, "fsdp2": ["mesh"], "tensor": [{"use": "mesh", "tensor": "auto"}]},
             train=accumulated,
         ),
-        write(folder, "pretended", 2, {name: [name] for name in KINDS}),
+        ranks.write(
+            folder,
+            "pretended",
+            2,
+            {name: [name] for name in PRETENDERS} | {"cut": ["cuts", "mesh"]},
+        ),
     )
 
 
 @pytest.mark.parametrize("stack", ["ddp", "fsdp2", "tensor"])
 def test_two_ranks_train_as_one_process_does(
-    results: dict[str, dict[str, Result]], stack: str
+    results: dict[str, dict[str, Result]], stack: str, ranks: SimpleNamespace
 ) -> None:
-    assert_same_training(results["one"]["alone"], results["two"][stack])
+    ranks.assert_same_training(results["one"]["alone"], results["two"][stack])
 
 
 def test_what_joins_the_ranks_is_read_back_from_the_tensors(
@@ -215,6 +101,9 @@ def test_the_evidence_says_what_each_rank_holds(results: dict[str, dict[str, Res
     divided = results["two"]["tensor"].ranks[0].evidence["mesh"]["divided_matrices"]
     assert divided == {"embedding_rowwise": 1, "colwise": 5, "rowwise": 2, GATHERED: 1}
     assert "ddp" not in results["two"]["fsdp2"].ranks[0].evidence
+    replicated = results["two"]["ddp"].ranks[0].evidence["ddp"]
+    assert (replicated["bucket_bytes"], replicated["static_graph"]) == (2**18, False)
+    assert replicated["replica_difference"] == 0
 
 
 @pytest.mark.parametrize(
@@ -232,9 +121,10 @@ def test_the_evidence_says_what_each_rank_holds(results: dict[str, dict[str, Res
             "shards-alone",
             "the model is divided over 1 of 2 processes, and nothing joins the others",
         ),
+        ("cut", "the gradient is cut: 4 trained modules received none: model.layers.0.mlp."),
     ],
 )
-def test_a_strategy_that_is_not_what_it_says_is_invalid_and_named(
+def test_what_does_not_train_as_it_says_is_invalid_and_named(
     results: dict[str, dict[str, Result]], stack: str, reason: str
 ) -> None:
     result = results["pretended"][stack]
@@ -243,14 +133,16 @@ def test_a_strategy_that_is_not_what_it_says_is_invalid_and_named(
 
 
 @pytest.mark.release
-def test_every_mesh_trains_as_one_process_does(tmp_path: Path) -> None:
+def test_every_mesh_trains_as_one_process_does(tmp_path: Path, ranks: SimpleNamespace) -> None:
     """The wide matrix: two and four ranks, adapters, experts, checkpointing, other optimizers."""
     lora = {"adapter": {"use": "lora", "r": 4}}
     experts = {"model": {"id": "mixtral-8x7b", "overrides": SMALL_EXPERTS}}
     granite = {"model": {"id": "granite-3-1b-a400m", "overrides": SMALL_EXPERTS}}
     tensor, expert = {"use": "mesh", "tensor": 2}, {"use": "mesh", "expert": 2}
     both = {"use": "mesh", "tensor": 2, "expert": 2}
+    static = {"parallel": {"use": "ddp", "static_graph": True}}
     options = {
+        "static-ddp": {"set": {**static, "train.gradient_accumulation": 1}},
         "zero2": [{"use": "mesh", "reshard_after_forward": False}],
         "checkpointed": {"set": {"train.gradient_checkpointing": True}, "use": ["mesh"]},
         "hsdp": [{"use": "mesh", "replicate": 2}],
@@ -259,32 +151,34 @@ def test_every_mesh_trains_as_one_process_does(tmp_path: Path) -> None:
     }
     adapted = {"fsdp2": ["mesh"], "tensor": [tensor], "ddp": []}
     sparse = {"ddp": [], "fsdp2": ["mesh"], "expert": [expert]}
-    found = run_all(
+    found = ranks.run(
         tmp_path,
-        write(tmp_path, "one", 1, {"alone": []}),
-        write(tmp_path, "four", 4, options, train={"gradient_accumulation": 2}),
-        write(tmp_path, "lora-one", 1, {"alone": []}, **lora),
-        write(tmp_path, "lora", 2, adapted, **lora),
-        write(tmp_path, "experts-one", 1, {"alone": []}, **experts),
-        write(tmp_path, "experts", 2, {**sparse, "both": [both]}, **experts),
-        write(tmp_path, "experts-four", 4, {"shard": [{**expert, "shard": 2}]}, **experts),
-        write(tmp_path, "granite-one", 1, {"alone": []}, **granite),
-        write(tmp_path, "granite", 2, sparse, **granite),
+        ranks.write(tmp_path, "one", 1, {"alone": []}),
+        ranks.write(tmp_path, "four", 4, options, train={"gradient_accumulation": 2}),
+        ranks.write(tmp_path, "lora-one", 1, {"alone": []}, **lora),
+        ranks.write(tmp_path, "lora", 2, adapted, **lora),
+        ranks.write(tmp_path, "experts-one", 1, {"alone": []}, **experts),
+        ranks.write(tmp_path, "experts", 2, {**sparse, "both": [both]}, **experts),
+        ranks.write(tmp_path, "experts-four", 4, {"shard": [{**expert, "shard": 2}]}, **experts),
+        ranks.write(tmp_path, "granite-one", 1, {"alone": []}, **granite),
+        ranks.write(tmp_path, "granite", 2, sparse, **granite),
     )
     for name, stacks in found.items():
         for together in stacks.values():
             base = f"{name.partition('-')[0]}-one".replace("four-one", "one")
             if not name.endswith("one"):
-                assert_same_training(found[base]["alone"], together)
+                ranks.assert_same_training(found[base]["alone"], together)
 
 
 @pytest.mark.release
-def test_master_weights_compute_in_bfloat16_and_are_kept_in_float32(tmp_path: Path) -> None:
+def test_master_weights_compute_in_bfloat16_and_are_kept_in_float32(
+    tmp_path: Path, ranks: SimpleNamespace
+) -> None:
     static = {"set": {"train.precision": "bf16-master-weights"}}
     tensor = {**static, "use": [{"use": "mesh", "tensor": 2}]}
-    found = run_all(
+    found = ranks.run(
         tmp_path,
-        write(
+        ranks.write(
             tmp_path,
             "one",
             1,
@@ -295,12 +189,12 @@ def test_master_weights_compute_in_bfloat16_and_are_kept_in_float32(tmp_path: Pa
                 "autocast": {"set": {"train.precision": "bf16-autocast"}, "use": ["mesh"]},
             },
         ),
-        write(tmp_path, "two", 2, {"master": {**static, "use": ["mesh"]}, "tensor": tensor}),
+        ranks.write(tmp_path, "two", 2, {"master": {**static, "use": ["mesh"]}, "tensor": tensor}),
     )
     one = found["one"]
-    assert_same_training(one["alone"], one["mesh"])
+    ranks.assert_same_training(one["alone"], one["mesh"])
     for result in (one["master"], one["autocast"], *found["two"].values()):
-        difference = compared(one["alone"], result).update_difference
+        difference = ranks.compared(one["alone"], result).update_difference
         assert difference is not None and 0 < difference < 0.05
         effective = result.ranks[0].effective
         assert set(effective.matmul_dtypes) == {"bfloat16"}

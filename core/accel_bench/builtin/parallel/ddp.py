@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Options, Plugin, Run, hookimpl
+from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 
 BUFFER_SYNC_KEYWORDS = ("forward_sync_buffers", "broadcast_buffers")
@@ -32,6 +33,17 @@ class DDP(Plugin[DDPOptions]):
 
     Options = DDPOptions
     strategy = "DistributedDataParallel"
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+        """Yield that accumulation leaves out the exchange in which the static graph is learned."""
+        accumulation = experiment.scenario.train.gradient_accumulation
+        if self.options.static_graph and accumulation > 1:
+            yield (
+                "torch learns a static graph in the first backward pass, and "
+                f"train.gradient_accumulation {accumulation} exchanges nothing in that one; leave "
+                "one of them out"
+            )
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:

@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from accel_bench import Run
+from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.sharding import is_sharded
+from accel_bench.modeling.tensors import dtype_name
 from accel_bench_distributed.sizes import MASTER_WEIGHTS
 
 if TYPE_CHECKING:
     from accel_bench_distributed import MeshOptions
 
 
+PACKED = "Params4bit"
+"""Class of bitsandbytes' parameters in 4 bits."""
+
+
 def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
     """Shard each decoder block, then what is left of the model, in place."""
     names = ("replicate", "shard") if mesh["replicate"].size() > 1 else ("shard",)
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "mesh": mesh[names],
         "mp_policy": mixed_precision(run, options),
         **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
     }
+    check_weights(run.model, settings["mp_policy"])
     _, blocks = decoder_blocks(run.model)
     for block in blocks:
         fully_shard(block, reshard_after_forward=options.reshard_after_forward, **settings)
     # What is left is needed at the end of the forward and at the start of the backward.
     fully_shard(run.model, reshard_after_forward=False, **settings)
+
+
+def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
+    """Raise ScenarioError for quantized weights that FSDP2 would change.
+
+    It gathers plain parameters: what a class of another library keeps beside its numbers is lost,
+    but for 4-bit weights of bitsandbytes, whose module has it too. Those are numbers of any dtype
+    that hold packed bits: copied into another dtype they would mean something else.
+    """
+    for name, one in model.named_parameters():
+        kind = type(one)
+        if kind.__name__ == PACKED:
+            if policy.param_dtype is not None and one.is_floating_point():
+                raise ScenarioError(
+                    f"mesh: {name} holds packed bits as {dtype_name(one.dtype)}, and copies of the "
+                    f"weights are {dtype_name(policy.param_dtype)}; set quant_storage: uint8"
+                )
+        elif kind is not nn.Parameter and not is_sharded(one):
+            if not hasattr(one, "fsdp_pre_all_gather"):
+                raise ScenarioError(
+                    f"mesh: {name} is a {kind.__name__}, which FSDP2 cannot gather with what it "
+                    "needs beside its numbers; quantize by nf4, or use ddp"
+                )
 
 
 def mixed_precision(run: Run, options: MeshOptions) -> MixedPrecisionPolicy:
