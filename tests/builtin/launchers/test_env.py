@@ -25,6 +25,7 @@ def program(tmp_path: Path) -> Iterator[Launched]:
     program.end()
 
 
+@pytest.mark.release
 def test_ranks_of_torchrun_train_in_fresh_processes(program: Launched) -> None:
     file = program.write(stacks={"baseline": [], "other": []})
     options = ("--standalone", "--nproc-per-node", "2")

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from accel_bench.builtin.launchers.remote import (
     RemoteProcess,
 )
 from accel_bench.builtin.launchers.wire import Channel, prove_as_parent
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, ScenarioError
 
 PUMP_SECONDS = 0.05
 """How often at most a handle that is asked for its exit code looks for messages."""
@@ -36,13 +36,31 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 """Variable that tells the ranks where they meet."""
 
 
+@dataclass
+class Ended:
+    """What a process is that holds no others; with an exit code, its work is done."""
+
+    exit_code: int | None
+    cores: int | None = None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Agents:
     """The agents of a session: its `Allocation`."""
 
     exit_code: int | None = None
 
-    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
-        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be."""
+    def __init__(
+        self, address: tuple[str, int], secret: bytes, launcher: str = "", hint: str = ""
+    ) -> None:
+        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be.
+
+        `launcher` is what messages call the program that starts the agents, `hint` what they add
+        when it starts another number.
+        """
+        self.launcher, self.hint = launcher, hint
         try:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
             self._listener = socket.create_server(address, family=family, backlog=1024)
@@ -176,7 +194,9 @@ class Agents:
             channel.close()
             return
         if ranks["size"] != size:
-            raise AccelBenchError(wrong_size(ranks["launcher"], ranks["size"], size))
+            launcher = self.launcher or ranks["launcher"]
+            channel.close()
+            raise AccelBenchError(wrong_size(launcher, ranks["size"], size) + self.hint)
         self._add(channel, ranks, description)
 
     def _hello(self, channel: Channel) -> tuple[dict[str, Any], bytes]:
@@ -311,3 +331,13 @@ def largest(scenarios: Iterator[Any] | Sequence[Any]) -> tuple[int, int]:
     found = list(scenarios)
     nodes = max(one.resources.nodes for one in found)
     return nodes, max(one.resources.devices for one in found)
+
+
+def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
+    """Start the ranks of a job on the session's agents. Raises ScenarioError without any."""
+    if not isinstance(allocation, Agents):
+        raise ScenarioError(
+            "this launcher's processes belong to a whole session; run it by `accel-bench run`, or "
+            "use the launcher local"
+        )
+    return allocation.launch(job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -22,7 +21,7 @@ from accel_bench import (
     read_placement,
 )
 from accel_bench.builtin.launchers.agent import end_on_signals, ranks_of, run_agent
-from accel_bench.builtin.launchers.agents import Agents, largest, wrong_size
+from accel_bench.builtin.launchers.agents import Agents, Ended, largest, launch_on, wrong_size
 from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
 
@@ -38,17 +37,6 @@ class EnvOptions(Options):
 
     connect_seconds: float = Field(120.0, gt=0, le=86_400)
     """How long the processes may take to find one another."""
-
-
-@dataclass
-class Ended:
-    """What a process is that holds no others; with an exit code, its work is done."""
-
-    exit_code: int | None
-    cores: int | None = None
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class Env(Plugin[EnvOptions]):
@@ -135,13 +123,3 @@ def check_placement(placement: Placement | None, nodes: int, devices: int) -> No
             f"{placement.launcher} has {placement.local_size} {what}, and resources.devices is "
             f"{devices}; let both be the same"
         )
-
-
-def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
-    """Start the ranks of a job on the session's agents. Raises ScenarioError without any."""
-    if not isinstance(allocation, Agents):
-        raise ScenarioError(
-            "this launcher's processes belong to a whole session; run it by `accel-bench run`, or "
-            "use the launcher local"
-        )
-    return allocation.launch(job)

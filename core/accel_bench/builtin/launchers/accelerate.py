@@ -1,0 +1,142 @@
+"""`accelerate`: starts the ranks by `accelerate launch`, with a configuration given or written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench import (
+    Allocation,
+    Job,
+    Options,
+    Plugin,
+    RankProcess,
+    Scenario,
+    hookimpl,
+    python_command,
+)
+from accel_bench.builtin.launchers.agents import Ended, largest, launch_on
+from accel_bench.builtin.launchers.node import free_port
+from accel_bench.builtin.launchers.started import (
+    StartedAgents,
+    agent_command,
+    agent_environment,
+    end_program,
+    is_here,
+    new_secret,
+    split_endpoint,
+    start_program,
+)
+from accel_bench.builtin.launchers.wire import shared_secret
+from accel_bench.errors import ScenarioError
+
+ONE_PROCESS = (
+    "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "
+    "starts them: take use_cpu out of launcher.config_file, or use the launcher torchrun"
+)
+"""What goes wrong most often."""
+
+
+class AccelerateOptions(Options):
+    """What `accelerate launch` is given."""
+
+    config_file: str | None = None
+    """Configuration of accelerate; null writes one from the scenario."""
+
+    endpoint: str | None = None
+    """`HOST:PORT` of the first of several machines; the command is started on each of them, and the
+    one that HOST names is the parent. The agents use the port after it."""
+
+    machine_rank: int = Field(0, ge=0)
+    """Number of this machine among several."""
+
+    connect_seconds: float = Field(300.0, gt=0, le=86_400)
+    """How long the processes may take to find one another."""
+
+
+class Accelerate(Plugin[AccelerateOptions]):
+    """Starts the ranks by `accelerate launch`, with a configuration that is given or written."""
+
+    @hookimpl
+    def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
+        """Start accelerate and wait for its agents; on other nodes, until the session has ended."""
+        nodes, devices = largest(scenarios)
+        if nodes > 1 and self.options.endpoint is None:
+            raise ScenarioError(
+                f"launcher accelerate on {nodes} nodes needs --set launcher.endpoint=HOST:PORT and "
+                "launcher.machine_rank; start the command on each node"
+            )
+        host, port = "127.0.0.1", 0
+        if nodes > 1:
+            host, port = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
+        is_parent = nodes == 1 or is_here(host)
+        with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+            written = Path(folder) / "accelerate.yaml"
+            configuration = self.configuration(nodes, devices, (host, port or free_port(host)))
+            written.write_text(json.dumps(configuration, indent=1), encoding="utf8")  # YAML too
+            path = self.options.config_file or str(written)
+            if not Path(path).is_file():
+                raise ScenarioError(f"launcher.config_file: {path!r} is no file")
+            command = python_command("-m", "accelerate.commands.launch", "--config_file", path)
+            command += ["--no_python", *agent_command()]
+            if dry_run:
+                print(subprocess.list2cmdline(command), file=sys.stderr)
+                print(Path(path).read_text(encoding="utf8"), file=sys.stderr)
+                return Ended(None if is_parent else 0)
+            return self._allocate((host, port), nodes * devices, is_parent, command)
+
+    @hookimpl
+    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
+        """Have each agent start its rank."""
+        return launch_on(allocation, job)
+
+    def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
+        """Return the configuration for a scenario.
+
+        `MULTI_GPU` is how accelerate starts several processes, on CPUs too: the ranks take their
+        device from the scenario.
+        """
+        several = nodes * devices > 1
+        return {
+            "compute_environment": "LOCAL_MACHINE",
+            "distributed_type": "MULTI_GPU" if several else "NO",
+            "num_machines": nodes,
+            "machine_rank": self.options.machine_rank,
+            "num_processes": nodes * devices,
+            "main_process_ip": main[0],
+            "main_process_port": main[1],
+            "mixed_precision": "no",
+            "dynamo_backend": "no",
+            "rdzv_backend": "static",
+            "same_network": True,
+            "use_cpu": False,
+        }
+
+    def _allocate(
+        self, address: tuple[str, int], size: int, is_parent: bool, command: Sequence[str]
+    ) -> Allocation:
+        host, port = address
+        secret = shared_secret() if port else new_secret()
+        if not is_parent:
+            process = start_program(command, agent_environment(host, port + 1, secret), None)
+            try:
+                return Ended(process.wait())
+            finally:
+                end_program(process)
+        agents = StartedAgents(
+            (host, port + 1 if port else 0), secret, "accelerate launch", ONE_PROCESS
+        )
+        try:
+            agents.start(command, agent_environment(host, agents.port, secret))
+            agents.gather(size, self.options.connect_seconds, agents.check)
+        except BaseException:
+            agents.close()
+            raise
+        return agents

@@ -1,0 +1,131 @@
+"""Agents that a launcher's program starts for one session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from accel_bench import python_command
+from accel_bench.builtin.launchers.agent import PARENT, UNSET
+from accel_bench.builtin.launchers.agents import Agents
+from accel_bench.builtin.launchers.wire import SECRET
+from accel_bench.errors import AccelBenchError, ScenarioError
+
+AGENT = "accel_bench.builtin.launchers.agent"
+
+END_SECONDS = 15.0
+"""How long a launcher's program may take to end once its agents have."""
+
+TAIL_BYTES = 4000
+"""Bytes of what the program has printed that stand in an error."""
+
+
+class StartedAgents(Agents):
+    """The agents of a session and the program that has started them, which ends with them."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes, launcher: str, hint: str = ""):
+        super().__init__(address, secret, launcher, hint)
+        self._output = tempfile.TemporaryFile()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the program. Raises AccelBenchError where it is not there."""
+        self._process = start_program(command, environment, self._output)
+
+    def check(self) -> None:
+        """Raise AccelBenchError when the program has ended, with what it has printed."""
+        if self._process is None or self._process.poll() is None:
+            return
+        raise AccelBenchError(
+            f"{self.launcher} ended with {self._process.returncode} before all ranks had come"
+            f"{self.hint}:\n{self.tail()}"
+        )
+
+    def tail(self) -> str:
+        """Return the end of what the program has printed."""
+        self._output.seek(max(0, os.fstat(self._output.fileno()).st_size - TAIL_BYTES))
+        return self._output.read().decode("utf8", "replace").strip()
+
+    def close(self) -> None:
+        """End the agents, then the program."""
+        super().close()
+        if self._process is not None:
+            end_program(self._process)
+        self._output.close()
+
+
+def start_program(
+    command: Sequence[str], environment: Mapping[str, str], output: object
+) -> subprocess.Popen[bytes]:
+    """Start a launcher's program in a session of its own: Ctrl-C is the parent's to handle."""
+    try:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # type: ignore[call-overload]
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise AccelBenchError(
+            f"{command[0]} cannot be started: {error.strerror}; install it, or use another launcher"
+        ) from error
+
+
+def end_program(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the program ends; end it where it does not."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+            return
+
+
+def agent_command() -> list[str]:
+    """Return the command of an agent."""
+    return python_command("-m", AGENT)
+
+
+def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
+    """Return the variables by which agents find the parent, beside those of this process.
+
+    torchrun sets the number of threads where it is not set: ranks go without that.
+    """
+    unset = "" if "OMP_NUM_THREADS" in os.environ else "OMP_NUM_THREADS"
+    ours = {PARENT: f"{host}:{port}", SECRET: secret.decode(), UNSET: unset}
+    return {**os.environ, **ours}
+
+
+def new_secret() -> bytes:
+    """Return the secret of one session on one machine."""
+    return secrets.token_hex(32).encode()
+
+
+def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
+    """Return host and port. Raises ScenarioError."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        raise ScenarioError(f"{option} {endpoint!r} is no HOST:PORT, such as node-1:29500")
+    return host.strip("[]"), int(port)
+
+
+def is_here(host: str) -> bool:
+    """Return whether a name or an address is this machine's. Raises ScenarioError if unknown."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ScenarioError(f"{host!r} is no known machine: {error.strerror}") from error
+    for family, kind, _, _, address in found:
+        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+            probe.bind(address)
+            return True
+    return False

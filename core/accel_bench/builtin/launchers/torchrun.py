@@ -1,0 +1,115 @@
+"""`torchrun`: starts the ranks by torchrun, on one node or on several."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench import (
+    Allocation,
+    Job,
+    Options,
+    Plugin,
+    RankProcess,
+    Scenario,
+    hookimpl,
+    python_command,
+)
+from accel_bench.builtin.launchers.agents import Ended, largest, launch_on
+from accel_bench.builtin.launchers.started import (
+    StartedAgents,
+    agent_command,
+    agent_environment,
+    end_program,
+    is_here,
+    new_secret,
+    split_endpoint,
+    start_program,
+)
+from accel_bench.builtin.launchers.wire import shared_secret
+from accel_bench.errors import ScenarioError
+
+
+class TorchrunOptions(Options):
+    """Where the nodes meet."""
+
+    endpoint: str | None = None
+    """`HOST:PORT` at which several nodes meet; the command is started on each of them, and the node
+    that HOST names is the parent. The agents use the port after it."""
+
+    local_address: str | None = None
+    """Address of this node, where torchrun does not find it by the machine's name."""
+
+    connect_seconds: float = Field(300.0, gt=0, le=86_400)
+    """How long the nodes may take to find one another."""
+
+
+class Torchrun(Plugin[TorchrunOptions]):
+    """Starts the ranks by torchrun, on one node or on several.
+
+    torchrun starts an agent for each rank once for the session; an agent starts its rank in a fresh
+    process for each run.
+    """
+
+    @hookimpl
+    def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
+        """Start torchrun and wait for its agents; on other nodes, until the session has ended."""
+        nodes, devices = largest(scenarios)
+        if nodes > 1 and self.options.endpoint is None:
+            raise ScenarioError(
+                f"launcher torchrun on {nodes} nodes needs --set launcher.endpoint=HOST:PORT, with "
+                "a HOST among them; start the same command on each node"
+            )
+        endpoint = self.options.endpoint if nodes > 1 else None
+        host, port = ("127.0.0.1", 0)
+        if endpoint is not None:
+            host, port = split_endpoint(endpoint, "launcher.endpoint")
+        is_parent = endpoint is None or is_here(host)
+        command = [*self.command(nodes, devices, is_parent), *agent_command()]
+        if dry_run:
+            print(subprocess.list2cmdline(command), file=sys.stderr)
+            return Ended(None if is_parent else 0)
+        secret = new_secret() if endpoint is None else shared_secret()
+        if not is_parent:
+            return self._follow(command, agent_environment(host, port + 1, secret))
+        agents = StartedAgents((host, port + 1 if port else 0), secret, "torchrun")
+        try:
+            agents.start(command, agent_environment(host, agents.port, secret))
+            agents.gather(nodes * devices, self.options.connect_seconds, agents.check)
+            agents.choose(nodes, devices)
+        except BaseException:
+            agents.close()
+            raise
+        return agents
+
+    @hookimpl
+    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
+        """Have each agent start its rank."""
+        return launch_on(allocation, job)
+
+    def command(self, nodes: int, devices: int, is_parent: bool) -> list[str]:
+        """Return the command of torchrun on this node, up to the program that it starts."""
+        command = python_command("-m", "torch.distributed.run", "--nproc-per-node", str(devices))
+        if nodes == 1:
+            command += ["--standalone"]
+        else:
+            command += ["--nnodes", str(nodes), "--rdzv-backend", "c10d"]
+            command += ["--rdzv-endpoint", str(self.options.endpoint)]
+            command += ["--rdzv-id", "accel-bench", "--rdzv-conf", f"is_host={int(is_parent)}"]
+        if self.options.local_address:
+            command += ["--local-addr", self.options.local_address]
+        return [*command, "--no-python"]
+
+    def _follow(self, command: Sequence[str], environment: dict[str, str]) -> Allocation:
+        """Serve the parent on another node until the session has ended."""
+        process = start_program(command, environment, None)
+        try:
+            return Ended(process.wait())
+        except BaseException:
+            process.terminate()
+            end_program(process)
+            raise
