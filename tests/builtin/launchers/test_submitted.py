@@ -166,7 +166,7 @@ def test_torchrun_across_two_hosts_and_a_link_that_is_cut(
     assert [rank.effective.world_size for rank in result.ranks] == [2, 2]
 
     before = set(program.results_folder.glob("runs/*/*"))
-    endless = ("measure.steps=30000", "measure.warmup=2")
+    endless = ("measure.steps=15000", "measure.warmup=2")
     other, first = (start_on(program, hosts, number, *endless) for number in (1, 0))
 
     def pages() -> list[Path]:

@@ -30,7 +30,7 @@ from accel_bench.builtin.launchers.wire import Channel, prove_as_agent, shared_s
 from accel_bench.errors import AccelBenchError
 
 PARENT = "ACCEL_BENCH_AGENTS"
-"""Variable with the parent's `HOST:PORT`."""
+"""Variable with the parent's `HOST:PORT`; without a host, srun says from where it was started."""
 
 UNSET = "ACCEL_BENCH_UNSET"
 """Variable with names of those that the launcher sets and the parent has not: ranks go without."""
@@ -252,6 +252,7 @@ def main() -> int:
     """Run the agent that the variables describe."""
     end_on_signals()
     host, _, port = os.environ[PARENT].rpartition(":")
+    host = host or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
     for name in os.environ.pop(UNSET, "").split():
         os.environ.pop(name, None)
     try:

@@ -1,0 +1,213 @@
+"""`slurm`: submits the command as a job of SLURM, and starts its ranks on the job's nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench import (
+    Allocation,
+    Job,
+    Options,
+    Plugin,
+    RankProcess,
+    Scenario,
+    hookimpl,
+    python_command,
+)
+from accel_bench.builtin.launchers.agents import Ended, largest, launch_on
+from accel_bench.builtin.launchers.started import (
+    StartedAgents,
+    agent_command,
+    agent_environment,
+    new_secret,
+)
+from accel_bench.errors import AccelBenchError, ScenarioError
+
+POLL_SECONDS = 1.0
+"""How often the state of a submitted job is asked for."""
+
+RESUME = 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then set -- --resume; fi'
+"""After pre-emption the rounds that are stored are not run again."""
+
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
+"""States of a job in which it does not run again; `TIMEOUT` is another one."""
+
+
+class SlurmOptions(Options):
+    """What the job asks for."""
+
+    partition: str | None = Field(None, pattern=r"^[^\s]+$")
+    """Partition; null is SLURM's default."""
+
+    time: str | None = Field(None, pattern=r"^[0-9:-]+$")
+    """Time limit of the job, as SLURM writes it: `90` minutes, `4:00:00`, `2-00:00:00`."""
+
+    account: str | None = Field(None, pattern=r"^[^\s]+$")
+    """Account that pays."""
+
+    gres: str | None = Field(None, pattern=r"^[^\s]+$")
+    """Generic resources of each node, such as `gpu:l4:4`; null asks for GPUs where the scenario's
+    device is `cuda`."""
+
+    extra: tuple[str, ...] = Field((), strict=False)
+    """More options of sbatch, such as `--mem=64G`."""
+
+    connect_seconds: float = Field(300.0, gt=0, le=86_400)
+    """How long the nodes of a job may take to start their ranks."""
+
+
+class Slurm(Plugin[SlurmOptions]):
+    """Submits the command as a job of SLURM; within a job, starts the ranks on its nodes.
+
+    The job runs this same command, so the results folder must be one that its first node reaches.
+    """
+
+    @hookimpl
+    def allocate_ranks(
+        self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
+    ) -> Allocation:
+        """Start agents by srun; outside of a job, submit the command and wait for its end."""
+        nodes, devices = largest(scenarios)
+        if "SLURM_JOB_ID" not in os.environ:
+            script = self.script(scenarios, command)
+            if dry_run:
+                print(script, end="")
+                return Ended(0)
+            return Ended(run_job(script))
+        check_job(os.environ, nodes)
+        srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes * devices}"]
+        srun += [f"--ntasks-per-node={devices}", "--kill-on-bad-exit=0", *agent_command()]
+        if dry_run:
+            print(shlex.join(srun), file=sys.stderr)
+            return Ended(None)
+        secret = new_secret()
+        agents = StartedAgents(("", 0), secret, "srun")
+        try:
+            # An agent knows the parent's address by a variable that srun sets.
+            agents.start(srun, agent_environment("", agents.port, secret))
+            agents.gather(nodes * devices, self.options.connect_seconds, agents.check)
+            agents.choose(nodes, devices)
+        except BaseException:
+            agents.close()
+            raise
+        return agents
+
+    @hookimpl
+    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
+        """Have each agent start its rank."""
+        return launch_on(allocation, job)
+
+    def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
+        """Return the script of the job, which runs the command again on its first node."""
+        nodes, devices = largest(scenarios)
+        options = self.options
+        asked = [
+            "--job-name=accel-bench",
+            f"--nodes={nodes}",
+            f"--ntasks-per-node={devices}",
+            "--requeue",
+            "--open-mode=append",
+            *(
+                f"--{name}={value}"
+                for name in ("partition", "time", "account", "gres")
+                if (value := getattr(options, name)) is not None
+            ),
+        ]
+        if options.gres is None and any(one.resources.device == "cuda" for one in scenarios):
+            asked.append(f"--gpus-per-node={devices}")
+        for line in options.extra:
+            if not line.startswith("--") or "\n" in line:
+                raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")
+            asked.append(line)
+        again = shlex.join(python_command("-m", "accel_bench", *command[1:]))
+        lines = ["#!/bin/bash", *(f"#SBATCH {one}" for one in asked), RESUME]
+        return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f'exec {again} "$@"', ""])
+
+
+def check_job(variables: os._Environ[str], nodes: int) -> None:
+    """Refuse a job of another size, and a task of srun. Raises ScenarioError."""
+    if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        raise ScenarioError(
+            "launcher slurm: srun has started this command several times; start it once in the "
+            "job, or use the launcher env"
+        )
+    here = int(variables.get("SLURM_JOB_NUM_NODES", "1"))
+    if here < nodes:
+        raise ScenarioError(
+            f"launcher slurm: job {variables['SLURM_JOB_ID']} has {here} nodes, and the scenario "
+            f"asks for {nodes}; get as many, or set resources.nodes"
+        )
+
+
+def run_job(script: str) -> int:
+    """Submit a job, print what it prints, and return its exit code; Ctrl-C cancels it."""
+    job = submit(script)
+    output = Path.cwd() / f"slurm-{job}.out"
+    print(f"job {job} is submitted; it prints to {output}", file=sys.stderr)
+    shown = 0
+    try:
+        while True:
+            state, code = job_state(job)
+            shown = show(output, shown)
+            if state in ENDED or state == "TIMEOUT":
+                break
+            time.sleep(POLL_SECONDS)
+    except BaseException:
+        call_slurm("scancel", job)
+        print(f"job {job} is cancelled", file=sys.stderr)
+        raise
+    if state != "COMPLETED":
+        print(f"job {job} has ended: {state}", file=sys.stderr)
+    return code or (0 if state == "COMPLETED" else 1)
+
+
+def submit(script: str) -> str:
+    """Give a script to sbatch, and return the number of the job."""
+    return call_slurm("sbatch", "--parsable", text=script).strip().partition(";")[0]
+
+
+def job_state(job: str) -> tuple[str, int]:
+    """Return the state of a job and its exit code, from the controller: no database is needed."""
+    words = call_slurm("scontrol", "--oneliner", "show", "job", job).split()
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    code, _, number = values.get("ExitCode", "0:0").partition(":")
+    signal = int(number or 0)
+    return values.get("JobState", "").partition(",")[0], int(code) or (
+        128 + signal if signal else 0
+    )
+
+
+def show(output: Path, shown: int) -> int:
+    """Print what a job has printed since; return how much that is."""
+    try:
+        with output.open("rb") as file:
+            file.seek(shown)
+            text = file.read()
+    except FileNotFoundError:
+        return shown
+    sys.stdout.write(text.decode("utf8", "replace"))
+    sys.stdout.flush()
+    return shown + len(text)
+
+
+def call_slurm(*command: str, text: str | None = None) -> str:
+    """Run a program of SLURM and return what it prints. Raises AccelBenchError with its message."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise AccelBenchError(
+            f"{command[0]} cannot be started: {error.strerror}; run this on a node of a SLURM "
+            "cluster, or use another launcher"
+        ) from error
+    if done.returncode:
+        raise AccelBenchError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
