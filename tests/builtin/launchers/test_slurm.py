@@ -69,7 +69,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     name = str(Path(program.write(resources={"device": "cpu", "nodes": 2, "devices": 4})))
     options = ("partition=gpu", "time=4:00:00", "account=me", "gres=gpu:l4:4")
     settings = [word for one in options for word in ("--set", f"launcher.{one}")]
-    settings += ["--set", "launcher.extra=['--mem=64G']", "--set", "name=a b;c"]
+    settings += ["--set", "launcher.extra=['--mem=64G']", "--set", "description=a b;c"]
     done = call("run", name, *SLURM, *settings, "--dry-run")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
@@ -89,7 +89,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     assert words[0] == "exec"
     assert words[words.index("-m") + 1 :] == [
         "accel_bench",
-        *("run", name, *SLURM, *settings, "--dry-run"),
+        *("run", name, *SLURM, *settings),
         "$@",
     ]
 

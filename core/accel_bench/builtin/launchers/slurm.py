@@ -128,7 +128,8 @@ class Slurm(Plugin[SlurmOptions]):
             if not line.startswith("--") or "\n" in line:
                 raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")
             asked.append(line)
-        again = shlex.join(python_command("-m", "accel_bench", *command[1:]))
+        words = [word for word in command[1:] if word != "--dry-run"]
+        again = shlex.join(python_command("-m", "accel_bench", *words))
         lines = ["#!/bin/bash", *(f"#SBATCH {one}" for one in asked), RESUME]
         return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f'exec {again} "$@"', ""])
 
