@@ -60,6 +60,10 @@ class TorchCompileOptions(Options):
     """What compiles the captured graphs; `eager` and `aot_eager` only capture them, `thunder` is
     Lightning Thunder, where that is installed."""
 
+    executors: tuple[str, ...] = Field((), strict=False)
+    """Thunder's executors in the order of preference, such as `inductor_cat` and `cudnn`; empty
+    leaves them to Thunder."""
+
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = None
@@ -108,6 +112,8 @@ class TorchCompileOptions(Options):
             raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
         if self.mode not in (None, "default") and self.backend != "inductor":
             raise ValueError(f"mode {self.mode!r} belongs to inductor, not to {self.backend!r}")
+        if self.executors and self.backend != "thunder":
+            raise ValueError(f"executors belong to thunder, not to {self.backend!r}")
         if self.inductor_options and self.backend != "inductor":
             raise ValueError(f"inductor_options belong to inductor, not to {self.backend!r}")
         if self.inductor_options and self.mode is not None:
@@ -148,7 +154,8 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         if self.options.backend == "thunder":
             from accel_bench_compile.thunder_backend import missing_thunder
 
-            yield from filter(None, [missing_thunder()])
+            versions = {**machine.versions, **machine.libraries}
+            yield from filter(None, [missing_thunder(versions)])
         if self.options.uses_inductor:
             yield from _missing_tools(device, machine)
 

@@ -75,7 +75,7 @@ def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
     """Return the arguments of `torch.compile`. Raises PluginError for what it does not know."""
     settings: dict[str, Any] = {"dynamic": options.dynamic, "fullgraph": options.fullgraph}
     if options.backend == "thunder":
-        return {**settings, "backend": make_thunder(), **_recompile_limit(options)}
+        return {**settings, "backend": make_thunder(options.executors), **_recompile_limit(options)}
     check_backend(options.backend)
     if options.mode is not None:
         settings["mode"] = options.mode

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from packaging.version import Version
 
-from accel_bench.errors import PluginError
+from accel_bench.errors import PluginError, did_you_mean
 from accel_bench_compile.cache import installed_version
 
 DISTRIBUTION = "lightning-thunder"
@@ -20,9 +21,17 @@ REASONS = 3
 """Number of reasons that are kept for leaving parts of a graph to inductor."""
 
 
-def missing_thunder() -> str:
-    """Return why Thunder cannot be used here, by metadata alone; empty where it can."""
-    thunder, torch = installed_version(DISTRIBUTION), installed_version("torch")
+EXECUTORS = {
+    "inductor_cat": ("torchcompile_cat",),
+    "inductor": ("torchcompile",),
+    "transformerengine": ("transformer_engine_v2", "transformer_engine_v1", "transformer_engine"),
+}
+"""Names of executors in Thunder's documentation, and those of its versions, the newest first."""
+
+
+def missing_thunder(versions: Mapping[str, str]) -> str:
+    """Return why Thunder cannot be used with these versions; empty where it can."""
+    thunder, torch = versions.get(DISTRIBUTION), versions.get("torch")
     if thunder is None:
         return f"backend thunder needs the package {DISTRIBUTION}: pip install {DISTRIBUTION}"
     if torch and Version(thunder) <= Version(NEWEST_TRIED) and Version(torch) >= Version("2.13"):
@@ -34,17 +43,39 @@ def missing_thunder() -> str:
     return ""
 
 
-def make_thunder() -> Any:
-    """Return the backend for `torch.compile`.
+def make_thunder(executors: Sequence[str] = ()) -> Any:
+    """Return the backend for `torch.compile`, with these executors in the order of preference.
 
-    Raises PluginError when Thunder is not installed, or does not import with this torch.
+    Raises PluginError when Thunder is not installed, does not import with this torch, or has no
+    such executor.
     """
     try:
-        return import_module("thunder.dynamo").ThunderCompiler()
+        compiler = import_module("thunder.dynamo").ThunderCompiler
+        chosen = {"executors": find_executors(executors)} if executors else {}
+        return compiler(**chosen)
+    except PluginError:
+        raise
     except Exception as error:  # An old one fails with whatever torch has removed or renamed.
-        versions = f"{installed_version(DISTRIBUTION)} with torch {installed_version('torch')}"
-        why = missing_thunder() or f"{DISTRIBUTION} {versions} does not import: {error}"
+        here = {name: installed_version(name) for name in (DISTRIBUTION, "torch")}
+        known = {name: version for name, version in here.items() if version}
+        versions = f"{here[DISTRIBUTION]} with torch {here['torch']}"
+        why = missing_thunder(known) or f"{DISTRIBUTION} {versions} does not import: {error}"
         raise PluginError(f"torch-compile: {why}") from error
+
+
+def find_executors(names: Sequence[str]) -> list[Any]:
+    """Return Thunder's executors by name. Raises PluginError for one that it does not have."""
+    found = {one.name: one for one in import_module("thunder").get_all_executors()}
+    chosen = []
+    for name in names:
+        there = next((one for one in (name, *EXECUTORS.get(name, ())) if one in found), None)
+        if there is None:
+            raise PluginError(
+                f"torch-compile: Thunder has no executor {name!r} here, or its package is not "
+                f"installed{did_you_mean(name, found)}"
+            )
+        chosen.append(found[there])
+    return chosen
 
 
 def thunder_parts(backend: Any) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Thunder: refused with what to install or why it cannot work, used and counted where it does."""
 
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 
 import pytest
 import torch
 from accel_bench_compile.thunder_backend import missing_thunder
+from pydantic import ValidationError
 
 from accel_bench.errors import PluginError
 from accel_bench.testing import evidence_of
@@ -16,6 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 
+HERE = {"lightning-thunder": "0.2.6", "torch": torch.__version__}
+
 FAILING = "raise AttributeError(\"type object 'Tensor' has no attribute 'align_as'\")\n"
 
 WORKING = """\
@@ -25,7 +28,7 @@ from types import SimpleNamespace as Record
 Compiler = Enum("Compiler", "THUNDER TORCH_INDUCTOR")
 
 class ThunderCompiler:
-    def __init__(self):
+    def __init__(self, executors=()):
         self.subgraph_infos = []
 
     def __call__(self, graph, inputs):
@@ -38,16 +41,25 @@ class ThunderCompiler:
 """What `thunder.dynamo` has, without what it does: it does not import with torch 2.13."""
 
 
+def importable(name):
+    """Return whether a module imports, whatever an old library raises."""
+    try:
+        import_module(name)
+    except Exception:
+        return False
+    return True
+
+
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Put a distribution called lightning-thunder where Python finds it."""
     folder = tmp_path / "site"
     monkeypatch.syspath_prepend(str(folder))
 
-    def installed(version, module):
+    def installed(version, module, root=""):
         package = folder / "thunder"
         package.mkdir(parents=True)
-        (package / "__init__.py").touch()
+        (package / "__init__.py").write_text(root, encoding="utf8")
         (package / "dynamo.py").write_text(module, encoding="utf8")
         info = folder / f"lightning_thunder-{version}.dist-info"
         info.mkdir()
@@ -74,12 +86,12 @@ def test_what_is_not_installed_is_named(bench, compiled):
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="that pair was not seen to fail")
 def test_a_pair_of_versions_that_was_seen_to_fail_is_refused_before_anything_starts(install):
     install("0.2.6", FAILING)
-    assert "lightning-thunder 0.2.6 does not work with torch 2." in missing_thunder()
+    assert "lightning-thunder 0.2.6 does not work with torch 2." in missing_thunder(HERE)
 
 
 def test_a_newer_version_is_tried_and_its_failure_is_told(bench, compiled, install):
     install("99.0", FAILING)
-    assert missing_thunder() == ""
+    assert missing_thunder({**HERE, "lightning-thunder": "99.0"}) == ""
     with pytest.raises(PluginError, match=r"99.0 with torch .* does not import: .*align_as"):
         compiled(bench.blocks(), backend="thunder")
 
@@ -94,3 +106,23 @@ def test_who_compiled_what_is_counted(bench, compiled, install):
         "parts": {"thunder": 1, "torch_inductor": 1},
         "split_reasons": ["no such operator"],
     }
+
+
+def test_executors_are_found_by_the_names_of_the_documentation(bench, compiled, install):
+    found = "from types import SimpleNamespace as Record\n\n\ndef get_all_executors():\n"
+    found += "    return [Record(name='torchcompile_cat'), Record(name='sdpa')]\n"
+    install("99.0", WORKING, found)
+    compiled(bench.blocks(), backend="thunder", executors=["inductor_cat", "sdpa"])
+    with pytest.raises(PluginError, match=r"no executor 'cudnn' here, or its package is not"):
+        compiled(bench.blocks(), backend="thunder", executors=["cudnn"])
+    with pytest.raises(ValidationError, match="executors belong to thunder"):
+        bench.plugin(executors=["sdpa"])
+
+
+@pytest.mark.skipif(not importable("thunder.dynamo"), reason="Thunder does not import here")
+@pytest.mark.parametrize("executors", [[], ["inductor_cat", "sdpa"]])
+def test_thunder_itself_compiles_blocks_that_train_alike(bench, compiled, executors):
+    model = bench.blocks()
+    _, run = compiled(model, backend="thunder", executors=executors)
+    assert bench.train(model) == pytest.approx(bench.train(bench.blocks()), rel=1e-5)
+    assert evidence_of(run)["thunder"]["parts"]["thunder"] >= 1
