@@ -26,7 +26,7 @@ QUANTIZED_LOG := $(QUANTIZED)/tests.log
 unexport PYTHONDONTWRITEBYTECODE
 
 # The oldest torch and transformers that pyproject.toml promises; the index has that torch with CUDA's
-# libraries alone, 5 GB. What goes with the pinned torch gives way.
+# libraries alone, 5 GB. What goes with the pinned torch gives way. Thunder works with that torch.
 OLDEST := $(VENV)-oldest
 OLDEST_TESTS := plugins/compile plugins/fused-kernels plugins/padding-free
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
@@ -97,7 +97,7 @@ $(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_TESTS:=/pyproject.toml)
 	$(PYTHON) -m venv --clear $(OLDEST)
 	sed -E $(OLD) constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python $(INSTALL:constraints.txt=$(OLDEST)/constraints.txt) -e '.[test]' \
-		$(OLDEST_TESTS:%=-e %)
+		$(OLDEST_TESTS:%=-e %) lightning-thunder
 	touch $@
 
 clean:

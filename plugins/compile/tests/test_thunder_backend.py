@@ -1,10 +1,11 @@
 """Thunder: refused with what to install or why it cannot work, used and counted where it does."""
 
 import sys
-from importlib import import_module, metadata
+from importlib import metadata
 
 import pytest
 import torch
+from accel_bench_compile.cache import installed_version
 from accel_bench_compile.thunder_backend import missing_thunder
 from pydantic import ValidationError
 
@@ -41,13 +42,9 @@ class ThunderCompiler:
 """What `thunder.dynamo` has, without what it does: it does not import with torch 2.13."""
 
 
-def importable(name):
-    """Return whether a module imports, whatever an old library raises."""
-    try:
-        import_module(name)
-    except Exception:
-        return False
-    return True
+INSTALLED = {
+    name: version for name in ("lightning-thunder", "torch") if (version := installed_version(name))
+}
 
 
 @pytest.fixture
@@ -119,7 +116,8 @@ def test_executors_are_found_by_the_names_of_the_documentation(bench, compiled, 
         bench.plugin(executors=["sdpa"])
 
 
-@pytest.mark.skipif(not importable("thunder.dynamo"), reason="Thunder does not import here")
+@pytest.mark.skipif(bool(missing_thunder(INSTALLED)), reason="Thunder does not work here")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("executors", [[], ["inductor_cat", "sdpa"]])
 def test_thunder_itself_compiles_blocks_that_train_alike(bench, compiled, executors):
     model = bench.blocks()
