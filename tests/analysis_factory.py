@@ -118,6 +118,26 @@ def make_rank(
     )
 
 
+def make_ranks(experiment: Experiment, seconds: float) -> list[RankResult]:
+    """All ranks of an experiment, each with its own batch in two steps of `seconds`."""
+    train = experiment.scenario.train
+    batch = train.micro_batch_size * train.gradient_accumulation
+    ranks = []
+    for number in range(experiment.scenario.world_size):
+        rank = make_rank(number, step_seconds=(seconds, seconds), tokens=TOKENS * batch)
+        assert rank.window is not None
+        both = {
+            part: tuple(
+                sample.model_copy(update={"sequences": batch})
+                for sample in getattr(rank.window, part)
+            )
+            for part in ("warmup", "samples")
+        }
+        window = rank.window.model_copy(update=both)
+        ranks.append(rank.model_copy(update={"window": window}))
+    return ranks
+
+
 def make_result(
     experiment: Experiment | None = None,
     *,

@@ -45,6 +45,8 @@ def test_the_document_has_the_promised_keys():
         "baseline",
         "experiments",
         "ladder",
+        "points",
+        "scaling",
         "seeds",
         "notices",
         "noise",

@@ -188,7 +188,9 @@ def _uncompared(summary: Summary) -> list[str]:
     sound = [row for row in summary.experiments if row.status.completed and not row.disowned]
     speeds = list(filter(None, map(_speed, sound)))
     others, failed = _others(summary), _failed_baseline(summary)
-    why = [] if failed else ["nothing was compared"]
+    points = any(one.ratio for one in summary.points)
+    what = "no stack was compared with another, sweep points were" if points else ""
+    why = [] if failed else [what or "nothing was compared"]
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
     known = [join_names(speeds)] if speeds else []

@@ -13,6 +13,7 @@ from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.point_schema import PointFigure, Scaling
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
@@ -317,6 +318,12 @@ class Summary(Document):
 
     ladder: tuple[LadderStep, ...] = ()
     """What each item of the scenario's ladder adds, and what leaving it out costs."""
+
+    points: tuple[PointFigure, ...] = ()
+    """Each stack at each sweep point against the same stack at the reference point."""
+
+    scaling: tuple[Scaling, ...] = ()
+    """How each stack scales; empty where neither devices nor nodes are swept."""
 
     seeds: tuple[SeedEquivalence, ...] = ()
     """The loss at the end over several seeds; empty when no seed is swept."""

@@ -29,6 +29,8 @@ from accel_bench.analysis.metrics.memory import memory_figures
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
+from accel_bench.analysis.points import compare_points
+from accel_bench.analysis.scaling import scalings
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
@@ -45,12 +47,14 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     results: Sequence[Result],
     rounds: int,
     stopped: StopReason = BY_THE_USER,
+    reference: str = "",
 ) -> Summary:
     """Summarize the results of a scenario, one row for each planned experiment.
 
     `results` may hold several attempts of a run and several sessions; stacks are compared with the
     stack called `baseline` at the same sweep point. `rounds` is the number of planned rounds;
-    `stopped` is what ended the session, where it was ended before all of them.
+    `stopped` is what ended the session, where it was ended before all of them. `reference` is the
+    tag of the sweep point with which the others are compared; else it is the first.
     """
     measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
     points: dict[str, list[ExperimentRuns]] = {}
@@ -69,6 +73,8 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         notices=tuple(dict.fromkeys(text for p in planned for text in p.experiment.notices)),
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
+        points=compare_points(measured, reference),
+        scaling=scalings(measured),
         seeds=compare_over_seeds(measured, baseline),
     )
 

@@ -23,6 +23,7 @@ from accel_bench.cli import (
     prices,
     results,
     run,
+    scaling,
     scenarios,
     stacks,
 )
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
+app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)
 app.command("doctor")(doctor.doctor)

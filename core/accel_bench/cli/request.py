@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -57,6 +57,7 @@ def run_scenarios(options: RunOptions) -> int:
         no_baseline=options.no_baseline,
         build_environments=not options.dry_run,
         tags=tuple(options.tag or ()),
+        reference_point=options.reference_point or "",
     )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
@@ -77,20 +78,47 @@ def _plan_and_run(
     """Plan everything, run it, and return the exit code."""
     with redirect_stdout(sys.stderr):
         plans = [make_plan(draft, machine, request) for draft in drafts]
+
+    def show(summaries: Sequence[Summary]) -> None:
+        print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
+
+    session = {"repeat_round": options.repeat_round - 1} if options.repeat_round else {}
+    return run_plans(plans, Command(options, machine, allocation, show, session))
+
+
+class Command(NamedTuple):
+    """What a command runs its plans with."""
+
+    options: MeasureOptions
+    machine: Machine
+    allocation: Allocation | None
+
+    show: Callable[[Sequence[Summary]], None]
+    """Prints what was measured."""
+
+    session: Mapping[str, Any]
+    """Settings of its sessions."""
+
+
+def run_plans(plans: Sequence[Plan], command: Command) -> int:
+    """Run the plans and show their summaries, or print the plans alone with `--dry-run`.
+
+    Returns the exit code; raises NothingToRunError where everything is skipped.
+    """
+    options = command.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        print_plan(plans, machine, options.results, options.output)
+        print_plan(plans, command.machine, options.results, options.output)
     elif nothing_runs:
-        _print([plan.summarize([]) for plan in plans], options)
+        command.show([plan.summarize([]) for plan in plans])
     if nothing_runs:
         raise NothingToRunError(plans[0].nothing)
-    return 0 if options.dry_run else _run(plans, machine, options, allocation)
+    return 0 if options.dry_run else _run(plans, command)
 
 
-def _run(
-    plans: Sequence[Plan], machine: Machine, options: RunOptions, allocation: Allocation | None
-) -> int:
-    """Run the plans, print the comparison, and return the exit code."""
+def _run(plans: Sequence[Plan], command: Command) -> int:
+    """Run the plans, show what they have measured, and return the exit code."""
+    options = command.options
     for plan in plans:
         if plan.nothing:
             typer.echo(f"not run: {plain(plan.nothing)}", err=True)
@@ -98,9 +126,8 @@ def _run(
     stopped = BY_THE_USER
     with open_results(options.results, write=True) as store:
         try:
-            with new_sessions(options, store, machine, allocation) as new_session:
-                again = options.repeat_round - 1 if options.repeat_round else None
-                sessions += [new_session(repeat_round=again) for _ in plans]
+            with new_sessions(options, store, command.machine, command.allocation) as new_session:
+                sessions += [new_session(**command.session) for _ in plans]
                 for session, plan in zip(sessions, plans, strict=True):
                     session.run_plan(plan)
         except StoreError as error:
@@ -109,16 +136,12 @@ def _run(
         finally:
             both = zip(sessions, plans, strict=False)  # none, where none could be opened
             summaries = [plan.summarize(session.results(plan), stopped) for session, plan in both]
-            _print(summaries, options)
+            command.show(summaries)
             if options.output == "table":
                 print_failures(store, sessions)
                 listing = f"accel-bench results list --results {options.results}"
                 print_text(f"\nResults: {store.folder} ({listing})")
     return exit_code(summaries)
-
-
-def _print(summaries: Sequence[Summary], options: RunOptions) -> None:
-    print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
 
 def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:

@@ -22,6 +22,10 @@ class RunOptions(MeasureOptions):
     tag: Annotated[
         Names, typer.Option(help="Run only the sweep point with this tag; * is any text.")
     ] = None
+    reference_point: Annotated[
+        str | None,
+        typer.Option(metavar="TAG", help="Compare sweep points with this one; else the first."),
+    ] = None
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None
     seeds: Annotated[
         int | None,

@@ -70,6 +70,9 @@ class PlanRequest:
     tags: tuple[str, ...] = ()
     """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
 
+    reference_point: str = ""
+    """Tag of the sweep point with which the others are compared; empty takes the first."""
+
     overrides: tuple[tuple[str, Any], ...] = ()
     """Dotted keys and their values."""
 
@@ -162,7 +165,13 @@ class Plan:
         """Return the comparison of the stacks; `stopped` is why later runs are missing."""
         rounds = self.file.measure.rounds
         return summarize(
-            self.file.name, self.baseline, self.summaries, results, rounds, stopped=stopped
+            self.file.name,
+            self.baseline,
+            self.summaries,
+            results,
+            rounds,
+            stopped=stopped,
+            reference=self.request.reference_point,
         )
 
     @property
@@ -206,6 +215,8 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
     points = _with_tags(list(file.points(machine.device)), request.tags)
+    if request.reference_point:
+        _refuse_unknown_tag(request.reference_point, {point.tag for point in points})
     environments = find_environments(file, points, request.build_environments, request.notify)
 
     def plan_points() -> tuple[Planned, ...]:
@@ -272,15 +283,19 @@ def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
 
 def _with_tags(points: list[Point], tags: Sequence[str]) -> list[Point]:
     """Return the points that one of the tags means; each must mean one."""
-    known = {point.tag for point in points} - {""}
+    known = {point.tag for point in points}
     for tag in tags:
         if not any(fnmatchcase(name, tag) for name in known):
-            raise ScenarioError(
-                f"no point of the sweep has the tag {tag!r}{did_you_mean(tag, known)}"
-            )
+            _refuse_unknown_tag(tag, known)
     return [
         point for point in points if not tags or any(fnmatchcase(point.tag, tag) for tag in tags)
     ]
+
+
+def _refuse_unknown_tag(tag: str, known: Collection[str]) -> None:
+    if tag not in known:
+        hint = did_you_mean(tag, filter(None, known))
+        raise ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")
 
 
 def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:

@@ -86,6 +86,9 @@ class Session:
     allocation: Allocation | None = None
     """Processes that the launcher keeps for all runs."""
 
+    interleave: bool = False
+    """Run round 1 of all sweep points, then round 2, ...; else each point with all its rounds."""
+
     repeat_round: int | None = None
     """Number of a round, from 0, that is measured again where a run of it stands out."""
 
@@ -115,8 +118,16 @@ class Session:
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
         self.reporter.on_plan(plan, runs, estimate_time(plan, self.machine, self.store))
+        if not self.interleave:
+            for point in points.values():
+                point.run_point()
+            return
         for point in points.values():
-            point.run_point()
+            point.prepare()
+        for number in sorted({number for point in points.values() for number in point.rounds}):
+            # There and back, so that what drifts hits all points alike.
+            for point in list(points.values())[:: -1 if number % 2 else 1]:
+                point.run_round(number)
 
     def results(self, plan: Plan) -> list[Result]:
         """Return results of the plan's experiments: this session's, and earlier ones that count."""
@@ -183,15 +194,21 @@ class SweepPoint:
 
     def run_point(self) -> None:
         """Prepare every stack, then run the rounds."""
-        if not self.rounds:
-            return
-        for planned in self._stacks.values():
+        self.prepare()
+        for number in self.rounds:
+            self.run_round(number)
+
+    def prepare(self) -> None:
+        """Prepare every stack, unless all rounds are complete."""
+        for planned in self._stacks.values() if self.rounds else ():
             self._prepare(planned)
-        for number, stacks in self.rounds.items():
-            for position, name in enumerate(stacks):
-                if name not in self._dropped:
-                    self._run(self._stacks[name], number, position)
-            self._warmup = self._warmup or self._found or None
+
+    def run_round(self, number: int) -> None:
+        """Run one round, where it is missing."""
+        for position, name in enumerate(self.rounds.get(number, ())):
+            if name not in self._dropped:
+                self._run(self._stacks[name], number, position)
+        self._warmup = self._warmup or self._found or None
 
     def _prepare(self, planned: Planned) -> None:
         """Fill caches in a process that is not timed; drop a stack that fails here."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.named import MetricFigure, labels
+from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
 from accel_bench.analysis.wording import (
     flops,
@@ -35,6 +36,8 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
+from accel_bench.report.views.points import POINT_FLAT, point_tables
+from accel_bench.report.views.scaling import scaling_tables
 from accel_bench.report.views.training import (
     TrainingVerdict,
     loss_verdict,
@@ -86,6 +89,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
             *(Table(columns, summary.experiments) for columns in tables),
             *_metric_tables(summary),
             *ladder_tables(summary),
+            *(scaling_tables(summary) or point_tables(summary)),
         ],
         notes=[
             *summary.notices,
@@ -339,10 +343,14 @@ class FlatRow(NamedTuple):
     step: LadderStep | None
     """The ladder's step whose last item the row's stack adds."""
 
+    point: PointFigure | None
+    """The row's sweep point against the reference point."""
+
 
 def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
     steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
-    return FlatRow(summary, row, next(steps, None))
+    points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
+    return FlatRow(summary, row, next(steps, None), next(points, None))
 
 
 def _plugins(flat: FlatRow) -> list[str]:
@@ -376,6 +384,7 @@ FLAT = (
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),
+    *POINT_FLAT,
     *paths("row", "devices_used differs"),
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),

@@ -1,0 +1,96 @@
+"""Sweep points compared with one another: the same stack at other values of the swept keys.
+
+Points of a session are run one after another, unless it interleaves them. So runs of two points are
+pairs only where each round of both was over before the next began; else they are unpaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.compare import unpaired_ratio
+from accel_bench.analysis.point_schema import PointFigure
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
+
+SEEDS = frozenset({"train.seed", "data.seed"})
+"""Swept keys of which one value is as good as another."""
+
+
+def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
+    """Return each stack at each sweep point against the stack at the reference point.
+
+    `reference` is the tag of that point; else it is the first. Empty where only seeds are swept, or
+    nothing.
+    """
+    experiments = [row.planned.experiment for row in rows]
+    points = dict.fromkeys(experiment.point for experiment in experiments)
+    if len(points) < 2 or SEEDS.issuperset(experiments[0].sweep):
+        return ()
+    named = [experiment.point for experiment in experiments if experiment.tag == reference]
+    point = named[0] if reference and named else next(iter(points))
+    bases = {
+        row.planned.experiment.stack.name: row
+        for row in rows
+        if row.planned.experiment.point == point
+    }
+    return tuple(
+        against(row, base)
+        for row in rows
+        if (base := bases.get(row.planned.experiment.stack.name)) is not None
+    )
+
+
+def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
+    """Return the speed of a point over that of another one."""
+    here, there = row.planned.experiment, base.planned.experiment
+    size = here.scenario.world_size
+    speed = row.tokens_per_second
+    paired = shares_rounds(row, base)
+    reason = _obstacle(row, base)
+    ratio = None
+    if not reason:
+        ratio = ratio_of(base.seconds_per_token, row.seconds_per_token, paired)
+    per_device = there.scenario.world_size / size
+    return PointFigure(
+        stack=here.stack.name,
+        sweep=here.sweep,
+        tag=here.tag,
+        reference=there.sweep,
+        world_size=size,
+        tokens_per_second=speed,
+        tokens_per_second_per_device=speed and speed.mapped(lambda value: value / size),
+        ratio=ratio,
+        ratio_per_device=ratio and ratio.mapped(lambda value: value * per_device),
+        paired=paired and ratio is not None,
+        rounds=len(set(base.speeds) & set(row.speeds)) if paired else len(row.speeds),
+        reason=reason,
+    )
+
+
+def ratio_of(
+    base: Mapping[RoundKey, float], row: Mapping[RoundKey, float], paired: bool
+) -> Interval | None:
+    """Return base / row, of pairs or of unpaired values."""
+    if paired:
+        return log_interval(paired_logs(base, row))
+    return unpaired_ratio(list(base.values()), list(row.values()))
+
+
+def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
+    """Return whether each round of both began before the next one of either."""
+    shared = set(a.speeds) & set(b.speeds)
+    begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in shared]
+    begins.sort()
+    return bool(shared) and all(last < first for (_, last), (first, _) in pairwise(begins))
+
+
+def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:
+    """Return why a point is not compared; empty when it is."""
+    if not row.usable:
+        return row.how_it_ended
+    if row is base:
+        return "this is the reference point"
+    return "" if base.usable else f"the reference point {base.how_it_ended}"

@@ -1,0 +1,72 @@
+"""Sweep points compared with one another, where `run` has swept something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accel_bench.analysis.point_schema import PointFigure
+from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.wording import (
+    count,
+    grouped_by_reason,
+    label,
+    rate_interval,
+    ratio_interval,
+    settings,
+)
+from accel_bench.report.table import Column, Table, interval_paths, paths, reader
+from accel_bench.scenario.tags import is_chosen
+
+MEANING = "points: speed alone, as estimates with 95 % intervals and no verdicts"
+"""Note under the rows: other values of a swept key may train another way."""
+
+
+def point_tables(summary: Summary) -> list[Table]:
+    """Return the table of the sweep points, where several were planned."""
+    rows = summary.points
+    if not rows:
+        return []
+    shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
+    reference = next((row.tag for row in rows if row.sweep == row.reference), "")
+    name = reference if is_chosen(reference, rows[0].reference) else settings(rows[0].reference)
+    return [Table(shown, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
+
+
+def pairing(rows: Sequence[PointFigure]) -> list[str]:
+    """Return which ratios are of pairs, and why others are missing."""
+    notes = [(_name(row), row.reason) for row in rows if row.reason and row.sweep != row.reference]
+    for row in rows:
+        if row.ratio is not None:
+            pairs = f"paired within {count(row.rounds, 'round')}"
+            alone = "unpaired: its runs and the reference's are of different times"
+            notes.append((_name(row), pairs if row.paired else alone))
+    return grouped_by_reason(notes)
+
+
+def _name(row: PointFigure) -> str:
+    return label(row.stack, row.sweep)
+
+
+def _point(row: PointFigure) -> str:
+    return row.tag if is_chosen(row.tag, row.sweep) else settings(row.sweep)
+
+
+COLUMNS = (
+    Column("stack", reader("stack"), kind="name"),
+    Column("point", _point, kind="name"),
+    Column("speed", reader("tokens_per_second"), unit="tokens/s", form=rate_interval,
+           kind="number"),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
+           kind="number"),
+    Column("ranks", reader("world_size"), kind="number"),
+    Column("per device", reader("ratio_per_device"), unit="times as fast", form=ratio_interval,
+           kind="number"),
+)  # fmt: skip
+"""Columns for people; the last two where points differ in their number of ranks."""
+
+POINT_FLAT = (
+    *paths("point", "reference world_size paired rounds reason", "point_{}"),
+    *interval_paths("point.ratio", "point_ratio"),
+    *interval_paths("point.ratio_per_device", "point_ratio_per_device"),
+)
+"""Columns of the CSV; rows have the figure as `point`."""
