@@ -253,7 +253,7 @@ def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list
     stacks = {name: file.stacks[name] for name in _choose(file.scenario, request)}
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
     _refuse_too_many(file.scenario, request.max_runs)
-    return list(file.points(device))
+    return _with_tags(list(file.points(device)), request.tags)
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
