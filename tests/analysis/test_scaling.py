@@ -134,6 +134,13 @@ def test_faster_than_linear_is_no_promise_for_more_devices() -> None:
     assert scaling.projections[0].speedup.median == 8.0
 
 
+def test_where_more_devices_are_slower_nothing_is_estimated_for_still_more() -> None:
+    for scaling in (project(weak(1.2, (1, 2)), (8,)), project(strong(1.5, (1, 2)), (8,))):
+        assert scaling.serial_share is not None and scaling.serial_share.share > 1
+        assert scaling.projections == ()
+        assert "more devices were not faster" in scaling.serial_share_reason
+
+
 def test_without_a_batch_that_stays_there_is_no_law_and_no_projection() -> None:
     one = point(1, {"micro_batch_size": 2}, **{"train.micro_batch_size": 2})
     two = point(2, {"micro_batch_size": 3}, **{"train.micro_batch_size": 3})

@@ -526,7 +526,7 @@ def test_a_stack_asked_for_by_name_that_cannot_run_ends_with_2() -> None:
 
 def test_the_scenario_in_a_run_s_folder_gives_the_same_experiment_again(folder: Path) -> None:
     first = document("-q", "--set", "sweep.train.seed=[3]", "--only", "other")
-    (written,) = folder.glob("accel_bench_results/runs/*/*-other-*/scenario.yaml")
+    (written,) = folder.glob("accel_bench_results/runs/*/seed_3/*-other-*/scenario.yaml")
     again = json.loads(call("run", str(written), "--dry-run", "--format", "json").out)
     (planned,) = again["experiments"]
     assert planned["experiment_id"] == first["experiments"][1]["experiment_id"]

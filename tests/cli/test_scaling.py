@@ -107,3 +107,26 @@ def test_points_are_interleaved_measured_and_shown_apart_from_estimates(tmp_path
     (scaling,) = document["scaling"]
     assert scaling["projections"][0]["estimated"] is True
     assert [point["figure"]["paired"] for point in scaling["points"]] == [False, True]
+
+
+@pytest.mark.release
+def test_a_real_model_scales_over_gloo(tmp_path: Path) -> None:
+    file = tmp_path / "gloo.yaml"
+    file.write_text(
+        "name: gloo\nmodel: {id: tiny-llama-cpu, weights: random}\n"
+        "data: {use: synthetic, sequence_length: 64}\ntrain: {micro_batch_size: 2}\n"
+        "resources: {device: cpu, threads: 1}\n"
+        "measure: {warmup: 1, steps: 4, rounds: 1, phase_steps: 0}\n",
+        encoding="utf8",
+    )
+    arguments = ("scaling", str(file), "--devices", "1,2", "--strong", "-q", "--oversubscribe")
+    done = call(*arguments, "--results", str(tmp_path / "results"), "--format", "json")
+    assert done.code == 0
+    document = json.loads(done.out)
+    (scaling,) = document["scaling"]
+    assert scaling["kind"] == "strong"
+    assert [point["figure"]["world_size"] for point in scaling["points"]] == [1, 2]
+    assert scaling["points"][1]["figure"]["ratio"]["median"] > 0
+    assert scaling["serial_share"]["law"] == "Amdahl"
+    used = [row["effective"]["backend"] for row in document["experiments"]]
+    assert used[1] == "gloo"

@@ -145,7 +145,7 @@ class Scaling(Frozen):
     """Estimate of what limits it; null where nothing can be fitted."""
 
     serial_share_reason: str = ""
-    """Why there is none."""
+    """Why there is none, or why nothing is estimated from it."""
 
     projections: tuple[Projection, ...] = ()
     """Estimates for more devices than were measured."""

@@ -48,8 +48,11 @@ def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
     """Return the scaling with estimates for these numbers of devices, where a law was fitted."""
     share = scaling.serial_share
     base = scaling.points[0].figure
-    if share is None or base.tokens_per_second is None:
+    if share is None or base.tokens_per_second is None or not sizes:
         return scaling
+    if share.share >= 1:
+        reason = "more devices were not faster, so nothing is estimated for still more"
+        return scaling.model_copy(update={"serial_share_reason": reason})
     speed = base.tokens_per_second.median
     ends = Interval(median=share.share, low=share.low, high=share.high)
     projections = tuple(

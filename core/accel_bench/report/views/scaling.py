@@ -84,6 +84,8 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
     name = label(scaling.stack, scaling.sweep)
     figures = [point.figure for point in scaling.points]
     notes = [*pairing(figures), _share(scaling)]
+    if scaling.serial_share and scaling.serial_share_reason:
+        notes.append(f"no estimates: {scaling.serial_share_reason}")
     yield Table(COLUMNS, scaling.points, f"{name}: {STAYS[scaling.kind]}", notes)
     if scaling.projections:
         share = scaling.serial_share
