@@ -60,18 +60,23 @@ class DDP(Plugin[DDPOptions]):
             why = "set resources.devices" if alone else "no plugin before it uses torch"
             raise ScenarioError(f"ddp needs more than one device in a process group: {why}")
         known = inspect.signature(DistributedDataParallel.__init__).parameters
-        replica = DistributedDataParallel(
+        return DistributedDataParallel(
             run.model,
             device_ids=[run.device.index] if run.device.type == "cuda" else None,
             **{next(name for name in BUFFER_SYNC_KEYWORDS if name in known): False},
             **self.options.model_dump(),
         )
-        # A stack may parallelize in its place, and then there is nothing to show.
-        run.on_evidence(lambda: _evidence(run, replica))
-        return replica
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any] | None:
+        """Return what the replicas show, whoever wrapped the model; None where something else has
+        parallelized it."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return _evidence(run) if isinstance(run.model, DistributedDataParallel) else None
 
 
-def _evidence(run: Run, replica: Any) -> dict[str, Any]:
+def _evidence(run: Run) -> dict[str, Any]:
     """Return the world size, how far apart the ranks' sums of trained parameters are, and what DDP
     says of its buckets and its graph."""
     import torch
@@ -83,6 +88,6 @@ def _evidence(run: Run, replica: Any) -> dict[str, Any]:
     return {
         "world_size": torch.distributed.get_world_size(),
         "replica_difference": float(max(sums) - min(sums)),
-        "bucket_bytes": replica.bucket_bytes_cap,
-        "static_graph": bool(replica.static_graph),
+        "bucket_bytes": run.model.bucket_bytes_cap,
+        "static_graph": bool(run.model.static_graph),
     }
