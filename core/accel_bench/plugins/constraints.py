@@ -68,6 +68,12 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
     resources = scenario.resources
     if resources.device == "cuda" and len(machine.gpus) < resources.devices:
         yield f"{resources.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    if resources.device_type is not None:
+        if resources.device != "cuda":
+            yield f"device_type is {resources.device_type}, and the device is {resources.device}"
+        for name in dict.fromkeys(gpu.name for gpu in machine.gpus[: resources.devices]):
+            if not resources.is_device(name):
+                yield f"device_type is {resources.device_type}, and a device here is {name}"
     if resources.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
         yield "the installed torch is built for CPUs only"
     if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":

@@ -82,6 +82,10 @@ class Resources(Described):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one; the resolved scenario says which it was."""
 
+    device_type: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .+-]{0,63}$")
+    """Words of the name of every device, such as `l4`; null takes any. A launcher that submits asks
+    for devices of that type."""
+
     devices: int = Field(1, ge=1, le=1024)
     """Devices on each node; one process each."""
 
@@ -98,6 +102,12 @@ class Resources(Described):
 
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
+
+    def is_device(self, name: str) -> bool:
+        """Return whether a device of this name is of `device_type`: `NVIDIA L4` is an `l4`, and
+        `NVIDIA L40S` is none."""
+        words = name.lower().replace("-", " ").split()
+        return set((self.device_type or "").lower().replace("-", " ").split()) <= set(words)
 
 
 class PythonEnvironment(Described):

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from cli.program import call
+from fault_plugins.distribution import install
 from faults.program import wait_for
 from launched import PROGRAM, TORCHRUN, Launched, by_hand, free_port
 
 from accel_bench import Status
+
+ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
 
 ENV = ("--set", "launcher.use=env", "-q")
 
@@ -93,6 +96,76 @@ def test_processes_that_the_scenario_does_not_ask_for_are_refused(
     assert done.code == 2
     assert all(culprit in done.err for culprit in culprits), done.err
     assert program.results() == []
+
+
+PREPARING = """
+import os
+from accel_bench import Plugin, hookimpl
+
+
+class Preparing(Plugin):
+    "Fills the cache of each node, and fails in a rank that finds it empty."
+
+    @hookimpl
+    def prepare_experiment(self, run):
+        if os.environ["NODE"] == os.environ.get("BROKEN"):
+            raise OSError("no room on this disk")
+        (run.cache_folder / "prepared").write_text(os.environ["NODE"])
+        print("prepared", os.environ["NODE"])
+
+    @hookimpl
+    def start_metrics(self, run):
+        (run.folder / "trace.txt").write_text(os.environ["NODE"])
+
+    @hookimpl
+    def report_evidence(self, run):
+        return {"prepared": (run.cache_folder / "prepared").read_text()}
+"""
+
+
+def test_each_node_is_prepared_and_what_its_rank_leaves_comes_back(program: Launched) -> None:
+    install(program.site, "accel-bench-preparing", {"preparing": "Preparing"}, PREPARING)
+    file = program.write(stacks={"filled": ["preparing"]}, resources=ON_TWO_NODES)
+    command = [*PROGRAM, "run", file, *ENV]
+    port = free_port()
+
+    def on_node(number: int) -> dict[str, str]:
+        """The variables of a node whose cache and home are its own."""
+        return {
+            **by_hand(number, port),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(number),
+            "GROUP_WORLD_SIZE": "2",
+            "NODE": f"node-{number}",
+            "ACCEL_BENCH_CACHE": str(program.folder / f"cache-{number}"),
+            "ACCEL_BENCH_SECRET": "canary-of-the-secret",
+        }
+
+    agent = program.start_command(command, on_node(1))
+    done = program.call_command(command, on_node(0))
+    assert done.code == 0, done.err
+    assert program.finish(agent).code == 0
+    (result,) = done.results
+    shown = [rank.evidence["preparing"]["prepared"] for rank in result.ranks]
+    assert shown == ["node-0", "node-1"]
+    folder = program.results_folder / result.folder
+    assert (folder / "trace.txt").read_text() == "node-0"
+    assert (folder / "rank1.trace.txt").read_text() == "node-1"
+    (log,) = program.results_folder.glob("runs/*/prepare-*/rank0.log")
+    assert "prepared node-0" in log.read_text()
+    assert "prepared node-1" in log.read_text()
+    everything = [path for path in program.results_folder.rglob("*") if path.is_file()]
+    assert not [path for path in everything if b"canary-of" in path.read_bytes()]
+
+    agent = program.start_command(command, {**on_node(1), "BROKEN": "node-1"})
+    done = program.call_command(command, on_node(0))
+    assert done.code == 1
+    program.finish(agent)
+    reasons = done.results[-1].reasons
+    assert "no room on this disk" in reasons[0]
+    assert f"on node {os.uname().nodename}" in reasons[0]
+    assert program.left_behind() == []
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: openmpi-bin)")

@@ -85,6 +85,8 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
         "--gres=gpu:l4:4",
         "--mem=64G",
     }
+    typed = call("run", name, *SLURM, "--set", "resources.device_type=l4", "--dry-run")
+    assert "#SBATCH --gpus-per-node=l4:4" in typed.out.splitlines()
     words = shlex.split(lines[-1])
     assert words[0] == "exec"
     assert words[words.index("-m") + 1 :] == [

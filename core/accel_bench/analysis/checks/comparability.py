@@ -81,6 +81,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
         "environment.driver",
         "effective.device",
     ),
+    "resources.device_type": ("environment.devices",),
     "resources.devices": WORLD,
     "resources.environment": (
         *("environment.distributions", "environment.plugins", "environment.python"),

@@ -66,7 +66,7 @@ class HostedRank:
             environment |= message["variables"]
             if message["several_nodes"]:
                 interface = interface_of(channel.socket.getsockname()[0])
-                for name in INTERFACES if interface and interface != "lo" else ():
+                for name in INTERFACES if interface else ():
                     environment.setdefault(name, str(interface))
             self._process = LocalProcess(self._job, self.rank, environment)
         except BaseException:

@@ -6,7 +6,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,26 @@ from accel_bench.builtin.launchers.node import (
     interface_of,
     link_speed,
 )
+from accel_bench.builtin.launchers.places import (
+    cores_of,
+    refuse_devices,
+    threads_of,
+    wrong_size,
+)
 from accel_bench.builtin.launchers.remote import (
     ANSWER_SECONDS,
     Agent,
     PreparedNodes,
     RemoteProcess,
 )
-from accel_bench.builtin.launchers.wire import Channel, prove_as_parent
+from accel_bench.builtin.launchers.wire import SEND_SECONDS, Channel, prove_as_parent
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 PUMP_SECONDS = 0.05
 """How often at most a handle that is asked for its exit code looks for messages."""
+
+PROOF_SECONDS = 5.0
+"""How long each message of the proof may take to come."""
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 """Variable that tells the ranks where they meet."""
@@ -77,7 +86,7 @@ class Agents:
     @property
     def cores(self) -> int:
         """Cores that the processes of a node may use together, on the smallest node."""
-        return min(_cores([agent for agent, _ in one]) for one in self.nodes().values())
+        return min(cores_of([agent for agent, _ in one]) for one in self.nodes().values())
 
     @property
     def port(self) -> int:
@@ -121,14 +130,13 @@ class Agents:
         for rank, (agent, _) in enumerate(places):
             if agent.lost:
                 raise ConnectionError(f"rank {rank}: {agent.lost}")
+            refuse_devices(agent, resources)
         meeting = self._rendezvous([agent for agent, _ in places])
         started: list[RankProcess] = []
         try:
+            threads = threads_of([agent for agent, _ in places])
             for rank, (agent, local_rank) in enumerate(places):
-                sharing = len(
-                    [one for one, _ in places if one.key == agent.key and overlap(one, agent)]
-                )
-                place = Place(local_rank, resources.devices, sharing)
+                place = Place(local_rank, resources.devices, threads)
                 started.append(self._start(job, rank, agent, place, meeting))
         except BaseException:
             for process in started:
@@ -182,7 +190,9 @@ class Agents:
         connection, address = self._listener.accept()
         channel = Channel(connection)
         try:
+            connection.settimeout(PROOF_SECONDS)  # so that a stranger holds nobody up
             prove_as_parent(channel, self._secret)
+            connection.settimeout(SEND_SECONDS)
             hello, content = self._hello(channel)
             if hello.get("contract") != contract():
                 raise ConnectionRefusedError(f"it is of accel-bench {hello.get('contract')}")
@@ -282,17 +292,12 @@ class Agents:
                 folder.mkdir(mode=0o700)
                 one = job.model_copy(update={"folder": str(folder)})
             jobs.append(one)
-            processes.append(self._start(one, 0, agent, Place(local_rank, 1, 1), None))
+            processes.append(
+                self._start(
+                    one, 0, agent, Place(local_rank, 1, int(agent.description["cores"])), None
+                )
+            )
         return PreparedNodes(processes, jobs) if len(processes) > 1 else processes[0]
-
-
-def wrong_size(launcher: str, started: int, size: int) -> str:
-    """Return what is wrong with a launcher that has started another number of processes."""
-    processes = f"{started} process" + ("es" if started != 1 else "")
-    return (
-        f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
-        f"(resources.nodes x resources.devices); have it start {size}, or set resources"
-    )
 
 
 def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
@@ -307,30 +312,8 @@ def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
     return {**description, "address": address, **link}
 
 
-def overlap(one: Agent, other: Agent) -> bool:
-    """Return whether two agents of a node may run on the same core."""
-    affinities = [set(agent.description["affinity"]) for agent in (one, other)]
-    return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
-
-
-def _cores(agents: Sequence[Agent]) -> int:
-    """Return the cores of a node's agents, of which each may be bound to some."""
-    apart: list[Agent] = []
-    for agent in agents:
-        if not any(overlap(agent, one) for one in apart):
-            apart.append(agent)
-    return sum(int(agent.description["cores"]) for agent in apart)
-
-
 def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def largest(scenarios: Iterator[Any] | Sequence[Any]) -> tuple[int, int]:
-    """Return nodes and devices of an allocation that holds all points of a sweep."""
-    found = list(scenarios)
-    nodes = max(one.resources.nodes for one in found)
-    return nodes, max(one.resources.devices for one in found)
 
 
 def launch_on(allocation: Any, job: Job) -> list[RankProcess]:

@@ -21,7 +21,8 @@ from accel_bench import (
     read_placement,
 )
 from accel_bench.builtin.launchers.agent import end_on_signals, ranks_of, run_agent
-from accel_bench.builtin.launchers.agents import Agents, Ended, largest, launch_on, wrong_size
+from accel_bench.builtin.launchers.agents import Agents, Ended, launch_on
+from accel_bench.builtin.launchers.places import largest, wrong_size
 from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
 

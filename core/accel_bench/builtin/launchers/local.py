@@ -158,8 +158,8 @@ class Place:
     local_rank: int
     local_size: int
 
-    sharing: int
-    """Ranks that share the cores that this process may use."""
+    threads: int
+    """Its threads where the scenario does not say."""
 
 
 def rank_environment(job: Job, rank: int, place: Place | None = None) -> dict[str, str]:
@@ -168,8 +168,9 @@ def rank_environment(job: Job, rank: int, place: Place | None = None) -> dict[st
     Without a `place` all ranks are on this machine.
     """
     scenario = job.experiment.scenario
-    place = place or Place(rank, job.world_size, job.world_size)
-    threads = scenario.resources.threads or max(1, available_cores() // place.sharing)
+    size = job.world_size
+    place = place or Place(rank, size, max(1, available_cores() // size))
+    threads = scenario.resources.threads or place.threads
     defaults = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

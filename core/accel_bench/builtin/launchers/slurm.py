@@ -23,7 +23,8 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import Ended, largest, launch_on
+from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
@@ -56,7 +57,7 @@ class SlurmOptions(Options):
 
     gres: str | None = Field(None, pattern=r"^[^\s]+$")
     """Generic resources of each node, such as `gpu:l4:4`; null asks for GPUs where the scenario's
-    device is `cuda`."""
+    device is `cuda` or has a `device_type`."""
 
     extra: tuple[str, ...] = Field((), strict=False)
     """More options of sbatch, such as `--mem=64G`."""
@@ -122,8 +123,10 @@ class Slurm(Plugin[SlurmOptions]):
                 if (value := getattr(options, name)) is not None
             ),
         ]
-        if options.gres is None and any(one.resources.device == "cuda" for one in scenarios):
-            asked.append(f"--gpus-per-node={devices}")
+        kind = next((one.resources.device_type for one in scenarios), None)
+        on_gpu = kind or any(one.resources.device == "cuda" for one in scenarios)
+        if options.gres is None and on_gpu:
+            asked.append(f"--gpus-per-node={kind + ':' if kind else ''}{devices}")
         for line in options.extra:
             if not line.startswith("--") or "\n" in line:
                 raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")

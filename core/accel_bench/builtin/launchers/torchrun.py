@@ -19,7 +19,8 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import Ended, largest, launch_on
+from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,

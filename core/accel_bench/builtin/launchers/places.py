@@ -1,0 +1,67 @@
+"""What nodes have in common and in what they differ: sizes, cores, threads, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from accel_bench.builtin.launchers.remote import Agent
+from accel_bench.errors import ScenarioError
+
+
+def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
+    """Return nodes and devices of an allocation that holds all points of a sweep."""
+    nodes = max(one.resources.nodes for one in scenarios)
+    return nodes, max(one.resources.devices for one in scenarios)
+
+
+def wrong_size(launcher: str, started: int, size: int) -> str:
+    """Return what is wrong with a launcher that has started another number of processes."""
+    processes = f"{started} process" + ("es" if started != 1 else "")
+    return (
+        f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
+        f"(resources.nodes x resources.devices); have it start {size}, or set resources"
+    )
+
+
+def overlap(one: Agent, other: Agent) -> bool:
+    """Return whether two agents of a node may run on the same core."""
+    affinities = [set(agent.description["affinity"]) for agent in (one, other)]
+    return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
+
+
+def cores_of(agents: Sequence[Agent]) -> int:
+    """Return the cores of a node's agents, of which each may be bound to some."""
+    apart: list[Agent] = []
+    for agent in agents:
+        if not any(overlap(agent, one) for one in apart):
+            apart.append(agent)
+    return sum(int(agent.description["cores"]) for agent in apart)
+
+
+def threads_of(agents: Sequence[Agent]) -> int:
+    """Return the threads of each rank: those that one has on the node where it has the fewest.
+
+    So ranks on unequal nodes compute alike.
+    """
+    sharing = [
+        sum(one.key == other.key and overlap(one, other) for other in agents) for one in agents
+    ]
+    cores = [int(agent.description["cores"]) for agent in agents]
+    return max(1, min(here // ranks for here, ranks in zip(cores, sharing, strict=True)))
+
+
+def refuse_devices(agent: Agent, resources: Any) -> None:
+    """Refuse a node with devices of another type, or too few. Raises ScenarioError."""
+    names = agent.description["gpus"][: resources.devices]
+    if resources.device == "cuda" and len(names) < resources.devices:
+        raise ScenarioError(
+            f"node {agent.name} has {len(names)} CUDA devices, and resources.devices is "
+            f"{resources.devices}; leave the node out, or ask for fewer"
+        )
+    for name in names if resources.device_type else ():
+        if not resources.is_device(name):
+            raise ScenarioError(
+                f"resources.device_type is {resources.device_type}, and a device of node "
+                f"{agent.name} is {name}; leave the node out, or set another type"
+            )
