@@ -65,6 +65,20 @@ class Launched(Program):
         scenario = null_scenario(stacks, **{**settings, **changes})
         return str(write_scenario(self.folder / "scenario.yaml", scenario))
 
+    def write_training(self, **changes: Any) -> str:
+        """Write a scenario of two ranks that train a tiny model by gloo."""
+        settings = {
+            "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1}},
+            "data": {"use": "synthetic", "sequence_length": 32},
+            "optimizer": "sgd",
+            "engine": "torch",
+            "parallel": "ddp",
+            "metrics": ["memory"],
+            "resources": {"device": "cpu", "devices": 2, "threads": 1},
+            "measure": {"warmup": 1, "steps": 3, "rounds": 1},
+        }
+        return self.write(**{**settings, **changes})
+
     def ranks_left(self) -> list[Path]:
         """Folders of ranks that an agent has not removed."""
         return list(self.temporary.glob("accel-bench-rank-*"))

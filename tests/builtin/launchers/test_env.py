@@ -186,16 +186,7 @@ def test_ranks_of_mpirun_have_the_cores_that_it_binds_them_to(program: Launched)
 
 @pytest.mark.release
 def test_ranks_that_share_no_folder_give_the_losses_of_local_ones(program: Launched) -> None:
-    program.write(
-        model={"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1}},
-        data={"use": "synthetic", "sequence_length": 32},
-        optimizer="sgd",
-        engine="torch",
-        parallel="ddp",
-        metrics=["memory"],
-        resources={"device": "cpu", "devices": 2, "threads": 1},
-        measure={"warmup": 1, "steps": 3, "rounds": 1},
-    )
+    program.write_training()
     options = ("--standalone", "--nproc-per-node", "2", "-m", "accel_bench", "run")
     more = ("scenario.yaml", "-q", "--oversubscribe")
     assert program.call_command([*PROGRAM, "run", *more]).code == 0

@@ -114,6 +114,17 @@ def test_what_slurm_lacks_is_named(program: Launched, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.release
+def test_ranks_on_two_nodes_train_by_gloo(program: Launched, cluster: Cluster) -> None:
+    program.write_training(resources={**ON_TWO_NODES, "threads": 1})
+    done = program.finish(submit(program, cluster))
+    assert done.code == 0, done.err + done.out
+    (result,) = done.results
+    assert result.status.completed, result.reasons
+    assert [rank.effective.world_size for rank in result.ranks] == [2, 2]
+    assert [rank.effective.strategy for rank in result.ranks] == ["DistributedDataParallel"] * 2
+
+
+@pytest.mark.release
 def test_ctrl_c_cancels_the_job(program: Launched, cluster: Cluster) -> None:
     engine = {"use": "null", "step_seconds": 0.05}
     measure = {"warmup": 2, "steps": 5000, "rounds": 1}

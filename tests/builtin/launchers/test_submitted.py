@@ -57,6 +57,16 @@ def test_all_runs_of_a_session_share_the_agents(program: Launched, launcher: str
     check_two_ranks(done)
 
 
+@pytest.mark.release
+def test_ranks_of_accelerate_train_by_gloo(program: Launched) -> None:
+    options = ("--set", "launcher.use=accelerate", "-q", "--oversubscribe")
+    done = program.call("run", program.write_training(), *options)
+    check_two_ranks(done)
+    (result,) = done.results
+    assert [rank.effective.world_size for rank in result.ranks] == [2, 2]
+    assert [rank.effective.threads for rank in result.ranks] == [1, 1]
+
+
 def test_accelerate_that_starts_one_process_for_two_is_refused_at_once(program: Launched) -> None:
     (program.folder / "cpu.yaml").write_text(json.dumps(CPU_CONFIGURATION))
     options = ("--set", "launcher.use=accelerate", "--set", "launcher.config_file=cpu.yaml")
@@ -144,16 +154,7 @@ def start_on(
 def test_torchrun_across_two_hosts_and_a_link_that_is_cut(
     program: Launched, hosts: tuple[str, str]
 ) -> None:
-    program.write(
-        model={"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1}},
-        data={"use": "synthetic", "sequence_length": 32},
-        optimizer="sgd",
-        engine="torch",
-        parallel="ddp",
-        metrics=["memory"],
-        resources={"device": "cpu", "threads": 1},
-        measure={"warmup": 1, "steps": 3, "rounds": 1},
-    )
+    program.write_training(resources={"device": "cpu", "threads": 1})
     other, first = (start_on(program, hosts, number) for number in (1, 0))
     done = program.finish(first)
     check_two_ranks(done)

@@ -29,11 +29,10 @@ from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
     agent_environment,
-    end_program,
+    follow,
     is_here,
     new_secret,
     split_endpoint,
-    start_program,
 )
 from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
@@ -126,11 +125,7 @@ class Accelerate(Plugin[AccelerateOptions]):
         host, port = address
         secret = shared_secret() if port else new_secret()
         if not is_parent:
-            process = start_program(command, agent_environment(host, port + 1, secret), None)
-            try:
-                return Ended(process.wait())
-            finally:
-                end_program(process)
+            return Ended(follow(command, agent_environment(host, port + 1, secret)))
         agents = StartedAgents(
             (host, port + 1 if port else 0), secret, "accelerate launch", ONE_PROCESS
         )

@@ -32,6 +32,9 @@ from accel_bench.errors import AccelBenchError
 PARENT = "ACCEL_BENCH_AGENTS"
 """Variable with the parent's `HOST:PORT`; without a host, srun says from where it was started."""
 
+LOST = "ACCEL_BENCH_LOST"
+"""Variable with a file that an agent makes when the parent is lost."""
+
 UNSET = "ACCEL_BENCH_UNSET"
 """Variable with names of those that the launcher sets and the parent has not: ranks go without."""
 
@@ -261,6 +264,8 @@ def main() -> int:
         )
     except AccelBenchError as error:
         print(f"error: {error}", file=sys.stderr)
+        if path := os.environ.get(LOST):
+            Path(path).touch()
         return error.exit_code
 
 

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from accel_bench import python_command
-from accel_bench.builtin.launchers.agent import PARENT, UNSET
+from accel_bench.builtin.launchers.agent import LOST, PARENT, UNSET
 from accel_bench.builtin.launchers.agents import Agents
 from accel_bench.builtin.launchers.wire import SECRET
 from accel_bench.errors import AccelBenchError, ScenarioError
@@ -21,6 +22,9 @@ AGENT = "accel_bench.builtin.launchers.agent"
 
 END_SECONDS = 15.0
 """How long a launcher's program may take to end once its agents have."""
+
+FOLLOW_SECONDS = 1.0
+"""How often a node without the parent looks whether the parent is lost."""
 
 TAIL_BYTES = 4000
 """Bytes of what the program has printed that stand in an error."""
@@ -79,15 +83,31 @@ def start_program(
         ) from error
 
 
-def end_program(process: subprocess.Popen[bytes]) -> None:
+def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS) -> None:
     """Wait until the program ends; end it where it does not."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+    for number, seconds in ((0, patience), (signal.SIGTERM, END_SECONDS), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
+            process.wait(seconds)
             return
+
+
+def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start a launcher's program on a node without the parent; return its exit code at its end.
+
+    Where the parent is lost, the program may wait minutes for it: then it is ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+        lost = Path(folder) / "lost"
+        process = start_program(command, {**environment, LOST: str(lost)}, None)
+        try:
+            while not lost.exists():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(FOLLOW_SECONDS)
+            return 1
+        finally:
+            end_program(process, FOLLOW_SECONDS)
 
 
 def agent_command() -> list[str]:

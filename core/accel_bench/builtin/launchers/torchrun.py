@@ -25,11 +25,10 @@ from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
     agent_environment,
-    end_program,
+    follow,
     is_here,
     new_secret,
     split_endpoint,
-    start_program,
 )
 from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
@@ -76,7 +75,7 @@ class Torchrun(Plugin[TorchrunOptions]):
             return Ended(None if is_parent else 0)
         secret = new_secret() if endpoint is None else shared_secret()
         if not is_parent:
-            return self._follow(command, agent_environment(host, port + 1, secret))
+            return Ended(follow(command, agent_environment(host, port + 1, secret)))
         agents = StartedAgents((host, port + 1 if port else 0), secret, "torchrun")
         try:
             agents.start(command, agent_environment(host, agents.port, secret))
@@ -104,13 +103,3 @@ class Torchrun(Plugin[TorchrunOptions]):
         if self.options.local_address:
             command += ["--local-addr", self.options.local_address]
         return [*command, "--no-python"]
-
-    def _follow(self, command: Sequence[str], environment: dict[str, str]) -> Allocation:
-        """Serve the parent on another node until the session has ended."""
-        process = start_program(command, environment, None)
-        try:
-            return Ended(process.wait())
-        except BaseException:
-            process.terminate()
-            end_program(process)
-            raise

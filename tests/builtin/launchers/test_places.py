@@ -1,0 +1,38 @@
+"""Unequal nodes: ranks get the threads of the smallest, and devices of one type."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.builtin.launchers.places import cores_of, refuse_devices, threads_of
+from accel_bench.builtin.launchers.remote import Agent
+from accel_bench.errors import ScenarioError
+from accel_bench.scenario.settings import Resources
+
+
+def agent(node: str, cores: list[int], *gpus: str) -> Agent:
+    """Return an agent on a node, bound to some of its cores."""
+    facts = {"name": node, "address": "10.0.0.1", "cores": len(cores), "affinity": cores}
+    return Agent(None, {**facts, "gpus": list(gpus)}, node, [(0, 0)])
+
+
+def test_ranks_that_share_cores_divide_them_and_others_do_not() -> None:
+    shared = [agent("a", [0, 1, 2, 3]), agent("a", [0, 1, 2, 3])]
+    bound = [agent("a", [0, 1]), agent("a", [2, 3])]
+    assert threads_of(shared) == threads_of(bound) == 2
+    assert cores_of(shared) == cores_of(bound) == 4
+
+
+def test_ranks_on_unequal_nodes_get_the_threads_of_the_smallest() -> None:
+    large, small = agent("large", list(range(16))), agent("small", [0, 1, 2])
+    assert threads_of([large, small]) == 3
+    assert threads_of([small, small, small, small]) == 1
+
+
+def test_a_node_with_other_devices_is_refused_by_name() -> None:
+    asked = Resources(device="cuda", device_type="l4")
+    refuse_devices(agent("a", [0], "NVIDIA L4"), asked)
+    with pytest.raises(ScenarioError, match=r"device_type is l4, and a device of node b .* L40S"):
+        refuse_devices(agent("b", [0], "NVIDIA L40S"), asked)
+    with pytest.raises(ScenarioError, match=r"node c .* has 0 CUDA devices"):
+        refuse_devices(agent("c", [0]), asked)
