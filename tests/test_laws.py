@@ -287,6 +287,7 @@ def test_core_holds_no_name_of_a_plugin() -> None:
 
 
 ORDINARY_WORDS = {
+    "accelerate": "the package",
     "attention": "a key of the effective configuration",
     "huggingface": "the folder of the hub's cache",
     "memory": "what a machine has",
@@ -294,6 +295,7 @@ ORDINARY_WORDS = {
     "nvml": "the library of NVIDIA, as the source of a figure",
     "text": "the kind of a value",
     "torch": "the package",
+    "torchrun": "the program that has started this process",
 }
 """Names of plugins in the box that core may hold as a text, and what they mean there."""
 
