@@ -81,9 +81,8 @@ def is_padded(steps: tuple[Sample, ...]) -> bool:
     "changes",
     [
         {},
-        TWICE,
-        PADDED,
-        LORA,
+        # Beside one another below.
+        *(pytest.param(one, marks=pytest.mark.release) for one in (TWICE, PADDED, LORA)),
         LORA | PADDED | TWICE | {"train.gradient_checkpointing": True},
         {"train.max_grad_norm": 0.1, "optimizer.use": "sgd"},
         {"train.precision": "bf16-autocast"},

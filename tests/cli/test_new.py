@@ -85,7 +85,7 @@ class Environment:
         return done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_new_plugin_is_installed_listed_checked_run_tested_and_removed(tmp_path: Path) -> None:
     fresh = Environment(tmp_path / "venv")
     assert "afternoon" not in fresh.names()

@@ -5,6 +5,7 @@ One program runs all faults, each as a stack of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,8 +19,23 @@ pytestmark = pytest.mark.long
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
 OTHER_HOOKS = ("check_scenario", "launch_ranks", "observe_ranks", "prepare_experiment")
 WORKER_HOOKS = [hook for hook in hook_arguments() if hook not in OTHER_HOOKS]
+USUAL_HOOKS = ("load_model", "start_metrics", "build_engine", "report_evidence", "close_run")
 PHASE_OF = {"start_metrics": "warm-up"}
 """Phases that are not called as the hook."""
+
+FOR_RELEASES = {
+    *(f"raise-{hook}" for hook in WORKER_HOOKS if hook not in USUAL_HOOKS),
+    *("dataset-none", "metrics-number", "metrics-text", "evidence-list", "launch-text"),
+}
+"""Stacks that end as another one does, in another hook."""
+
+
+def each(stacks: Iterable[str]) -> list[Any]:
+    """Return stacks as parameters, some of them only for releases."""
+    return [
+        pytest.param(one, marks=pytest.mark.release if one in FOR_RELEASES else ())
+        for one in stacks
+    ]
 
 
 class Case(NamedTuple):
@@ -87,7 +103,7 @@ WRONG = {
 """Hooks, and what they return that is not what is expected."""
 
 
-def stacks() -> dict[str, Any]:
+def stacks(left_out: Iterable[str] = ()) -> dict[str, Any]:
     """A stack for each case, between two that are sound."""
     found: dict[str, Any] = {"baseline": []}
     for name, case in CASES.items():
@@ -99,19 +115,28 @@ def stacks() -> dict[str, Any]:
     for name, hook in (("prepare", "prepare_experiment"), ("prepared", "step")):
         fault = "broken" if name == "prepare" else "none"
         found[name] = {"use": [{"use": "faulty-preparation", "fault": fault, "hook": hook}]}
-    return {**found, "last": {"use": ["witness"]}}
+    kept = {name: stack for name, stack in found.items() if name not in left_out}
+    return {**kept, "last": {"use": ["witness"]}}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, site: Any) -> Finished:
-    """The program after it has run all of them."""
+def chosen(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The stacks that are run."""
+    return stacks(() if "release" in request.config.option.markexpr else FOR_RELEASES)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, site: Any, chosen: dict[str, Any]
+) -> Finished:
+    """The program after it has run them."""
     program = Program(tmp_path_factory.mktemp("endings"), site)
     adapter = {"use": "none"}
     words = ("--quiet", "--oversubscribe", "--format", "json")
-    return program.run(null_scenario(stacks(), adapter=adapter), *words)
+    return program.run(null_scenario(chosen, adapter=adapter), *words)
 
 
-@pytest.mark.parametrize("stack", CASES)
+@pytest.mark.parametrize("stack", each(CASES))
 def test_the_row_says_how_it_ended_and_where(finished: Finished, stack: str) -> None:
     case, row = CASES[stack], finished.result(stack)
     assert row.status.value == case.status
@@ -119,7 +144,7 @@ def test_the_row_says_how_it_ended_and_where(finished: Finished, stack: str) -> 
     assert case.reason in " ".join(row.reasons)
 
 
-@pytest.mark.parametrize("stack", [name for name, case in CASES.items() if case.status != "ok"])
+@pytest.mark.parametrize("stack", each(name for name, case in CASES.items() if case.status != "ok"))
 def test_the_end_of_the_guilty_rank_s_log_is_kept(finished: Finished, stack: str) -> None:
     fault, tail = CASES[stack].options["fault"], finished.result(stack).log_tail
     # A launcher acts in the program, before any log is there.
@@ -131,7 +156,7 @@ def test_a_sound_run_keeps_no_log_in_its_row(finished: Finished) -> None:
     assert "about to grandchild" in finished.log("grandchild")
 
 
-@pytest.mark.parametrize("stack", WRONG)
+@pytest.mark.parametrize("stack", each(WRONG))
 def test_a_wrong_value_is_blamed_on_the_plugin_that_returned_it(
     finished: Finished, stack: str
 ) -> None:
@@ -146,9 +171,11 @@ def test_sound_stacks_are_not_affected(finished: Finished, stack: str) -> None:
     assert finished.result(stack).reasons == ()
 
 
-def test_every_stack_has_one_row_and_nothing_else_has(finished: Finished) -> None:
+def test_every_stack_has_one_row_and_nothing_else_has(
+    finished: Finished, chosen: dict[str, Any]
+) -> None:
     names = sorted(row.experiment.stack.name for row in finished.results)
-    assert names == sorted(stacks())
+    assert names == sorted(chosen)
 
 
 def test_the_program_exits_1_and_prints_every_stack(finished: Finished) -> None:
@@ -194,9 +221,9 @@ def test_a_crash_leaves_its_stack_in_the_log(finished: Finished, stack: str, wor
     assert words in finished.result(stack).log_tail
 
 
-@pytest.mark.parametrize("hook", WORKER_HOOKS)
-def test_other_plugins_are_closed_when_a_hook_fails(finished: Finished, hook: str) -> None:
-    folder = finished.program.results_folder / finished.result(f"raise-{hook}").folder
+@pytest.mark.parametrize("stack", each(f"raise-{hook}" for hook in WORKER_HOOKS))
+def test_other_plugins_are_closed_when_a_hook_fails(finished: Finished, stack: str) -> None:
+    folder = finished.program.results_folder / finished.result(stack).folder
     assert (folder / "closed-by-rank0").exists()
 
 

@@ -408,8 +408,9 @@ def test_a_run_is_ok(options):
     assert ("optimizer" in evidence) == ("optimizer" in options)
 
 
-def test_the_plugin_keeps_the_contract():
-    assert check_plugin("bitsandbytes").ran
+@pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
+def test_the_plugin_keeps_the_contract(archs):
+    assert check_plugin("bitsandbytes", archs=archs).ran
 
 
 def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):

@@ -170,6 +170,7 @@ def test_liger_alone_is_refused_where_its_gradients_would_be_wrong(
 
 
 @pytest.mark.usefixtures("fused_loss")
+@pytest.mark.release
 def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalog() -> None:
     check_plugin("fused-kernels", dtypes=["float32", "bfloat16"], scenario=FEW_STEPS)
 

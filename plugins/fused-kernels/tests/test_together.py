@@ -49,12 +49,14 @@ def learn_alike(found: dict[str, Result], baseline: str) -> None:
 
 
 TRACED = {
-    "single-gpu-full-cpu": ("compiled", "fused-compiled"),
-    "single-gpu-lora-cpu": ("compiled", "fused-compiled", "fused-loss-compiled-16-bit"),
-    "single-gpu-qlora-cpu": ("nf4-compiled",),
+    "single-gpu-full-cpu": ("compiled", "fused-compiled", "fused-loss-compiled"),
+    "single-gpu-lora-cpu": (
+        *("compiled", "fused-compiled", "fused-loss-compiled", "fused-loss-compiled-16-bit"),
+    ),
+    "single-gpu-qlora-cpu": ("nf4-compiled", "gptq-compiled"),
 }
-"""Stacks that are traced and not compiled: inductor takes most of a minute for each. Of each
-scenario the one that has the most parts is compiled, `nf4-compiled` as a part of `three` below."""
+"""Stacks that are traced and not compiled: inductor takes most of a minute for each. The one that
+has the most parts is compiled: `three` below."""
 
 
 @pytest.mark.parametrize(

@@ -309,5 +309,6 @@ def test_closing_gives_the_environment_back(make_run):
     assert dict(os.environ) == before
 
 
-def test_the_plugin_keeps_the_contract():
-    assert check_plugin("autogptq").ran
+@pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
+def test_the_plugin_keeps_the_contract(archs):
+    assert check_plugin("autogptq", archs=archs).ran

@@ -24,7 +24,7 @@ MIXTRAL: dict[str, Any] = {"model": {"id": "mixtral-8x7b"}}
 @pytest.mark.parametrize(
     "experts, model, architecture",
     [
-        ("eager", "mixtral-8x7b", "MixtralForCausalLM"),
+        pytest.param("eager", "mixtral-8x7b", "MixtralForCausalLM", marks=pytest.mark.release),
         ("grouped_mm", "mixtral-8x7b", "MixtralForCausalLM"),
         ("eager", "granite-3-1b-a400m", "GraniteMoeForCausalLM"),
     ],

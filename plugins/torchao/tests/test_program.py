@@ -25,11 +25,18 @@ def test_importing_the_plugin_imports_no_torch(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_quantized_base_keeps_the_contract() -> None:
-    assert check_plugin("torchao", options={"weights": "int8"}).ran
+@pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
+def test_a_quantized_base_keeps_the_contract(archs: Any) -> None:
+    assert check_plugin("torchao", options={"weights": "int8"}, archs=archs).ran
 
 
-@pytest.mark.parametrize("options", [{"weights": "nf4"}, FLOAT8], ids=["nf4", "float8-training"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"weights": "nf4"}, id="nf4", marks=pytest.mark.release),
+        pytest.param(FLOAT8, id="float8-training"),
+    ],
+)
 def test_nf4_and_float8_training_keep_the_contract(options: dict[str, Any]) -> None:
     assert check_plugin(
         "torchao", options=options, archs=["LlamaForCausalLM"], dtypes=["float32"]

@@ -109,7 +109,13 @@ def test_rounds_without_spread_are_certain():
 
 @pytest.mark.parametrize(
     ("sizes", "noise"),
-    [([5], NOISE), ([5], 0.05), ([5, 10, 20, 40], NOISE), ([5, 10, 20, 40], 0.05), (EVERY, 0.05)],
+    [
+        ([5], NOISE),
+        pytest.param([5], 0.05, marks=pytest.mark.release),
+        pytest.param([5, 10, 20, 40], NOISE, marks=pytest.mark.release),
+        ([5, 10, 20, 40], 0.05),
+        pytest.param(EVERY, 0.05, marks=pytest.mark.release),
+    ],
     ids=str,
 )
 def test_identical_code_raises_an_alarm_in_at_most_1_percent_however_often_it_is_looked_at(

@@ -168,7 +168,7 @@ def test_the_more_stacks_are_compared_the_surer_each_must_be():
     assert together["a"].minimum_detectable_effect > alone["a"].minimum_detectable_effect
 
 
-@pytest.mark.parametrize("noise", [0.004, 0.02])
+@pytest.mark.parametrize("noise", [pytest.param(0.004, marks=pytest.mark.release), 0.02])
 def test_identical_code_is_called_different_in_at_most_1_percent(noise):
     _, alarms = simulate(1.0, noise)
     assert alarms / RUNS <= 0.01 + binomial_margin(0.01)
@@ -194,7 +194,7 @@ def follow_advice(generator, noise, sessions=4):
     return found.verdict, found.looks
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.02])
+@pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.release), 0.02])
 def test_following_the_advice_raises_a_false_alarm_in_at_most_1_percent(noise):
     generator = np.random.default_rng(4)
     found = [follow_advice(generator, noise) for _ in range(800)]

@@ -33,8 +33,11 @@ def reasons(run: Run) -> list[str]:
     return list(ActivationCheckpointing(options(), NAME).check_scenario(run.experiment, MACHINE))
 
 
-def test_checkpointing_keeps_the_contract() -> None:
-    check_plugin(NAME, archs=["GPT2LMHeadModel"], dtypes=[])
+@pytest.mark.parametrize(
+    "archs", [[], pytest.param(["GPT2LMHeadModel"], marks=pytest.mark.release)]
+)
+def test_checkpointing_keeps_the_contract(archs: list[str]) -> None:
+    check_plugin(NAME, archs=archs, dtypes=[])
 
 
 def test_selective_checkpointing_keeps_the_contract_under_adapters_that_drop() -> None:
