@@ -44,9 +44,10 @@ test: $(VENV)/.test $(QUANTIZED)/.done
 test-ordinary: $(VENV)/.test $(QUANTIZED)/.done
 	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest $(PARALLEL)
 
-# What it prints follows in one piece when it has ended.
+# One process beside those of the other environment, which has more than twice as much to do: each
+# process imports and collects anew. What it prints follows in one piece when it has ended.
 test-quantized: $(QUANTIZED)/.done
-	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -o cache_dir=$(QUANTIZED)/.pytest_cache \
+	$(QUANTIZED)/bin/python -m pytest -o cache_dir=$(QUANTIZED)/.pytest_cache \
 		$(QUANTIZED_TESTS) > $(QUANTIZED_LOG) 2>&1; \
 		code=$$?; cat $(QUANTIZED_LOG); exit $$code
 

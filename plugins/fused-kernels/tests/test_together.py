@@ -10,7 +10,7 @@ import pytest
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.result import Result, Status
-from accel_bench.testing import run_program, run_scenario
+from accel_bench.testing import run_scenario
 
 # What torch and the libraries say of themselves while they trace is not ours to mend.
 pytestmark = [
@@ -18,8 +18,6 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore"),
 ]
-
-ONCE = ("--rounds", "1", "--set", "resources.threads=1")
 
 NEEDS_BITSANDBYTES = pytest.mark.skipif(
     not find_spec("accel_bench_bitsandbytes"), reason="needs the plugin bitsandbytes"
@@ -164,9 +162,4 @@ def test_fused_kernels_go_with_padding_free_batches_and_with_the_compiler(tmp_pa
         "measure": {"warmup": 2, "steps": 6},
     }
     (tmp_path / "it.yaml").write_text(json.dumps(scenario))
-    done = run_program("run", "it.yaml", "--format", "json", *ONCE, folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = {row["stack"]: row for row in json.loads(done.stdout)["experiments"]}
-    for stack, row in rows.items():
-        assert row["status"] in ("ok", "degraded"), (stack, row["reasons"])
-        assert stack == "baseline" or row["loss_verdict"] in NEAR, row["loss_difference"]
+    learn_alike(run_all(tmp_path / "it.yaml"), "baseline")
