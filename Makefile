@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Quantization libraries change every stack as soon as they are installed: their plugins are tested,
-# and what they do to others is provoked, in an environment of their own; kernels that run on their
-# layers are tested there too.
+# Quantization libraries and DeepSpeed change every stack as soon as they are installed: their plugins
+# are tested, and what they do to others is provoked, in an environment of their own; kernels that run
+# on their layers are tested there too.
 QUANTIZED := $(VENV)-quantized
-QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels
+QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels plugins/deepspeed
 # Plugins that need no library of their own; the quickstart takes two.
 LIGHT := plugins/compile plugins/distributed plugins/example plugins/moe plugins/padding-free
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'

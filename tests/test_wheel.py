@@ -100,7 +100,14 @@ def test_the_plugins_of_all_wheels_are_listed(site: Path, tmp_path: Path) -> Non
     assert all(row["duplicates"] == [] for row in rows)
     # What quantizes or brings kernels has libraries of its own, in another environment.
     unmet = {row["name"] for row in rows if row["unmet"]}
-    assert unmet <= {"autogptq", "bitsandbytes", "fused-kernels", "liger", "torchao"}
+    assert unmet <= {
+        "autogptq",
+        "bitsandbytes",
+        "deepspeed",
+        "fused-kernels",
+        "liger",
+        "torchao",
+    }
 
 
 def test_the_quickstart_is_planned_in_an_empty_folder(site: Path, tmp_path: Path) -> None:

@@ -155,11 +155,12 @@ class Plugin(Generic[OptionsT]):
         """
         return scenario.world_size
 
-    def fraction_per_device(self, scenario: Scenario) -> float | None:
+    def fraction_per_device(self, scenario: Scenario) -> float | Mapping[str, float] | None:
         """Return the fraction of weights, gradients and optimizer state that a device keeps.
 
-        Called in the parent on the plugin that parallelizes. None means that it is not known; 1 is
-        what `DistributedDataParallel` keeps.
+        Called in the parent on the plugin that parallelizes. A mapping gives those of parts by the
+        names of `bytes_per_parameter`. None means that it is not known; 1 is what
+        `DistributedDataParallel` keeps.
         """
         return None
 

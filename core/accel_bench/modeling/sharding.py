@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from accel_bench.modeling.kept_elsewhere import kept_elsewhere
+
 
 def clip_gradients(parameters: Iterable[torch.nn.Parameter], most: float) -> torch.Tensor:
     """Scale gradients down to a total L2 norm; return the norm that they had, of shape ().
@@ -35,11 +37,19 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor gathered from all ranks that hold a part of it; a plain one as it is."""
+    kept = kept_elsewhere(tensor)
+    if kept is not None:
+        return kept.read().detach()
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def on_this_rank(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a tensor that this rank holds, detached: all of it, for a plain one."""
+    """Return the part of a tensor that this rank holds, detached: all of it, for a plain one.
+
+    What a library keeps elsewhere is read whole.
+    """
+    if kept_elsewhere(tensor) is not None:
+        return whole(tensor)
     tensor = tensor.detach()
     return tensor.to_local() if is_sharded(tensor) else tensor
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from accel_bench.modeling.kept_elsewhere import dtype_of, elements_of
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return a dtype's name without its module, such as `bfloat16`."""
@@ -18,7 +20,7 @@ def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Return the number of elements of tensors by dtype, the commonest first."""
     counts: Counter[str] = Counter()
     for tensor in tensors:
-        counts[dtype_name(tensor.dtype)] += tensor.numel()
+        counts[dtype_name(dtype_of(tensor))] += elements_of(tensor)
     return dict(counts.most_common())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from accel_bench.analysis.wording import count, join_names, label, size
@@ -67,7 +67,7 @@ def memory_need(
     copies = _copies(scenario, active.answers("parallelize_model"))
     return MemoryNeed(
         outline.parameters,
-        {what: outline.parameters * each * copies for what, each in parts.items()},
+        {what: outline.parameters * each * copies(what) for what, each in parts.items()},
         _available(scenario, machine),
     )
 
@@ -106,16 +106,21 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
         return dict(plugin.instance.bytes_per_parameter(experiment))
 
 
-def _copies(scenario: Scenario, parallel: ActivePlugin | None) -> float:
-    """Return how many times the model is in one device's memory, at least."""
+def _copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
+    """Return what gives how many times a part of the model is in one device's memory, at least."""
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None
     if parallel is not None:
         with attribute_errors_to(parallel, "fraction_per_device"):
             known = parallel.instance.fraction_per_device(scenario)
-    copies = 1.0 if whole else 1 / scenario.world_size
-    copies = copies if known is None else known
-    return copies * (scenario.resources.devices if scenario.resources.device == "cpu" else 1)
+    other = 1.0 if whole else 1 / scenario.world_size
+    ranks = scenario.resources.devices if scenario.resources.device == "cpu" else 1
+
+    def copies(what: str) -> float:
+        each = known.get(what) if isinstance(known, Mapping) else known
+        return ranks * (other if each is None else each)
+
+    return copies
 
 
 def _available(scenario: Scenario, machine: Machine) -> int | None:

@@ -1,10 +1,12 @@
 """Run scenarios of several ranks in children of one process, which imports torch once for them all.
 
-`python forked.py SCENARIO... RESULTS`: a JSON file of results, by scenario and stack.
+`python forked.py SCENARIO... RESULTS`: a JSON file of results, by scenario and stack. Modules that
+`FORKED_IMPORTS` names are imported once, too.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -89,6 +91,8 @@ def run(planned: Planned, root: Path) -> Result:
 def main(paths: list[str]) -> None:
     """Run all stacks of all scenarios."""
     *scenarios, out = map(Path, paths)
+    for name in os.environ.get("FORKED_IMPORTS", "").split():
+        importlib.import_module(name)
     torch.set_num_threads(1)
     found: dict[str, dict[str, Any]] = {}
     for scenario in scenarios:

@@ -15,6 +15,7 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
+from accel_bench.modeling.kept_elsewhere import describe_gradient, kept_elsewhere
 from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run import Run
@@ -174,18 +175,12 @@ class FirstStepProbe:
     def _watch(self, trained: list[tuple[str, torch.Tensor]]) -> None:
         """Remember two elements of each tensor, since a whole one may not fit a second time.
 
-        That with the largest gradient, and the smallest that has one: an update that is rounded
-        away beside a large weight still shows in a small one. Of a sharded tensor those of this
-        rank.
+        Of a sharded tensor those of this rank.
         """
         for _, parameter in trained:
-            gradient = gradient_on_this_rank(parameter)
-            if gradient is None or not gradient.numel():  # There may be fewer rows than ranks.
-                continue
-            weights, gradient = on_this_rank(parameter).flatten(), gradient.flatten()
-            smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()
-            for place in {int(gradient.abs().argmax()), int(smallest)}:
-                self._watched.append((parameter, place, weights[place].clone()))
+            places = _places(parameter)
+            weights = on_this_rank(parameter).flatten()
+            self._watched += [(parameter, place, weights[place].clone()) for place in places]
 
     def _after_step(self, *_: Any) -> None:
         if self.flow is None:
@@ -217,6 +212,20 @@ def _starts_again(positions: Any) -> bool:
     return bool((positions[..., 1:] < positions[..., :-1]).any())
 
 
+def _places(parameter: torch.Tensor) -> frozenset[int]:
+    """Return the elements of a parameter, or of its part on this rank, that a step should change.
+
+    There may be fewer rows than ranks, and then none.
+    """
+    kept = kept_elsewhere(parameter)
+    if kept is not None:
+        return kept.gradient.places if kept.gradient else frozenset()
+    gradient = gradient_on_this_rank(parameter)
+    if gradient is None or not gradient.numel():
+        return frozenset()
+    return describe_gradient(on_this_rank(parameter), gradient).places
+
+
 def _gradient_norms(
     trained: list[tuple[str, torch.Tensor]], scale: torch.Tensor | None
 ) -> dict[str, float | None]:
@@ -228,7 +237,10 @@ def _gradient_norms(
     norms: dict[str, float | None] = {name: None for name, _ in trained}
     divisor = 1.0 if scale is None else float(scale)
     for name, parameter in trained:
-        if parameter.grad is not None:
+        kept = kept_elsewhere(parameter)
+        if kept is not None and kept.gradient is not None:
+            norms[name] = kept.gradient.norm
+        elif parameter.grad is not None:
             norm = float(whole(parameter.grad.detach().float().norm())) / divisor
             norms[name] = norm if norm < float("inf") else None
     return norms

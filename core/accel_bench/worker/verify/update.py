@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from accel_bench.effective import plain_name
+from accel_bench.modeling.kept_elsewhere import elements_of
 from accel_bench.modeling.random_weights import seed_of
+from accel_bench.modeling.sharding import whole
 from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run import Run
@@ -39,7 +41,7 @@ class UpdateSketch:
         started = time.perf_counter()
         self._run = run
         trained = {name: p for name, p in _parameters(run) if p.requires_grad}
-        self._elements = {name: p.numel() for name, p in trained.items()}
+        self._elements = {name: elements_of(p) for name, p in trained.items()}
         self._before = {name: sketch(name, p) for name, p in trained.items()}
         self._seconds = time.perf_counter() - started
 
@@ -70,8 +72,7 @@ class UpdateSketch:
 def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return the signed sums of a tensor's elements, of shape (SKETCH_BUCKETS,), float64, on the
     CPU."""
-    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
-    flat = whole.reshape(-1)
+    flat = whole(tensor).detach().reshape(-1)
     rows = -(-flat.numel() // ROW)
     signs = _signs(name, ROW + rows).to(flat.device)
     columns, of_rows = signs[:ROW], signs[ROW:]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from accel_bench.modeling.kept_elsewhere import elements_of, kept_elsewhere
 from accel_bench.modeling.sharding import is_sharded, on_this_rank
 from accel_bench.run import Run
 from accel_bench.worker.settings import has_process_group
@@ -15,8 +16,16 @@ from accel_bench.worker.settings import has_process_group
 SHARDED = "FSDPModule"
 """The base of the class that FSDP2 gives to a module."""
 
-STRATEGIES = ("DistributedDataParallel", "FullyShardedDataParallel", SHARDED, "DataParallel")
-"""Classes of torch by which ranks divide the work; a wrapper is recognised by its class."""
+DEEPSPEED = "DeepSpeedEngine"
+
+STRATEGIES = (
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    SHARDED,
+    "DataParallel",
+    DEEPSPEED,
+)
+"""Classes by which ranks divide the work; a wrapper is recognised by its class."""
 
 REPLICATES = "DistributedDataParallel"
 """The strategy that keeps a whole model on each rank."""
@@ -42,6 +51,8 @@ def read_wrapping(run: Run) -> dict[str, Any]:
     outer = _outermost(run)
     found = list(filter(None, map(strategy_of, outer.modules())))
     strategy = strategy_of(outer) or next(iter(found), None) or _other(run)
+    if strategy == DEEPSPEED:
+        strategy = f"{DEEPSPEED} ZeRO-{zero_stage(outer)}"
     # Sharding block by block nests by design; a replica within another strategy does not.
     mixed = len(found) > 1 and REPLICATES in found
     inner = next((name for name in found if name != found[0]), REPLICATES)
@@ -53,24 +64,47 @@ def read_wrapping(run: Run) -> dict[str, Any]:
     }
 
 
+def zero_stage(engine: Any) -> int:
+    """Return the stage of ZeRO that is in force, by the optimizer that DeepSpeed has put in place;
+    its configuration may say another."""
+    optimizer = engine.optimizer
+    names = {kind.__name__ for kind in type(optimizer).__mro__}
+    if "DeepSpeedZeroOptimizer_Stage3" in names:
+        return 3
+    if "DeepSpeedZeroOptimizer" in names:
+        return 2 if optimizer.partition_gradients else 1
+    return int("BF16_Optimizer" in names)
+
+
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
     """Return how parameters are divided over the ranks, from the tensors themselves."""
     parameters = list(model.parameters())
     sharded = [one for one in parameters if is_sharded(one)]
-    if not sharded:
+    kept = list(filter(None, map(kept_elsewhere, parameters)))
+    if not sharded and not kept:
         return {}
     counts: Counter[str] = Counter()
     for one in parameters:
-        counts[_placement(one)] += one.numel()
+        counts[_placement(one)] += elements_of(one)
     return {
         "sharding": dict(counts.most_common()),
-        "held_elements": sum(on_this_rank(one).numel() for one in parameters),
-        "sharing_ranks": max(one.device_mesh.size() for one in sharded),
+        "held_elements": sum(map(_held_elements, parameters)),
+        "sharing_ranks": max(
+            [*(one.device_mesh.size() for one in sharded), *(one.ranks for one in kept)]
+        ),
     }
+
+
+def _held_elements(parameter: Any) -> int:
+    kept = kept_elsewhere(parameter)
+    return on_this_rank(parameter).numel() if kept is None else kept.held_elements
 
 
 def _placement(parameter: Any) -> str:
     """Return `replicate 2: Replicate(), shard 2: Shard(dim=0)`; `whole` for a plain tensor."""
+    kept = kept_elsewhere(parameter)
+    if kept is not None:
+        return kept.placement
     if not is_sharded(parameter):
         return "whole"
     mesh = parameter.device_mesh

@@ -1,0 +1,53 @@
+"""What DeepSpeed reads of its process: the device, the ranks, and operators that it would build."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+from accel_bench import Run
+
+SHARED_MEMORY = "deepspeed_shm_comm"
+"""Operator for CPUs that DeepSpeed compiles from C++ when it first meets a process group."""
+
+
+def import_deepspeed(run: Run) -> None:
+    """Import DeepSpeed for the device of the run, without its log of every choice."""
+    with variables({"DS_ACCELERATOR": run.device.type, "DEEPSPEED_LOG_LEVEL": "warning"}):
+        import deepspeed
+        from deepspeed.accelerator import get_accelerator
+
+        get_accelerator()
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # It would be compiled in the first run, and change how long that takes.
+    deepspeed.ops.__compatible_ops__[SHARED_MEMORY] = False
+
+
+def set_ranks(run: Run) -> None:
+    """Set the variables in which DeepSpeed reads who this process is, in steps too, until the run
+    ends."""
+    context = variables(
+        {
+            "RANK": str(run.rank),
+            "LOCAL_RANK": str(run.local_rank),
+            "WORLD_SIZE": str(run.world_size),
+        }
+    )
+    context.__enter__()
+    run.on_close(lambda: context.__exit__(None, None, None))
+
+
+@contextlib.contextmanager
+def variables(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables within the block, and leave all as they were."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -1,0 +1,191 @@
+"""DeepSpeed on two real gloo ranks against one process: the same losses, gradients and update.
+
+With SGD, since an Adam takes the same steps whatever the scale of the gradients; with sequences of
+unequal length, accumulation and clipping, which each go wrong where gradients or tokens are counted
+per rank. All ranks are children of one program, which imports torch and DeepSpeed once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_plugins.distribution import install
+
+from accel_bench import Result, Status
+from accel_bench.analysis.checks.audit import audit
+from accel_bench.analysis.checks.gradients import gradient_norms
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.metrics.throughput import run_throughput
+
+pytestmark = pytest.mark.long
+
+FORKED = Path(__file__).parents[2] / "distributed/tests/forked.py"
+
+WORK: dict[str, Any] = {
+    "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}},
+    "data": {
+        "use": "synthetic",
+        "sequence_length": 48,
+        "lengths": {"median": 24, "sigma": 0.5},
+    },
+    "train": {"global_batch_size": 8, "learning_rate": 0.1, "max_grad_norm": 0.1},
+    "optimizer": "sgd",
+    "resources": {"device": "cpu", "threads": 1},
+    "measure": {"warmup": 2, "steps": 2, "phase_steps": 0, "rounds": 1, "timeout_seconds": 300},
+}
+
+PRETENDER = """
+from accel_bench_deepspeed import DeepSpeed
+
+
+class SaysThree(DeepSpeed):
+    '''Says stage 3, and trains with the stage of its options.'''
+
+    def expected_strategy(self, scenario):
+        return "DeepSpeedEngine ZeRO-3"
+
+"""
+
+
+def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **work: Any) -> Path:
+    """Write a scenario; keys of `work` are merged into their sections."""
+    merged: dict[str, Any] = {**WORK, "name": name, "stacks": dict(stacks)}
+    merged["resources"] = {**WORK["resources"], "devices": devices}
+    for key, value in work.items():
+        merged[key] = {**WORK[key], **value} if isinstance(WORK.get(key), dict) else value
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(merged))
+    return path
+
+
+def run_all(folder: Path, *scenarios: Path) -> dict[str, dict[str, Result]]:
+    """Run all stacks of the scenarios; return results by scenario and stack."""
+    out, site = folder / "results.json", folder / "site"
+    site.mkdir()
+    install(site, "accel-bench-pretenders", {"says-three": "SaysThree"}, PRETENDER)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(FORKED), *map(str, scenarios), str(out)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(site),
+            "FORKED_IMPORTS": "deepspeed",
+            "DS_ACCELERATOR": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        name: {
+            stack: Result.model_validate_json(json.dumps(one["result"]))
+            for stack, one in stacks.items()
+        }
+        for name, stacks in json.loads(out.read_text()).items()
+    }
+
+
+def assert_same_training(alone: Result, together: Result, update: float = 1e-4) -> None:
+    """Losses, gradients of the first step, tokens and updates are those of one process."""
+    assert together.status is Status.OK, together.reasons
+    assert audit(together) == []
+    found = compare_training({("", 0): alone}, {("", 0): together})
+    one, several = run_throughput(alone), run_throughput(together)
+    assert one is not None and several is not None
+    rounding = 1e-6 if update == 1e-4 else 1e-2
+    assert several.losses == pytest.approx(one.losses, rel=rounding)
+    assert (several.real_tokens, several.step_tokens) == (one.real_tokens, one.step_tokens)
+    assert found.training_reasons == ()
+    assert found.update_difference is not None and found.update_difference < update
+    assert gradient_norms(together) == pytest.approx(gradient_norms(alone), rel=10 * rounding)
+    assert sum(together.ranks[0].effective.trained_dtypes.values()) == sum(
+        alone.ranks[0].effective.trained_dtypes.values()
+    )
+
+
+def zero(stage: int, **options: Any) -> list[dict[str, Any]]:
+    """Return a stack of that stage."""
+    return [{"use": "deepspeed", "stage": stage, **options}]
+
+
+def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> None:
+    """Stages 1 to 3; that of stage 2 is in a file, as Trainer's users write it."""
+    file = tmp_path / "ds.json"
+    file.write_text(
+        json.dumps(
+            {
+                "zero_optimization": {"stage": 2, "overlap_comm": False},
+                "train_micro_batch_size_per_gpu": "auto",
+                "gradient_clipping": 0.1,
+            }
+        )
+    )
+    stacks = {"1": "zero-1", "2": [{"use": "deepspeed", "config": str(file)}], "3": "zero-3"}
+    found = run_all(
+        tmp_path,
+        write(tmp_path, "one", 1, {"alone": []}),
+        write(tmp_path, "two", 2, stacks, train={"gradient_accumulation": 2}),
+    )
+    total = sum(found["one"]["alone"].ranks[0].effective.trained_dtypes.values())
+    for stage, result in found["two"].items():
+        assert_same_training(found["one"]["alone"], result)
+        effective, shown = result.ranks[0].effective, result.ranks[0].evidence["deepspeed"]
+        assert effective.strategy == f"DeepSpeedEngine ZeRO-{stage}"
+        assert effective.sharding == {f"ZeRO-{stage} over 2": total}
+        assert effective.model_class == "LlamaForCausalLM"
+        assert effective.environment_changes == {}
+        assert (shown["stage"], shown["skipped_steps"]) == (int(stage), 0)
+        assert (shown["steps"], shown["gradient_accumulation"]) == (4, 2)
+        held = effective.held_elements
+        assert held is not None and (held == total if stage != "3" else held < 0.7 * total)
+
+
+@pytest.mark.release
+def test_offload_precisions_adapters_and_one_device_train_the_same(tmp_path: Path) -> None:
+    lora = {"adapter": {"use": "lora", "r": 4}}
+    master = {"set": {"train.precision": "bf16-master-weights"}}
+    autocast = {"set": {"train.precision": "bf16-autocast"}}
+    exact = {
+        "ddp": [],
+        "0": zero(0),
+        "offload-2": zero(2, offload_optimizer=True),
+        "offload-3": "zero-3-offload-optimizer",
+        "offload-all": "zero-3-offload-all",
+    }
+    rounded = {
+        **{f"master-{stage}": {**master, "use": zero(stage)} for stage in (1, 2, 3)},
+        **{f"autocast-{stage}": {**autocast, "use": zero(stage)} for stage in (0, 1, 2, 3)},
+    }
+    found = run_all(
+        tmp_path,
+        write(
+            tmp_path, "one", 1, {"alone": [], "1": zero(1), "3": zero(3, offload_optimizer=True)}
+        ),
+        write(tmp_path, "two", 2, {**exact, **rounded}, train={"gradient_accumulation": 2}),
+        write(tmp_path, "lora-one", 1, {"alone": []}, **lora),
+        write(tmp_path, "lora", 2, {str(stage): zero(stage) for stage in (1, 2, 3)}, **lora),
+    )
+    for name, stacks in found.items():
+        for stack, result in stacks.items():
+            alone = found["lora-one" if name.startswith("lora") else "one"]["alone"]
+            assert_same_training(alone, result, 0.05 if stack in rounded else 1e-4)
+            if stack in rounded:
+                effective = result.ranks[0].effective
+                assert set(effective.trained_dtypes) == {"float32"}
+                assert set(effective.matmul_dtypes) == {"bfloat16"}
+
+
+@pytest.mark.release
+def test_a_stage_that_is_not_in_force_is_invalid(tmp_path: Path) -> None:
+    stacks = {"says-three": [{"use": "says-three", "stage": 2}]}
+    result = run_all(tmp_path, write(tmp_path, "two", 2, stacks))["two"]["says-three"]
+    assert result.status is Status.INVALID
+    said = "the strategy is DeepSpeedEngine ZeRO-2, and its plugin says DeepSpeedEngine ZeRO-3"
+    assert said in " ".join(result.reasons)
