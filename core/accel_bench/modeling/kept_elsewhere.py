@@ -64,10 +64,15 @@ def kept_elsewhere(parameter: torch.Tensor) -> KeptElsewhere | None:
     return found
 
 
+def shape_of(parameter: torch.Tensor) -> torch.Size:
+    """Return the shape of a whole parameter, also of a placeholder."""
+    kept = kept_elsewhere(parameter)
+    return parameter.shape if kept is None else kept.shape
+
+
 def elements_of(parameter: torch.Tensor) -> int:
     """Return the number of elements of a whole parameter, also of a placeholder."""
-    kept = kept_elsewhere(parameter)
-    return parameter.numel() if kept is None else kept.shape.numel()
+    return shape_of(parameter).numel()
 
 
 def dtype_of(parameter: torch.Tensor) -> torch.dtype:

@@ -41,6 +41,23 @@ WORK: dict[str, Any] = {
     "measure": {"warmup": 2, "steps": 2, "phase_steps": 0, "rounds": 1, "timeout_seconds": 300},
 }
 
+EXPERTS = {
+    "model": {
+        "id": "mixtral-8x7b",
+        "overrides": {
+            "num_hidden_layers": 1,
+            "hidden_size": 64,
+            "intermediate_size": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "vocab_size": 2048,
+            "attention_dropout": 0.0,
+        },
+    }
+}
+
 PRETENDER = """
 from accel_bench_deepspeed import DeepSpeed
 
@@ -141,6 +158,7 @@ def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> No
         assert effective.sharding == {f"ZeRO-{stage} over 2": total}
         assert effective.model_class == "LlamaForCausalLM"
         assert effective.environment_changes == {}
+        assert result.ranks[0].workload == found["one"]["alone"].ranks[0].workload
         assert (shown["stage"], shown["skipped_steps"]) == (int(stage), 0)
         assert (shown["steps"], shown["gradient_accumulation"]) == (4, 2)
         held = effective.held_elements
@@ -180,6 +198,19 @@ def test_offload_precisions_adapters_and_one_device_train_the_same(tmp_path: Pat
                 effective = result.ranks[0].effective
                 assert set(effective.trained_dtypes) == {"float32"}
                 assert set(effective.matmul_dtypes) == {"bfloat16"}
+
+
+@pytest.mark.release
+def test_experts_under_stage_3_are_counted_and_train_the_same(tmp_path: Path) -> None:
+    """Their weights are placeholders, of whose sizes the FLOPs are made."""
+    found = run_all(
+        tmp_path,
+        write(tmp_path, "one", 1, {"alone": []}, **EXPERTS),
+        write(tmp_path, "two", 2, {"3": zero(3)}, **EXPERTS),
+    )
+    alone, together = found["one"]["alone"], found["two"]["3"]
+    assert_same_training(alone, together)
+    assert together.ranks[0].workload == alone.ranks[0].workload
 
 
 @pytest.mark.release

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from accel_bench.modeling.kept_elsewhere import elements_of, shape_of
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.verify.kernels import experts_implementation
 
@@ -100,13 +101,13 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
     if isinstance(module, nn.Embedding):
         return []
     # Experts that are kept as tensors have biases of two dimensions.
-    large = {n: p for n, p in own.items() if p.dim() > 1 and not n.endswith("bias")}
-    if set(large) == {"weight"} and large["weight"].dim() == 2:
+    large = {n: p for n, p in own.items() if len(shape_of(p)) > 1 and not n.endswith("bias")}
+    if set(large) == {"weight"} and len(shape_of(large["weight"])) == 2:
         weight = large["weight"]
-        rows, columns = weight.shape
+        rows, columns = shape_of(weight)
         return [Matrix(path, rows, columns, weight.requires_grad, dtype_name(weight.dtype))]
     convolution = isinstance(module, nn.Conv1d)
-    if large and all(parameter.dim() == 3 for parameter in large.values()) and not convolution:
+    if large and all(len(shape_of(one)) == 3 for one in large.values()) and not convolution:
         return _experts(module, large, path, facts)
     if large:
         name = next(iter(large))
@@ -137,7 +138,7 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     assert sizes is not None
     weight: Any = getattr(module, "weight", None)
     stored = isinstance(weight, torch.Tensor)
-    whole = stored and weight.is_floating_point() and weight.numel() == sizes[0] * sizes[1]
+    whole = stored and weight.is_floating_point() and elements_of(weight) == sizes[0] * sizes[1]
     # Linears of a model's own are plain; those of integrations are quantized.
     own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
     return Matrix(
@@ -159,7 +160,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
     transposed = bool(getattr(module, "is_transposed", False))
     found = []
     for name, tensor in tensors.items():
-        experts, rows, columns = tensor.shape
+        experts, rows, columns = shape_of(tensor)
         found.append(
             Matrix(
                 f"{path}.{name}",
@@ -181,7 +182,7 @@ def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
     found = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]
     known = {id(p) for kept in (base, *pairs) if kept is not None for p in kept.parameters()}
-    others = [p for p in module.parameters() if p.dim() > 1 and id(p) not in known]
+    others = [p for p in module.parameters() if len(shape_of(p)) > 1 and id(p) not in known]
     if found is None or others or hasattr(module, "parameter_name"):
         raise UnknownPartError(f"{path} has an adapter that is not known ({type(module).__name__})")
     if getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
