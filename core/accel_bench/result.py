@@ -258,9 +258,10 @@ class Communication(Frozen):
     """Collectives of one rank in a few steps of their own, where nothing overlaps."""
 
     steps: int
+    """Steps that were taken; the first is part of no figure where there are more."""
 
     step_seconds: float
-    """Median; longer than in the window, where collectives overlap with computation."""
+    """Mean, as all figures here; longer than in the window, where collectives overlap."""
 
     collectives: dict[str, Collective]
     """By kind, such as `all_reduce`."""

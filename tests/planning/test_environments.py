@@ -9,6 +9,7 @@ import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,3 +209,42 @@ def test_own_distributions_are_installed_as_they_are_here() -> None:
     editable, where = installed_from("accel-bench")
     assert (editable, where[:7]) == ("-e", "file://")
     assert installed_from("pluggy") == [f"pluggy=={metadata.version('pluggy')}"]
+
+
+@pytest.mark.parametrize(
+    ("record", "source"),
+    [
+        (
+            {"url": "https://x.org/a", "vcs_info": {"vcs": "git", "commit_id": "ab1"}},
+            "name @ git+https://x.org/a@ab1",
+        ),
+        (
+            {
+                "url": "https://x.org/a",
+                "subdirectory": "b",
+                "vcs_info": {"vcs": "git", "commit_id": "c"},
+            },
+            "name @ git+https://x.org/a@c#subdirectory=b",
+        ),
+        (
+            {"url": "file:///a.whl", "archive_info": {"hashes": {"sha256": "12"}}},
+            "name @ file:///a.whl#sha256=12",
+        ),
+    ],
+)
+def test_a_distribution_is_installed_from_where_it_came_from(
+    record: Any, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(version="1", read_text=lambda _: json.dumps(record))
+    monkeypatch.setattr(metadata, "distribution", lambda _: found)
+    assert installed_from("name") == [source]
+
+
+def test_an_interpreter_is_found_beside_the_working_folder(
+    plan_of: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["v1"])
+    (planned,) = plan_of({"here": {"python": "bin/python"}}).planned
+    assert planned.command[0] == str(folders["v1"] / "bin" / "python")
+    few = read_machine().model_copy(update={"cores": 77})
+    assert planned.machine(few).cores == 77

@@ -40,10 +40,19 @@ def observe(step: Callable[[], object], steps: int = 2) -> Communication:
     return found
 
 
+def pass_on(rank: int) -> None:
+    """Send from rank 0 to rank 1: an operation that ranks do not enter alike."""
+    if rank == 0:
+        torch.distributed.send(torch.ones(3), 1)
+    else:
+        torch.distributed.recv(torch.ones(3), 0)
+
+
 def work(rank: int, folder: str) -> None:
     """Be one of two ranks: train replicated, sharded and split layers, and be late in turn."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
@@ -61,7 +70,9 @@ def work(rank: int, folder: str) -> None:
     fully_shard(sharded, mesh=mesh)
     split = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     parallelize_module(split, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
-    models = {"replicated": replicated, "sharded": sharded, "split": split}
+    gathered = nn.Linear(WIDTH, WIDTH)
+    parallelize_module(gathered, mesh, ColwiseParallel(output_layouts=Replicate()))
+    models = {"replicated": replicated, "sharded": sharded, "split": split, "gathered": gathered}
     found: dict[str, Any] = {
         name: observe(lambda model=model: model(inputs).sum().backward())
         for name, model in models.items()
@@ -72,6 +83,7 @@ def work(rank: int, folder: str) -> None:
             time.sleep(SLEEP)
         replicated(inputs).sum().backward()
 
+    found["neighbours"] = observe(lambda: pass_on(rank))
     for number in range(20):
         found[f"late {number}"] = observe(lambda late=number % 2: late_step(late), steps=3)
     text = {name: one.model_dump(mode="json") for name, one in found.items()}
@@ -98,6 +110,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Co
         ("sharded", "all_gather", 4 * WEIGHTS),
         ("sharded", "reduce_scatter", 4 * WEIGHTS),
         ("split", "all_reduce", 4 * 2 * WIDTH),
+        ("gathered", "all_gather", 4 * 2 * WIDTH),
     ],
 )
 def test_bytes_of_collectives_are_those_of_arithmetic(
@@ -108,6 +121,10 @@ def test_bytes_of_collectives_are_those_of_arithmetic(
         assert (found.collectives[kind].calls, found.collectives[kind].bytes) == (1, size)
         assert 0 < found.collectives[kind].seconds < found.step_seconds
         assert found.seconds + found.waiting_seconds <= found.step_seconds * found.steps
+
+
+def test_messages_between_two_ranks_are_left_alone(observed: Any) -> None:
+    assert [one.collectives for one in observed["neighbours"].values()] == [{}, {}]
 
 
 def test_a_planted_straggler_is_named_in_20_of_20(observed: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import ScenarioError
@@ -56,11 +59,9 @@ def build_environment(
             return found
         on_start()
         pip = _create(folder)
-        where = index if "://" in index or not index else PYTORCH_INDEX + index
-        extra = ["--extra-index-url", where] if where else []
-        options = ["--disable-pip-version-check", "--no-input", *extra]
+        options = ["--disable-pip-version-check", "--no-input"]
         packages = [word for name in own for word in installed_from(name)]
-        _run([*pip, "install", *options, *packages, "--", *requirements])
+        _run([*pip, "install", *options, *packages, "--", *requirements], _indexes(index))
         (folder / "complete").touch()
     return folder / "bin" / "python"
 
@@ -88,13 +89,35 @@ def installed_from(name: str) -> list[str]:
     url = str(record.get("url", ""))
     if not url:
         return [f"{name}=={found.version}"]
-    return ["-e", url] if record.get("dir_info", {}).get("editable") else [f"{name} @ {url}"]
+    if record.get("dir_info", {}).get("editable"):
+        return ["-e", url]
+    if source := record.get("vcs_info"):
+        url = f"{source['vcs']}+{url}@{source['commit_id']}"
+    parts = {"subdirectory": record.get("subdirectory"), **_hashes(record)}
+    fragment = "&".join(f"{key}={value}" for key, value in parts.items() if value)
+    return [f"{name} @ {url}#{fragment}" if fragment else f"{name} @ {url}"]
 
 
-def _run(command: list[str]) -> None:
+def _hashes(record: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the hashes of an archive, so that one that is built again is another one."""
+    hashes: Mapping[str, str] = record.get("archive_info", {}).get("hashes") or {}
+    return hashes
+
+
+def _indexes(index: str) -> dict[str, str]:
+    """Return pip's variable for a further index; in arguments others could read its password."""
+    if not index:
+        return {}
+    where = index if "://" in index else PYTORCH_INDEX + index
+    known = os.environ.get("PIP_EXTRA_INDEX_URL", "")
+    return {"PIP_EXTRA_INDEX_URL": f"{known} {where}".strip()}
+
+
+def _run(command: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
     try:
         done = subprocess.run(
             command,
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

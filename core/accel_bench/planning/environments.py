@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,9 +100,10 @@ def _python(
     """Return an environment's interpreter; empty for one that is to be built later."""
     if settings.python:
         path = Path(settings.python).expanduser()
-        inside = path / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        if path.is_dir():
+            return os.path.abspath(path / "bin" / "python")
         # A bare name, such as `python3.12`, is looked up on PATH.
-        return os.path.abspath(inside) if path.is_dir() else str(path)
+        return os.path.abspath(path) if os.sep in settings.python else settings.python
     folder = environment_folder(settings.requirements, settings.index, own)
     if notify is None:
         return str(python_of(folder) or "")

@@ -130,7 +130,7 @@ class Planned:
 
     def machine(self, machine: Machine) -> Machine:
         """Return this machine with the versions that it runs with."""
-        return self.interpreter.machine if self.interpreter else machine
+        return self.interpreter.on(machine) if self.interpreter else machine
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def _plan_point(
 ) -> Planned:
     """Activate the plugins, check constraints and compute the id."""
     there = environment.interpreter if environment else None
-    machine = there.machine if there else machine
+    machine = there.on(machine) if there else machine
     scenario, stack = with_gpu_metrics(point.scenario), point.stack
     missing = _missing_extras(stack.uses)
     present = tuple(use for use in stack.uses if use.use not in missing)

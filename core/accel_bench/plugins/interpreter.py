@@ -53,6 +53,11 @@ class Interpreter(Frozen):
 
     plugins: tuple[InstalledThere, ...]
 
+    def on(self, machine: Machine) -> Machine:
+        """Return a machine with the versions of this environment."""
+        ours = self.machine.model_dump(include={"python", "versions", "libraries"})
+        return machine.model_copy(update=ours)
+
     def unmet(self, name: str, distribution: str) -> tuple[str, ...]:
         """Return why a plugin cannot be used there."""
         wanted = (name.rpartition(":")[2], canonicalize_name(distribution))

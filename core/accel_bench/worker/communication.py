@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,8 +17,13 @@ from accel_bench.result import Collective, Communication
 NAMESPACES = frozenset({"c10d", "_c10d_functional"})
 """Where torch defines its collectives: those of `torch.distributed`, and the functional ones."""
 
-LOCAL = frozenset({"wait_tensor", "barrier", "_wrap_tensor_autograd"})
-"""Operations there that move no data."""
+NOT_OBSERVED = frozenset(
+    {
+        *("wait_tensor", "barrier", "_wrap_tensor_autograd"),
+        *("send", "recv_", "recv_any_source_"),
+    }
+)
+"""Operations there that move no data, and those that not all ranks of the group take part in."""
 
 NAMES = (
     ("reduce_scatter", "reduce_scatter"),
@@ -49,8 +54,8 @@ class CommunicationProbe:
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
         self._synchronize = synchronize
+        self._steps: list[tuple[float, dict[str, _Total]]] = []
         self._totals: dict[str, _Total] = {}
-        self._steps: list[float] = []
         self._mode: _CollectivesMode | None = None
         self._began = 0.0
 
@@ -64,8 +69,8 @@ class CommunicationProbe:
         """End a step; return the number of steps so far."""
         self._synchronize()
         now = monotonic()
-        self._steps.append(now - self._began)
-        self._began = now
+        self._steps.append((now - self._began, self._totals))
+        self._began, self._totals = now, {}
         return len(self._steps)
 
     def stop(self) -> None:
@@ -75,22 +80,19 @@ class CommunicationProbe:
             self._mode = None
 
     def result(self) -> Communication | None:
-        """Return the mean of a step; None without a step."""
-        steps = len(self._steps)
-        if not steps:
+        """Return means of the steps; None without a step.
+
+        The first is left out where there are more: groups that meet there for the first time make
+        their connections.
+        """
+        if not self._steps:
             return None
+        steps = self._steps[1:] or self._steps
+        names = sorted({name for _, totals in steps for name in totals})
         return Communication(
-            steps=steps,
-            step_seconds=median(self._steps),
-            collectives={
-                name: Collective(
-                    calls=total.calls / steps,
-                    bytes=total.bytes / steps,
-                    seconds=total.seconds / steps,
-                    waiting_seconds=total.waiting_seconds / steps,
-                )
-                for name, total in sorted(self._totals.items())
-            },
+            steps=len(self._steps),
+            step_seconds=fmean(seconds for seconds, _ in steps),
+            collectives={name: _mean([totals.get(name) for _, totals in steps]) for name in names},
         )
 
     def _observe(self, function: Any, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
@@ -104,10 +106,18 @@ class CommunicationProbe:
         self._synchronize()
         total = self._totals.setdefault(name_of(function), _Total())
         total.calls += 1
-        total.bytes += largest_buffer(arguments)
+        total.bytes += largest_buffer((*arguments, found))
         total.waiting_seconds += met - began
         total.seconds += monotonic() - met
         return found
+
+
+def _mean(totals: Sequence[_Total | None]) -> Collective:
+    """Return the mean of a step; None is a step without that collective."""
+    found = [total or _Total() for total in totals]
+    return Collective(
+        **{key: fmean(getattr(one, key) for one in found) for key in Collective.model_fields}
+    )
 
 
 class _CollectivesMode(TorchDispatchMode):
@@ -125,7 +135,7 @@ class _CollectivesMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().partition("::")[2].partition(".")[0]
-        if func.namespace not in NAMESPACES or name in LOCAL:
+        if func.namespace not in NAMESPACES or name in NOT_OBSERVED:
             return func(*args, **kwargs)
         return self._observe(func, (*args, *kwargs.values()), lambda: func(*args, **kwargs))
 
@@ -163,11 +173,11 @@ def wait_for(found: Any) -> None:
             torch.ops._c10d_functional.wait_tensor(one)
 
 
-def largest_buffer(arguments: tuple[Any, ...]) -> int:
+def largest_buffer(values: tuple[Any, ...]) -> int:
     """Return the bytes of the larger of input and output, which is the size of NCCL's tests."""
     sizes = [
         sum(leaf.numel() * leaf.element_size() for leaf in leaves(one) if torch.is_tensor(leaf))
-        for one in arguments
+        for one in values
     ]
     return max(sizes, default=0)
 

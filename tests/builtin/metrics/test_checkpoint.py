@@ -33,7 +33,10 @@ def figures(result: Any) -> dict[str, Metric]:
     return {one.name: one for one in result.ranks[0].metrics if one.plugin == "checkpoint"}
 
 
-@pytest.mark.parametrize(("format_", "adapter"), [("full", "lora"), ("sharded", "none")])
+@pytest.mark.parametrize(
+    ("format_", "adapter"),
+    [("sharded", "none"), pytest.param("full", "lora", marks=pytest.mark.release)],
+)
 def test_bytes_are_those_of_what_trains_and_of_its_optimizer(
     tmp_path: Path, adapter: str, format_: str
 ) -> None:
@@ -89,7 +92,7 @@ def test_a_disk_that_is_full_degrades_and_leaves_nothing(
     assert not (Path(run.folder) / "checkpoint").exists()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_of_replicas_rank_0_alone_writes_and_all_say_how_long_it_took(tmp_path: Path) -> None:
     two = {**WORK, "resources": {"device": "cpu", "devices": 2, "threads": 1}}
     path = write_scenario(tmp_path / "scenario.yaml", {**two, "metrics": ["checkpoint"]})

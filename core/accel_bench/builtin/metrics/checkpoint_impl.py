@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +20,66 @@ from torch.distributed.checkpoint.state_dict import (
 
 from accel_bench import Metric, Run
 from accel_bench.builtin.metrics.checkpoint import CheckpointOptions
+from accel_bench.modeling.kept_elsewhere import kept_elsewhere
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks; yield nulls with the reason where that fails.
-
-    Every rank takes part, and none is left waiting when another fails.
-    """
+    """Write the checkpoint on all ranks; yield nulls with the reason where that fails."""
     folder = Path(run.folder) / "checkpoint"
+    problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()
     before = run.trace.resident_bytes()
     run.barrier()
     began = time.monotonic()
-    problem = ""
-    try:
-        folder.mkdir(exist_ok=True)
-        _write(run, options, folder)
-    except Exception as error:
-        problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    problem = _first_problem(problem)
+    if not problem:
+        problem = _first_problem(_problem_of(lambda: _write(run, options, folder)))
     seconds, peak = time.monotonic() - began, run.trace.peak_resident_bytes()
-    size = sum(path.stat().st_size for path in _files(folder))
+    size = _size(folder)
     run.barrier()
-    if run.rank == 0 and not options.keep:
+    if not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     above = None if before is None or peak is None else max(0, peak - before)
     kind, reason = options.format, problem and f"the checkpoint was not written: {problem}"
+    more: Any = {"better": "lower", "kind": kind, "reason": reason, "degrades": bool(problem)}
     yield Metric(
         name="checkpoint_seconds",
         value=None if problem else seconds,
         unit="seconds",
         scope="global",
-        better="lower",
-        kind=kind,
-        reason=reason,
-        degrades=bool(problem),
+        **more,
     )
     if run.rank == 0:
-        yield Metric(
-            name="checkpoint_bytes",
-            value=None if problem else size,
-            unit="bytes",
-            scope="global",
-            better="lower",
-            kind=kind,
-            reason=reason,
-        )
-    yield Metric(
-        name="checkpoint_host_memory_bytes",
-        value=None if problem else above,
-        unit="bytes",
-        scope="rank",
-        better="lower",
-        kind=kind,
-        reason=reason,
-    )
+        value = None if problem else size
+        yield Metric(name="checkpoint_bytes", value=value, unit="bytes", scope="global", **more)
+    value = None if problem else above
+    name = "checkpoint_host_memory_bytes"
+    yield Metric(name=name, value=value, unit="bytes", scope="rank", **more)
+
+
+def _obstacle(run: Run, folder: Path) -> str:
+    """Return why this rank cannot take part, and make the folder: before ranks wait for ranks."""
+    if any(kept_elsewhere(parameter) for parameter in run.unwrapped_model.parameters()):
+        return "a library keeps the weights in tensors of its own, which it alone can write"
+    return _problem_of(lambda: folder.mkdir(exist_ok=True))
+
+
+def _problem_of(action: Callable[[], object]) -> str:
+    """Return what an action raises, in a line; empty where it succeeds."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return ""
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files, whether ranks share a folder or have one each."""
+    mine = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
+    if not distributed.is_initialized():
+        return sum(mine.values())
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, mine)
+    return sum({name: size for files in found for name, size in files.items()}.values())
 
 
 def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
