@@ -287,7 +287,11 @@ def file_schema() -> dict[str, Any]:
         pattern: {"anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]}
     }
     properties["stacks"]["additionalProperties"] = False
-    properties["tag"] = {"anyOf": [{"const": "off"}, properties["tag"]]}
+    tag = properties["tag"]
+    properties["tag"] = {
+        "description": tag.pop("description", ""),
+        "anyOf": [{"const": "off"}, tag],
+    }
     properties["ladder"]["items"] = _ladder_item_schema(use)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
