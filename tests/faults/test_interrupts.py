@@ -192,8 +192,7 @@ def test_workers_do_not_outlive_a_killed_parent_and_a_resumed_run_does_the_rest(
 
     scenario = program.folder / "scenario.yaml"
     # A process as the first one was: the id holds the version, which this one knows by its commit.
-    resumed = program.start("run", str(scenario), "--quiet", "--resume", "--timeout", "2")
-    finished = program.finish(resumed)
+    finished = program.call_apart("run", str(scenario), "--quiet", "--resume", "--timeout", "2")
     added = [row for row in program.results() if row.run_id not in {r.run_id for r in before}]
     # The round that was cut short is run as a whole, since only runs of one session are paired.
     assert {row.experiment.stack.name for row in added} == {"baseline", "endless"}
@@ -217,11 +216,11 @@ def test_rounds_that_were_complete_before_a_kill_are_not_run_again(
     complete = len(before) // 2
 
     resume = ("run", str(path), "--quiet", "--resume")
-    assert program.finish(program.start(*resume)).code == 0
+    assert program.call_apart(*resume).code == 0
     added = program.results()[len(before) :]
     assert [row.status for row in added] == [Status.OK] * 2 * (2 - complete)
     assert {row.round for row in added} == set(range(complete, 2))
-    again = program.finish(program.start(*resume))
+    again = program.call_apart(*resume)
     assert again.code == 0
     assert len(program.results()) == len(before) + len(added)
 
