@@ -8,7 +8,13 @@ import shutil
 import signal
 import tempfile
 
+import hypothesis
+
 pytest_plugins = ("suite",)
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 # Test processes stand side by side: each computes with one thread, and none spins while it waits.
 # On a busy machine an import may take its time. Set before anything imports torch; the programs
