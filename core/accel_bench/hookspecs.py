@@ -52,8 +52,9 @@ def allocate_ranks(
     """Of the launcher alone, once for a session, before anything is planned: return the processes
     that all its runs share, which `launch_ranks` then gets.
 
-    `scenarios` are those of all points. Where another process does the work of this command, as in
-    the ranks other than 0 of torchrun, wait for it and return what has an `exit_code`.
+    `scenarios` are those of all points, with `resources.device` as it is written. Where another
+    process does the work of this command, as in the ranks other than 0 of torchrun, wait for it and
+    return what has an `exit_code`.
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,17 @@ def test_resume_does_not_run_a_complete_round_again(measured: Path) -> None:
     before = sorted(measured.glob("runs/*/*"))
     assert "nulls: 0 runs" in show(measured, "table").err
     assert sorted(measured.glob("runs/*/*")) == before
+
+
+def test_a_job_that_is_run_again_continues_its_own_sessions_alone(
+    folder: Path, measured: Path
+) -> None:
+    shutil.copytree(measured, folder / "results")
+    again = ("run", "nulls.yaml", "--only", "baseline", "--results", "results")
+    for runs in (1, 0):
+        done = call(*again, ACCEL_BENCH_JOB="slurm-c-7")
+        assert done.code == 0, done.err
+        assert f"nulls: {runs} run" in done.err
 
 
 def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
@@ -33,6 +34,9 @@ from accel_bench.runner.session import Session, new_id
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft, read_draft
 from accel_bench.store.database import Store
+
+JOB = "ACCEL_BENCH_JOB"
+"""Variable with the name of a job that may be run again, and then continues its own sessions."""
 
 LOG_LINES = 15
 """Lines of a failed run's log that stand under the table."""
@@ -170,12 +174,13 @@ def new_sessions(
 ) -> Iterator[Callable[..., Session]]:
     """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
 
-    The sessions share their id but for a number.
+    The sessions share their id but for a number, and continue those of the same job.
     """
-    first, numbers = new_id(), count(1)
+    first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
+    before = [one.id for one in store.sessions() if one.document.get("job") == job] if job else []
     with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
 
-        def new_session(**settings: Any) -> Session:
+        def new_session(continues: Sequence[str] = (), **settings: Any) -> Session:
             number = next(numbers)
             return Session(
                 store,
@@ -185,6 +190,8 @@ def new_sessions(
                 resume=options.resume,
                 command=tuple(sys.argv),
                 allocation=allocation,
+                continues=(*before, *continues),
+                job=job,
                 id=first if number == 1 else f"{first}.{number}",
                 **settings,
             )

@@ -12,8 +12,11 @@ from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
 from accel_bench.planning.plan import PlanRequest, chosen_points, resolve_request
+from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.manager import ActivePlugins, activate_slot
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.sweep import Point
 
 HOOK = "allocate_ranks"
 
@@ -48,8 +51,11 @@ def allocated(
             f"the scenarios have different launchers or options of them ({names}), and one of them "
             "keeps its processes for the whole session; run them one after the other"
         )
-    points = [one for file in files for one in chosen_points(file, request, machine.device)]
-    scenarios = [point.scenario for point in points]
+    scenarios = [
+        with_written_device(point, file)
+        for file in files
+        for point in chosen_points(file, request, machine.device)
+    ]
     launcher = allocating[0]
     allocation: Allocation | None = launcher.call_plugin(
         launcher.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
@@ -59,6 +65,19 @@ def allocated(
     finally:
         if allocation is not None:
             allocation.close()
+
+
+def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
+    """Return a point's scenario, with `auto` where its file leaves the device open.
+
+    The nodes of an allocation may have other devices than this machine.
+    """
+    scenario = point.scenario
+    chosen = "resources.device" in {**point.sweep, **point.stack.settings}
+    if chosen or file.scenario.resources.device != "auto":
+        return scenario
+    resources = scenario.resources.model_copy(update={"device": "auto"})
+    return scenario.model_copy(update={"resources": resources})
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:

@@ -83,6 +83,9 @@ class Session:
     continues: tuple[str, ...] = ()
     """Earlier sessions whose complete rounds count even without `resume`."""
 
+    job: str = ""
+    """Name of the job that runs this command, and again after pre-emption; for the record."""
+
     allocation: Allocation | None = None
     """Processes that the launcher keeps for all runs."""
 
@@ -107,13 +110,14 @@ class Session:
             for name, group in by_point
         }
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
+        document = {"scenario": plan.file.model_dump(mode="json"), "order": order}
         self.store.add_session(
             SessionRecord(
                 id=self.id,
                 started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
                 scenario=plan.file.name,
                 command=self.command,
-                document={"scenario": plan.file.model_dump(mode="json"), "order": order},
+                document={**document, **({"job": self.job} if self.job else {})},
             )
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from cli.program import call
 from faults.program import wait_for
 from launched import PROGRAM, Launched
 from slurm_cluster import ADDRESS, Cluster, running_cluster
+from store.store_factory import make_experiment
 
-from accel_bench import Status
+from accel_bench import Scenario, Status, read_machine
+from accel_bench.builtin.launchers import slurm
+from accel_bench.errors import AccelBenchError, ScenarioError
 
 SLURM = ("--set", "launcher.use=slurm", "-q", "--oversubscribe")
 ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
@@ -92,7 +96,6 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     assert words[words.index("-m") + 1 :] == [
         "accel_bench",
         *("run", name, *SLURM, *settings),
-        "$@",
     ]
 
 
@@ -155,3 +158,108 @@ def test_a_job_that_is_pre_empted_goes_on_where_it_was(program: Launched, cluste
     assert sorted(completed) == [0, 1, 2]
     assert len({result.session for result in done.results}) == 2
     assert program.left_behind() == []
+
+
+STATES = """n=$(cat polls 2>/dev/null || echo 0)
+echo $((n + 1)) > polls
+set -- {states}
+[ "$n" -ge $# ] && n=$(($# - 1))
+shift "$n"
+[ "$1" = down ] && {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
+echo "JobId=7 JobState=$1 ExitCode=0:0"
+"""
+"""A scontrol that prints these states, one at each call, then the last one."""
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Programs of SLURM that are scripts; `scancel` fails, and leaves a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in (("POLL_SECONDS", 0.0), ("MOST_FAILURES", 3), ("PREEMPTED_POLLS", 2)):
+        monkeypatch.setattr(slurm, name, value)
+
+    def write(*states: str) -> None:
+        texts = {"sbatch": "echo 7", "scontrol": STATES.format(states=" ".join(states))}
+        texts["scancel"] = "touch cancelled; echo denied >&2; exit 1"
+        for name, text in texts.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        (["down", "down", "RUNNING", "down", "down", "down", "COMPLETED"], 0),
+        (["PREEMPTED", "PENDING", "PREEMPTED", "RUNNING", "COMPLETED"], 0),
+        (["PREEMPTED"], 1),
+        (["RUNNING", "REVOKED"], 1),
+        (["LAUNCH_FAILED"], 1),
+        (["TIMEOUT"], 1),
+    ],
+)
+def test_a_job_is_followed_to_its_last_state(
+    fake_slurm: Callable[..., None], states: list[str], code: int
+) -> None:
+    fake_slurm(*states)
+    assert slurm.run_job("script") == code
+    assert not Path("cancelled").exists()
+
+
+def test_a_controller_that_stays_down_cancels_no_job(fake_slurm: Callable[..., None]) -> None:
+    fake_slurm("RUNNING", "down")
+    with pytest.raises(AccelBenchError, match=r"contact slurm controller; job 7 is not cancelled"):
+        slurm.run_job("script")
+    assert not Path("cancelled").exists()
+
+
+def test_an_interruption_stays_where_scancel_fails(
+    fake_slurm: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    fake_slurm("RUNNING")
+    monkeypatch.setattr(slurm.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        slurm.run_job("script")
+    assert Path("cancelled").exists()
+    assert "job 7 could not be cancelled: scancel failed: denied" in capsys.readouterr().err
+
+
+def scenarios(*resources: dict[str, object]) -> list[Scenario]:
+    """Return scenarios with these resources."""
+    return [make_experiment(resources=one).scenario for one in resources]
+
+
+def test_a_job_asks_for_the_devices_of_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = read_machine().model_copy(update={"gpus": ()})
+    monkeypatch.setattr(slurm, "read_machine", lambda: without)
+    gpus_of, cpu, cuda = slurm.gpus_of, {"device": "cpu"}, {"device": "cuda"}
+    assert gpus_of(scenarios(cpu), 4) == []
+    assert gpus_of(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
+    typed = scenarios(cuda, {**cuda, "device_type": "l4"})
+    assert gpus_of(typed, 2) == ["--gpus-per-node=l4:2"]
+    with pytest.raises(ScenarioError, match="device types a100 and l4"):
+        gpus_of([*typed, *scenarios({**cuda, "device_type": "a100"})], 2)
+
+
+def test_a_device_that_only_the_nodes_know_is_refused_where_there_is_none(
+    program: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    without = read_machine().model_copy(update={"gpus": ()})
+    monkeypatch.setattr(slurm, "read_machine", lambda: without)
+    name = program.write(resources={"devices": 2})
+    done = call("run", name, *SLURM, "--dry-run")
+    assert done.code == 2
+    assert "resources.device is auto" in done.err
+    assert "--device cuda" in done.err
+    done = call("run", name, *SLURM, "--dry-run", "--device", "cuda")
+    assert "#SBATCH --gpus-per-node=2" in done.out.splitlines()
+    done = call("run", name, *SLURM, "--dry-run", "--set", "launcher.gres=gpu:2")
+    assert "#SBATCH --gres=gpu:2" in done.out.splitlines()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,6 @@ from accel_bench.builtin.launchers.wire import (
     shared_secret,
 )
 from accel_bench.errors import AccelBenchError
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[Channel, Channel]]:
-    """A parent's and an agent's end of a connection."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        agent = Channel(socket.create_connection(server.getsockname()))
-        parent = Channel(server.accept()[0])
-    yield parent, agent
-    parent.close()
-    agent.close()
 
 
 def prove(pair: tuple[Channel, Channel], ours: bytes, theirs: bytes) -> list[Exception]:
@@ -90,13 +79,43 @@ def test_what_is_no_message_ends_the_connection(pair: tuple[Channel, Channel], s
         list(parent.receive())
 
 
+@pytest.mark.parametrize("sizes", [(2000, 0), (20, 1 << 20)])
+def test_large_messages_are_refused_before_the_proof(
+    pair: tuple[Channel, Channel], sizes: tuple[int, int]
+) -> None:
+    parent, agent = pair
+    agent.socket.sendall(struct.pack(">II", *sizes))
+    with pytest.raises(ConnectionAbortedError):
+        prove_as_parent(parent, b"secret", 5)
+
+
+def test_a_proof_that_comes_byte_by_byte_ends_in_time(pair: tuple[Channel, Channel]) -> None:
+    parent, agent = pair
+    ended = threading.Event()
+
+    def drip() -> None:
+        agent.socket.sendall(struct.pack(">II", 1000, 0))
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                agent.socket.sendall(b" ")
+                if ended.wait(0.05):
+                    break
+        agent.close()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with pytest.raises(TimeoutError, match="does not prove in time"):
+        prove_as_parent(parent, b"secret", 0.2)
+    ended.set()
+    thread.join()
+
+
 def test_a_stranger_is_refused_and_the_ranks_that_are_missing_are_named() -> None:
     agents = Agents(("127.0.0.1", 0), b"secret")
     with socket.create_connection(("127.0.0.1", agents.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises(AccelBenchError) as refused:
-            agents.gather(2, 0.5)
-    agents.close()
+            agents.gather(1, 2, 0.5)
     assert "ranks 0, 1 have not come" in str(refused.value)
     assert "127.0.0.1: it sends what is no message of accel-bench" in str(refused.value)
 

@@ -26,22 +26,18 @@ from accel_bench.builtin.launchers.agents import Ended, launch_on
 from accel_bench.builtin.launchers.node import free_port
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
-    StartedAgents,
     agent_command,
-    agent_environment,
-    follow,
     is_here,
-    new_secret,
     split_endpoint,
+    start_agents,
 )
-from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
 
 ONE_PROCESS = (
     "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "
     "starts them: take use_cpu out of launcher.config_file, or use the launcher torchrun"
 )
-"""What goes wrong most often."""
+"""Hint for another number of processes, whose usual cause is `use_cpu`."""
 
 
 class AccelerateOptions(Options):
@@ -73,13 +69,14 @@ class Accelerate(Plugin[AccelerateOptions]):
                 f"launcher accelerate on {nodes} nodes needs --set launcher.endpoint=HOST:PORT and "
                 "launcher.machine_rank; start the command on each node"
             )
-        host, port = "127.0.0.1", 0
+        endpoint = None
         if nodes > 1:
-            host, port = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
-        is_parent = nodes == 1 or is_here(host)
+            endpoint = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
+        is_parent = endpoint is None or is_here(endpoint[0])
         with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
             written = Path(folder) / "accelerate.yaml"
-            configuration = self.configuration(nodes, devices, (host, port or free_port(host)))
+            main = endpoint or ("127.0.0.1", free_port("127.0.0.1"))
+            configuration = self.configuration(nodes, devices, main)
             written.write_text(json.dumps(configuration, indent=1), encoding="utf8")  # YAML too
             path = self.options.config_file or str(written)
             if not Path(path).is_file():
@@ -90,7 +87,8 @@ class Accelerate(Plugin[AccelerateOptions]):
                 print(subprocess.list2cmdline(command), file=sys.stderr)
                 print(Path(path).read_text(encoding="utf8"), file=sys.stderr)
                 return Ended(None if is_parent else 0)
-            return self._allocate((host, port), nodes * devices, is_parent, command)
+            seconds, names = self.options.connect_seconds, ("accelerate launch", ONE_PROCESS)
+            return start_agents(command, endpoint, (nodes, devices), seconds, names)
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
@@ -118,21 +116,3 @@ class Accelerate(Plugin[AccelerateOptions]):
             "same_network": True,
             "use_cpu": False,
         }
-
-    def _allocate(
-        self, address: tuple[str, int], size: int, is_parent: bool, command: Sequence[str]
-    ) -> Allocation:
-        host, port = address
-        secret = shared_secret() if port else new_secret()
-        if not is_parent:
-            return Ended(follow(command, agent_environment(host, port + 1, secret)))
-        agents = StartedAgents(
-            (host, port + 1 if port else 0), secret, "accelerate launch", ONE_PROCESS
-        )
-        try:
-            agents.start(command, agent_environment(host, agents.port, secret))
-            agents.gather(size, self.options.connect_seconds, agents.check)
-        except BaseException:
-            agents.close()
-            raise
-        return agents

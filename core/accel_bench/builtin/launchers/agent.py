@@ -36,7 +36,7 @@ LOST = "ACCEL_BENCH_LOST"
 """Variable with a file that an agent makes when the parent is lost."""
 
 UNSET = "ACCEL_BENCH_UNSET"
-"""Variable with names of those that the launcher sets and the parent has not: ranks go without."""
+"""Variable with names of variables to remove: the launcher sets them, the parent does not."""
 
 TICK_SECONDS = 0.25
 """How often what a rank has written is relayed."""
@@ -62,15 +62,14 @@ class HostedRank:
         self._page = b""
         try:
             job = Job.model_validate_json(payload)
+            refuse_interpreter(job)
             here = {"folder": str(self._folder), "cache_folder": str(cache_folder())}
             self._job = job.model_copy(update=here)
             self._job.path().write_text(self._job.model_dump_json(), encoding="utf8")
             environment = rank_environment(self._job, self.rank, Place(**message["place"]))
             environment |= message["variables"]
             if message["several_nodes"]:
-                interface = interface_of(channel.socket.getsockname()[0])
-                for name in INTERFACES if interface else ():
-                    environment.setdefault(name, str(interface))
+                set_interface(environment, channel.socket.getsockname()[0])
             self._process = LocalProcess(self._job, self.rank, environment)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -141,6 +140,24 @@ class HostedRank:
         self._channel.send({"kind": kind, "rank": self.rank, **more}, payload)
 
 
+def refuse_interpreter(job: Job) -> None:
+    """Refuse a Python environment that this node does not have. Raises AccelBenchError."""
+    if job.interpreter and shutil.which(job.interpreter[0]) is None:
+        name = job.experiment.scenario.resources.environment
+        raise AccelBenchError(
+            f"{job.interpreter[0]}, the Python of environment {name!r}, is not on node "
+            f"{socket.gethostname()}; have all nodes share the folder that ACCEL_BENCH_CACHE "
+            "names, or the one of `python` in `environments`"
+        )
+
+
+def set_interface(environment: dict[str, str], address: str) -> None:
+    """Have ranks of several nodes meet by the interface of an address, unless the user says."""
+    interface = interface_of(address)
+    for name in INTERFACES if interface else ():
+        environment.setdefault(name, str(interface))
+
+
 def serve(channel: Channel) -> int:
     """Start and relay ranks until the parent ends the connection; return the exit code.
 
@@ -153,7 +170,7 @@ def serve(channel: Channel) -> int:
             for message, payload in channel.receive():
                 if message["kind"] == "end":
                     return int(message["code"])
-                _carry_out(channel, ranks, message, payload)
+                _handle(channel, ranks, message, payload)
             for rank in [number for number, one in ranks.items() if one.relay()]:
                 del ranks[rank]
     finally:
@@ -161,15 +178,18 @@ def serve(channel: Channel) -> int:
             one.close()
 
 
-def _carry_out(
+def _handle(
     channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
 ) -> None:
+    """Do what a message of the parent asks for; an error is sent back."""
     rank = int(message["rank"])
     try:
         if message["kind"] == "port":
             address = channel.socket.getsockname()[0]
             channel.send({"kind": "port", "rank": rank, "port": free_port(address)})
         elif message["kind"] == "start":
+            if rank in ranks:
+                ranks.pop(rank).close()
             ranks[rank] = HostedRank(channel, message, payload)
         elif rank in ranks:
             ranks[rank].act(message)

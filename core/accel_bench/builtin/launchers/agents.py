@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import select
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from accel_bench import Job, Node, RankProcess
-from accel_bench.builtin.launchers.agent import INTERFACES, contract
+from accel_bench import Job, RankProcess
+from accel_bench.builtin.launchers.agent import set_interface
+from accel_bench.builtin.launchers.listener import Listener, node_of
 from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
 from accel_bench.builtin.launchers.node import (
     describe_node,
@@ -22,6 +22,7 @@ from accel_bench.builtin.launchers.node import (
 )
 from accel_bench.builtin.launchers.places import (
     cores_of,
+    device_index,
     refuse_devices,
     threads_of,
     wrong_size,
@@ -32,14 +33,11 @@ from accel_bench.builtin.launchers.remote import (
     PreparedNodes,
     RemoteProcess,
 )
-from accel_bench.builtin.launchers.wire import SEND_SECONDS, Channel, prove_as_parent
+from accel_bench.builtin.launchers.wire import Channel
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 PUMP_SECONDS = 0.05
 """How often at most a handle that is asked for its exit code looks for messages."""
-
-PROOF_SECONDS = 5.0
-"""How long each message of the proof may take to come."""
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 """Variable that tells the ranks where they meet."""
@@ -47,13 +45,16 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 
 @dataclass
 class Ended:
-    """What a process is that holds no others; with an exit code, its work is done."""
+    """The `Allocation` of a process that keeps no others.
+
+    With an exit code the command ends with it: another process has done its work.
+    """
 
     exit_code: int | None
     cores: int | None = None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no processes to end."""
 
 
 class Agents:
@@ -64,23 +65,14 @@ class Agents:
     def __init__(
         self, address: tuple[str, int], secret: bytes, launcher: str = "", hint: str = ""
     ) -> None:
-        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be.
+        """Listen at an address, as `Listener` does. Raises AccelBenchError.
 
         `launcher` is what messages call the program that starts the agents, `hint` what they add
         when it starts another number.
         """
         self.launcher, self.hint = launcher, hint
-        try:
-            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            self._listener = socket.create_server(address, family=family, backlog=1024)
-        except OSError as error:
-            raise AccelBenchError(
-                f"agents cannot be awaited at {address[0] or 'any address'}, port {address[1]}: "
-                f"{error.strerror}; name another one with launcher.port or launcher.address"
-            ) from error
-        self._secret = secret
+        self._listener = Listener(address, secret)
         self._agents: list[Agent] = []
-        self._refused: list[str] = []
         self._pumped = 0.0
 
     @property
@@ -91,31 +83,27 @@ class Agents:
     @property
     def port(self) -> int:
         """Port at which agents are awaited."""
-        number: int = self._listener.getsockname()[1]
-        return number
+        return self._listener.port
 
     def add_parent(self, ranks: dict[str, Any]) -> None:
         """Let this process start ranks of its own machine, as `ranks_of` gives them."""
         self._add(None, ranks, describe_node("127.0.0.1"))
 
-    def gather(self, size: int, seconds: float, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until agents for ranks 0 to `size` - 1 have come.
+    def gather(self, nodes: int, devices: int, seconds: float) -> None:
+        """Wait until the agents of all ranks have come; where they do not, close.
 
-        `check` is called while they are awaited, and raises when they cannot come any more. Raises
-        AccelBenchError with the ranks that are missing, and for agents of another allocation.
+        Raises AccelBenchError with the ranks that are missing, and for agents of another
+        allocation.
         """
-        until = time.monotonic() + seconds
-        while missing := sorted(set(range(size)) - self._ranks()):
-            check()
-            if time.monotonic() > until:
-                refused = f"; refused: {'; '.join(self._refused)}" if self._refused else ""
-                raise AccelBenchError(
-                    f"ranks {', '.join(map(str, missing))} have not come to port {self.port} in "
-                    f"{seconds:g} s{refused}; see what their launcher prints, and raise "
-                    "launcher.connect_seconds if they need longer"
-                )
-            if select.select([self._listener], [], [], 0.2)[0]:
-                self._accept(size)
+        try:
+            self._await(nodes * devices, seconds)
+            self.choose(nodes, devices)
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raise AccelBenchError when agents that are awaited cannot come any more."""
 
     def launch(self, job: Job) -> list[RankProcess]:
         """Start the ranks of a job on the first nodes, and on the first places of each.
@@ -127,21 +115,21 @@ class Agents:
         if job.purpose == "prepare":
             return [self._prepare(job)]
         places = self.choose(resources.nodes, resources.devices)
-        for rank, (agent, _) in enumerate(places):
+        agents = [agent for agent, _ in places]
+        for rank, agent in enumerate(agents):
             if agent.lost:
                 raise ConnectionError(f"rank {rank}: {agent.lost}")
-            refuse_devices(agent, resources)
-        meeting = self._rendezvous([agent for agent, _ in places])
+        for first in range(0, len(agents), resources.devices):
+            refuse_devices(agents[first : first + resources.devices], resources)
+        meeting, threads = self._rendezvous(agents), threads_of(agents)
         started: list[RankProcess] = []
-        try:
-            threads = threads_of([agent for agent, _ in places])
+        with contextlib.ExitStack() as undo:
             for rank, (agent, local_rank) in enumerate(places):
-                place = Place(local_rank, resources.devices, threads)
+                index = device_index(agent, local_rank, agents)
+                place = Place(index, resources.devices, threads)
                 started.append(self._start(job, rank, agent, place, meeting))
-        except BaseException:
-            for process in started:
-                process.sweep()
-            raise
+                undo.callback(started[-1].sweep)
+            undo.pop_all()
         return started
 
     def choose(self, nodes: int, devices: int) -> list[tuple[Agent, int]]:
@@ -185,38 +173,25 @@ class Agents:
     def _ranks(self) -> set[int]:
         return {rank for agent in self._agents for rank, _ in agent.ranks}
 
-    def _accept(self, size: int) -> None:
-        """Let one agent in that proves that it belongs to this session."""
-        connection, address = self._listener.accept()
-        channel = Channel(connection)
-        try:
-            connection.settimeout(PROOF_SECONDS)  # so that a stranger holds nobody up
-            prove_as_parent(channel, self._secret)
-            connection.settimeout(SEND_SECONDS)
-            hello, content = self._hello(channel)
-            if hello.get("contract") != contract():
-                raise ConnectionRefusedError(f"it is of accel-bench {hello.get('contract')}")
-            ranks = json.loads(content)
-            description = ranks.pop("node")
-            node_of(description, 0)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            self._refused.append(f"{address[0]}: {error}")
-            channel.close()
-            return
-        if ranks["size"] != size:
-            launcher = self.launcher or ranks["launcher"]
-            channel.close()
-            raise AccelBenchError(wrong_size(launcher, ranks["size"], size) + self.hint)
-        self._add(channel, ranks, description)
-
-    def _hello(self, channel: Channel) -> tuple[dict[str, Any], bytes]:
-        """Return the first message after the proof. Raises OSError."""
-        until = time.monotonic() + ANSWER_SECONDS
-        while (left := until - time.monotonic()) > 0:
-            channel.wait(left)
-            for message in channel.receive():
-                return message
-        raise TimeoutError("it does not say which rank it is")
+    def _await(self, size: int, seconds: float) -> None:
+        """Wait until agents for ranks 0 to `size` - 1 have come. Raises AccelBenchError."""
+        until = time.monotonic() + seconds
+        while missing := sorted(set(range(size)) - self._ranks()):
+            self.check()
+            if time.monotonic() > until:
+                raise AccelBenchError(
+                    f"ranks {', '.join(map(str, missing))} have not come to port {self.port} in "
+                    f"{seconds:g} s{self._listener.refused}; see what their launcher prints, and "
+                    "raise launcher.connect_seconds if they need longer"
+                )
+            if (come := self._listener.accept(until)) is None:
+                continue
+            channel, ranks = come
+            if ranks["size"] != size:
+                launcher = self.launcher or ranks["launcher"]
+                channel.close()
+                raise AccelBenchError(wrong_size(launcher, ranks["size"], size) + self.hint)
+            self._add(channel, ranks, ranks["node"])
 
     def _add(
         self, channel: Channel | None, ranks: dict[str, Any], description: dict[str, Any]
@@ -236,7 +211,7 @@ class Agents:
         if len(agents) == 1:
             return None
         first = agents[0]
-        others = [one.channel for one in self._agents if one.channel]
+        others = [one.channel for one in self._agents if one.channel and not one.lost]
         address = str(first.description["address"])
         if address.startswith("127.") and others:
             # It is the parent's machine, which the other nodes reach by another address.
@@ -267,9 +242,8 @@ class Agents:
         variables = {} if meeting is None else {RENDEZVOUS: f"tcp://{_joined(*meeting)}"}
         if agent.channel is None:
             environment = {**rank_environment(job, rank, place), **variables}
-            interface = interface_of(meeting[0]) if meeting else None
-            for name in INTERFACES if several_nodes and interface else ():
-                environment.setdefault(name, str(interface))
+            if several_nodes and meeting:
+                set_interface(environment, meeting[0])
             own = LocalProcess(job, rank, environment)
             own.node = node_of(described_at(agent.description, address), rank, port)
             return own
@@ -281,28 +255,25 @@ class Agents:
 
     def _prepare(self, job: Job) -> RankProcess:
         """Start the preparation on each node."""
-        processes: list[RankProcess] = []
-        jobs: list[Job] = []
-        for agent, local_rank in (places[0] for places in self.nodes().values()):
+        places = [places[0] for places in self.nodes().values()]
+        for agent, _ in places:
             if agent.lost:
                 raise ConnectionError(agent.lost)
-            one = job
-            if jobs:
-                folder = Path(job.folder) / f"{agent.description['name']}-{len(jobs)}"
-                folder.mkdir(mode=0o700)
-                one = job.model_copy(update={"folder": str(folder)})
-            jobs.append(one)
-            processes.append(
-                self._start(
-                    one, 0, agent, Place(local_rank, 1, int(agent.description["cores"])), None
-                )
-            )
+        processes: list[RankProcess] = []
+        jobs: list[Job] = []
+        with contextlib.ExitStack() as undo:
+            for agent, local_rank in places:
+                one = job
+                if jobs:
+                    folder = Path(job.folder) / f"{agent.description['name']}-{len(jobs)}"
+                    folder.mkdir(mode=0o700)
+                    one = job.model_copy(update={"folder": str(folder)})
+                jobs.append(one)
+                place = Place(local_rank, 1, int(agent.description["cores"]))
+                processes.append(self._start(one, 0, agent, place, None))
+                undo.callback(processes[-1].sweep)
+            undo.pop_all()
         return PreparedNodes(processes, jobs) if len(processes) > 1 else processes[0]
-
-
-def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
-    """Return an agent's description as it is stored with a rank. Raises ValueError."""
-    return Node.model_validate_json(json.dumps({**description, "rank": rank, "port": port}))
 
 
 def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:

@@ -63,13 +63,8 @@ class Env(Plugin[EnvOptions]):
             return Ended(run_agent(address, shared_secret(), ranks, self.options.connect_seconds))
         remote = ranks["size"] > len(ranks["ranks"])
         agents = Agents(("", address[1]) if remote else ("127.0.0.1", 0), shared_secret())
-        try:
-            agents.add_parent(ranks)
-            agents.gather(ranks["size"], self.options.connect_seconds)
-            agents.choose(nodes, devices)
-        except BaseException:
-            agents.close()
-            raise
+        agents.add_parent(ranks)
+        agents.gather(nodes, devices, self.options.connect_seconds)
         return agents
 
     @hookimpl

@@ -29,6 +29,7 @@ MARK = "ACCEL_BENCH_RUN_ID"
 ELSEWHERE = (
     "ACCELERATE_",
     "ACCEL_BENCH_AGENTS",
+    "ACCEL_BENCH_JOB",
     "ACCEL_BENCH_LOST",
     "ACCEL_BENCH_SECRET",
     "GROUP_RANK",
@@ -157,6 +158,8 @@ class Place:
     """Where a rank runs among those of its node."""
 
     local_rank: int
+    """Its number on the node, or the index of its device where it sees only some of the node's."""
+
     local_size: int
 
     threads: int

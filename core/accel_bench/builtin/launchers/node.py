@@ -23,6 +23,7 @@ def describe_node(address: str) -> dict[str, Any]:
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "memory_bytes": machine.memory_bytes,
         "gpus": [gpu.name for gpu in machine.gpus],
+        "gpu_uuids": [gpu.uuid for gpu in machine.gpus],
     }
 
 

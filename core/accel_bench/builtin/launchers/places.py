@@ -51,17 +51,44 @@ def threads_of(agents: Sequence[Agent]) -> int:
     return max(1, min(here // ranks for here, ranks in zip(cores, sharing, strict=True)))
 
 
-def refuse_devices(agent: Agent, resources: Any) -> None:
-    """Refuse a node with devices of another type, or too few. Raises ScenarioError."""
-    names = agent.description["gpus"][: resources.devices]
+def gpus_of(agents: Sequence[Agent]) -> dict[str, str]:
+    """Return the names of all GPUs that the agents of a node see, by UUID."""
+    return {
+        uuid: name
+        for agent in agents
+        for uuid, name in zip(
+            agent.description["gpu_uuids"], agent.description["gpus"], strict=True
+        )
+    }
+
+
+def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
+    """Return the index of a rank's GPU among those that its agent sees.
+
+    As by `srun --gpus-per-task`, each agent of a node may see other ones: their indices begin at 0.
+    """
+    own = gpus_of([agent])
+    others = [one for one in agents if one.key == agent.key and one is not agent]
+    if not own or not others or own.keys() & gpus_of(others).keys():
+        return local_rank
+    return [number for _, number in agent.ranks].index(local_rank)
+
+
+def refuse_devices(agents: Sequence[Agent], resources: Any) -> None:
+    """Refuse a node with devices of another type, or too few. Raises ScenarioError.
+
+    `agents` are those of the node that start its ranks.
+    """
+    node = agents[0].name
+    names = list(gpus_of(agents).values())[: resources.devices]
     if resources.device == "cuda" and len(names) < resources.devices:
         raise ScenarioError(
-            f"node {agent.name} has {len(names)} CUDA devices, and resources.devices is "
+            f"node {node} has {len(names)} CUDA devices, and resources.devices is "
             f"{resources.devices}; leave the node out, or ask for fewer"
         )
     for name in names if resources.device_type else ():
         if not resources.is_device(name):
             raise ScenarioError(
                 f"resources.device_type is {resources.device_type}, and a device of node "
-                f"{agent.name} is {name}; leave the node out, or set another type"
+                f"{node} is {name}; leave the node out, or set another type"
             )

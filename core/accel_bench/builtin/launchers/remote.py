@@ -214,7 +214,7 @@ class PreparedNodes:
         return next((code for code in codes if code), 0)
 
     def dump_stack(self) -> None:
-        """Of all nodes."""
+        """Have the agents of all nodes ask for the stacks."""
         for one in self._processes:
             one.dump_stack()
 
@@ -224,7 +224,7 @@ class PreparedNodes:
             one.signal(number)
 
     def sweep(self) -> None:
-        """Of all nodes."""
+        """End what the preparation has left behind on any node."""
         for one in self._processes:
             one.sweep()
         self.poll()

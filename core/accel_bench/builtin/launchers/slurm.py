@@ -22,13 +22,13 @@ from accel_bench import (
     Scenario,
     hookimpl,
     python_command,
+    read_machine,
 )
 from accel_bench.builtin.launchers.agents import Ended, launch_on
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
-    agent_environment,
     new_secret,
 )
 from accel_bench.errors import AccelBenchError, ScenarioError
@@ -36,11 +36,29 @@ from accel_bench.errors import AccelBenchError, ScenarioError
 POLL_SECONDS = 1.0
 """How often the state of a submitted job is asked for."""
 
-RESUME = 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then set -- --resume; fi'
-"""After pre-emption the rounds that are stored are not run again."""
+NAME_JOB = 'export ACCEL_BENCH_JOB="slurm-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
+"""Names the job, so that one that is queued again continues its own sessions."""
 
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY")
-"""States of a job in which it does not run again; `TIMEOUT` is another one."""
+MOST_FAILURES = 300
+"""Failed polls in a row after which a job is no longer followed: a controller that is restarted
+does not answer for minutes."""
+
+PREEMPTED_POLLS = 30
+"""Polls after which a job that is still `PREEMPTED` is not queued again: `PreemptMode=CANCEL`."""
+
+ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "LAUNCH_FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "REVOKED",
+    "TIMEOUT",
+)
+"""States in which SLURM leaves a job that has ended and is not queued again."""
 
 
 class SlurmOptions(Options):
@@ -90,16 +108,10 @@ class Slurm(Plugin[SlurmOptions]):
         if dry_run:
             print(shlex.join(srun), file=sys.stderr)
             return Ended(None)
-        secret = new_secret()
-        agents = StartedAgents(("", 0), secret, "srun")
-        try:
-            # An agent knows the parent's address by a variable that srun sets.
-            agents.start(srun, agent_environment("", agents.port, secret))
-            agents.gather(nodes * devices, self.options.connect_seconds, agents.check)
-            agents.choose(nodes, devices)
-        except BaseException:
-            agents.close()
-            raise
+        agents = StartedAgents(("", 0), new_secret(), "srun")
+        # An agent knows the parent's address by a variable that srun sets.
+        agents.start(srun, "")
+        agents.gather(nodes, devices, self.options.connect_seconds)
         return agents
 
     @hookimpl
@@ -123,18 +135,38 @@ class Slurm(Plugin[SlurmOptions]):
                 if (value := getattr(options, name)) is not None
             ),
         ]
-        kind = next((one.resources.device_type for one in scenarios), None)
-        on_gpu = kind or any(one.resources.device == "cuda" for one in scenarios)
-        if options.gres is None and on_gpu:
-            asked.append(f"--gpus-per-node={kind + ':' if kind else ''}{devices}")
+        if options.gres is None:
+            asked += gpus_of(scenarios, devices)
         for line in options.extra:
             if not line.startswith("--") or "\n" in line:
                 raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")
             asked.append(line)
         words = [word for word in command[1:] if word != "--dry-run"]
         again = shlex.join(python_command("-m", "accel_bench", *words))
-        lines = ["#!/bin/bash", *(f"#SBATCH {one}" for one in asked), RESUME]
-        return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f'exec {again} "$@"', ""])
+        lines = ["#!/bin/bash", *(f"#SBATCH {one}" for one in asked), NAME_JOB]
+        return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {again}", ""])
+
+
+def gpus_of(scenarios: Sequence[Scenario], devices: int) -> list[str]:
+    """Return the option of sbatch that asks for the scenarios' GPUs; none without GPUs.
+
+    Raises ScenarioError where they need two types, or where only the job can know the device.
+    """
+    kinds = sorted({one.resources.device_type for one in scenarios} - {None}, key=str)
+    if len(kinds) > 1:
+        raise ScenarioError(
+            f"launcher slurm: one job cannot have the device types {' and '.join(map(str, kinds))};"
+            " run the points one after the other, or set launcher.gres"
+        )
+    if kinds:
+        return [f"--gpus-per-node={kinds[0]}:{devices}"]
+    wanted = {one.resources.device for one in scenarios}
+    if "auto" in wanted and read_machine().device == "cpu":
+        raise ScenarioError(
+            "launcher slurm: resources.device is auto, and the machine that submits has no GPU, "
+            "which says nothing of the job's nodes; run with --device cuda or --device cpu"
+        )
+    return [] if wanted == {"cpu"} else [f"--gpus-per-node={devices}"]
 
 
 def check_job(variables: os._Environ[str], nodes: int) -> None:
@@ -157,21 +189,48 @@ def run_job(script: str) -> int:
     job = submit(script)
     output = Path.cwd() / f"slurm-{job}.out"
     print(f"job {job} is submitted; it prints to {output}", file=sys.stderr)
-    shown = 0
     try:
-        while True:
-            state, code = job_state(job)
-            shown = show(output, shown)
-            if state in ENDED or state == "TIMEOUT":
-                break
-            time.sleep(POLL_SECONDS)
-    except BaseException:
-        call_slurm("scancel", job)
-        print(f"job {job} is cancelled", file=sys.stderr)
+        state, code = follow_job(job, output)
+    except (KeyboardInterrupt, SystemExit):
+        cancel(job)
         raise
     if state != "COMPLETED":
         print(f"job {job} has ended: {state}", file=sys.stderr)
     return code or (0 if state == "COMPLETED" else 1)
+
+
+def follow_job(job: str, output: Path) -> tuple[str, int]:
+    """Print what a job prints until it has ended; return its last state and its exit code.
+
+    Raises AccelBenchError where SLURM does not answer any more; the job goes on.
+    """
+    shown = failures = preempted = 0
+    while True:
+        try:
+            state, code = job_state(job)
+            failures = 0
+        except AccelBenchError as error:
+            failures += 1
+            if failures > MOST_FAILURES:
+                raise AccelBenchError(
+                    f"{error}; job {job} is not cancelled: see squeue, and what it prints to "
+                    f"{output}"
+                ) from error
+            state, code = "", 0
+        shown = show(output, shown)
+        preempted = preempted + 1 if state == "PREEMPTED" else 0
+        if state in ENDED or preempted > PREEMPTED_POLLS:
+            return state, code
+        time.sleep(POLL_SECONDS)
+
+
+def cancel(job: str) -> None:
+    """Cancel a job, and print whether it is."""
+    try:
+        call_slurm("scancel", job)
+        print(f"job {job} is cancelled", file=sys.stderr)
+    except AccelBenchError as error:
+        print(f"job {job} could not be cancelled: {error}", file=sys.stderr)
 
 
 def submit(script: str) -> str:

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from accel_bench import python_command
+from accel_bench import Allocation, python_command
 from accel_bench.builtin.launchers.agent import LOST, PARENT, UNSET
-from accel_bench.builtin.launchers.agents import Agents
-from accel_bench.builtin.launchers.wire import SECRET
+from accel_bench.builtin.launchers.agents import Agents, Ended
+from accel_bench.builtin.launchers.wire import SECRET, shared_secret
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 AGENT = "accel_bench.builtin.launchers.agent"
@@ -35,12 +35,21 @@ class StartedAgents(Agents):
 
     def __init__(self, address: tuple[str, int], secret: bytes, launcher: str, hint: str = ""):
         super().__init__(address, secret, launcher, hint)
+        self._secret = secret
         self._output = tempfile.TemporaryFile()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the program. Raises AccelBenchError where it is not there."""
-        self._process = start_program(command, environment, self._output)
+    def start(self, command: Sequence[str], host: str) -> None:
+        """Start the program, whose agents find this machine as `host`.
+
+        Raises AccelBenchError where it is not there.
+        """
+        environment = agent_environment(host, self.port, self._secret)
+        try:
+            self._process = start_program(command, environment, self._output)
+        except BaseException:
+            self.close()
+            raise
 
     def check(self) -> None:
         """Raise AccelBenchError when the program has ended, with what it has printed."""
@@ -145,7 +154,42 @@ def is_here(host: str) -> bool:
     except OSError as error:
         raise ScenarioError(f"{host!r} is no known machine: {error.strerror}") from error
     for family, kind, _, _, address in found:
-        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+        # A machine without IPv6 has no such sockets, and may know such addresses.
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
             probe.bind(address)
             return True
     return False
+
+
+def start_agents(
+    command: Sequence[str],
+    endpoint: tuple[str, int] | None,
+    shape: tuple[int, int],
+    seconds: float,
+    names: tuple[str, str],
+) -> Allocation:
+    """Start a launcher's program and wait for its agents; on other nodes, until it ends.
+
+    Nodes meet at an `endpoint`, and the agents use the port after it. `names` are the launcher's
+    and the hint that `Agents` take.
+    """
+    host, port = endpoint or ("127.0.0.1", 0)
+    secret = new_secret() if endpoint is None else shared_secret()
+    if endpoint is not None and not is_here(host):
+        return Ended(follow(command, agent_environment(host, port + 1, secret)))
+    agents = StartedAgents(listening_address(endpoint), secret, *names)
+    agents.start(command, host)
+    agents.gather(*shape, seconds)
+    return agents
+
+
+def listening_address(endpoint: tuple[str, int] | None) -> tuple[str, int]:
+    """Return where to await the agents of an endpoint, or those of this machine alone.
+
+    On all addresses: this machine may know its own name by one that others do not reach, such as
+    127.0.1.1.
+    """
+    if endpoint is None:
+        return "127.0.0.1", 0
+    host, port = endpoint
+    return "::" if ":" in host else "", port + 1

@@ -22,15 +22,11 @@ from accel_bench import (
 from accel_bench.builtin.launchers.agents import Ended, launch_on
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
-    StartedAgents,
     agent_command,
-    agent_environment,
-    follow,
     is_here,
-    new_secret,
     split_endpoint,
+    start_agents,
 )
-from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
 
 
@@ -64,27 +60,16 @@ class Torchrun(Plugin[TorchrunOptions]):
                 f"launcher torchrun on {nodes} nodes needs --set launcher.endpoint=HOST:PORT, with "
                 "a HOST among them; start the same command on each node"
             )
-        endpoint = self.options.endpoint if nodes > 1 else None
-        host, port = ("127.0.0.1", 0)
-        if endpoint is not None:
-            host, port = split_endpoint(endpoint, "launcher.endpoint")
-        is_parent = endpoint is None or is_here(host)
+        endpoint = None
+        if nodes > 1:
+            endpoint = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
+        is_parent = endpoint is None or is_here(endpoint[0])
         command = [*self.command(nodes, devices, is_parent), *agent_command()]
         if dry_run:
             print(subprocess.list2cmdline(command), file=sys.stderr)
             return Ended(None if is_parent else 0)
-        secret = new_secret() if endpoint is None else shared_secret()
-        if not is_parent:
-            return Ended(follow(command, agent_environment(host, port + 1, secret)))
-        agents = StartedAgents((host, port + 1 if port else 0), secret, "torchrun")
-        try:
-            agents.start(command, agent_environment(host, agents.port, secret))
-            agents.gather(nodes * devices, self.options.connect_seconds, agents.check)
-            agents.choose(nodes, devices)
-        except BaseException:
-            agents.close()
-            raise
-        return agents
+        seconds = self.options.connect_seconds
+        return start_agents(command, endpoint, (nodes, devices), seconds, ("torchrun", ""))
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:

@@ -10,6 +10,7 @@ import secrets
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ SECRET = "ACCEL_BENCH_SECRET"
 """Variable with what the parent and its agents prove to one another to know."""
 
 SEND_SECONDS = 30.0
-"""How long a message may take to be sent, and each message of the proof to come."""
+"""How long a message may take to be sent, and one of the proof to come whole."""
 
 LOST_SECONDS = 10
 """How long a peer may leave packets unanswered before it counts as lost; its kernel answers."""
 
-MAXIMUM_HEADER, MAXIMUM_PAYLOAD = 1 << 16, 1 << 26
-"""Bytes of a message's JSON, and of what comes with it."""
+LIMITS = (1 << 16, 1 << 26)
+"""Most bytes of a message's JSON, and of what comes with it."""
+
+PROOF_LIMITS = (1 << 10, 0)
+"""The same before the peer has proved that it knows the secret."""
 
 _SIZES = struct.Struct(">II")
 
@@ -64,10 +68,17 @@ class Channel:
             while (message := self._next()) is not None:
                 yield message
 
-    def receive_one(self) -> dict[str, Any]:
-        """Return the next message, for the proof, where one follows the other."""
-        while (message := self._next()) is None:
-            data = self.socket.recv(1 << 16)
+    def receive_proof(self, seconds: float) -> dict[str, Any]:
+        """Return a message of the proof, which must be whole after so many seconds.
+
+        Raises OSError.
+        """
+        until = time.monotonic() + seconds
+        while (message := self._next(PROOF_LIMITS)) is None:
+            self.wait(max(0.0, until - time.monotonic()))
+            if time.monotonic() > until:
+                raise TimeoutError("it does not prove in time that it knows the secret")
+            data = self.socket.recv(PROOF_LIMITS[0])
             if not data:
                 raise ConnectionResetError("it was closed")
             self._buffer += data
@@ -77,12 +88,12 @@ class Channel:
         """Close it; the peer reads the end."""
         self.socket.close()
 
-    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+    def _next(self, limits: tuple[int, int] = LIMITS) -> tuple[dict[str, Any], bytes] | None:
         """Take a whole message from the buffer; None while it is not there."""
         if len(self._buffer) < _SIZES.size:
             return None
         header, payload = _SIZES.unpack_from(self._buffer)
-        if header > MAXIMUM_HEADER or payload > MAXIMUM_PAYLOAD:
+        if header > limits[0] or payload > limits[1]:
             raise ConnectionAbortedError("it sends what is no message of accel-bench")
         start, end = _SIZES.size + header, _SIZES.size + header + payload
         if len(self._buffer) < end:
@@ -98,11 +109,14 @@ class Channel:
         return message, content
 
 
-def prove_as_parent(channel: Channel, secret: bytes) -> None:
-    """Let an agent prove that it knows the secret, then prove it. Raises ConnectionError."""
+def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECONDS) -> None:
+    """Let an agent prove within so many seconds that it knows the secret, then prove it.
+
+    Raises OSError.
+    """
     ours = secrets.token_hex(16)
     channel.send({"nonce": ours})
-    answer = channel.receive_one()
+    answer = channel.receive_proof(seconds)
     theirs = str(answer.get("nonce", ""))
     if not hmac.compare_digest(_proof(secret, "agent", ours, theirs), _text(answer)):
         raise ConnectionRefusedError("it does not know the secret")
@@ -114,10 +128,10 @@ def prove_as_agent(channel: Channel, secret: bytes) -> None:
 
     Raises ConnectionError.
     """
-    theirs, ours = str(channel.receive_one().get("nonce", "")), secrets.token_hex(16)
+    theirs, ours = str(channel.receive_proof(SEND_SECONDS).get("nonce", "")), secrets.token_hex(16)
     channel.send({"nonce": ours, "proof": _proof(secret, "agent", theirs, ours)})
     try:
-        answer = channel.receive_one()
+        answer = channel.receive_proof(SEND_SECONDS)
     except OSError as error:
         raise ConnectionRefusedError(
             f"the parent has another secret; set {SECRET} to the same text everywhere"

@@ -1,0 +1,90 @@
+"""Where the parent awaits agents: each proves that it belongs to the session, and says hello."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from typing import Any
+
+from accel_bench import Node
+from accel_bench.builtin.launchers.agent import contract
+from accel_bench.builtin.launchers.wire import Channel, prove_as_parent
+from accel_bench.errors import AccelBenchError
+
+ANSWER_SECONDS = 30.0
+"""How long an agent may take to say hello."""
+
+PROOF_SECONDS = 5.0
+"""How long the proof may take at most: a stranger delays the others."""
+
+
+class Listener:
+    """A port at which the agents of a session are awaited."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
+        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be."""
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        try:
+            self._socket = socket.create_server(address, family=family, backlog=1024)
+        except OSError as error:
+            raise AccelBenchError(
+                f"agents cannot be awaited at {address[0] or 'any address'}, port {address[1]}: "
+                f"{error.strerror}; name another one with launcher.port or launcher.address"
+            ) from error
+        self._secret = secret
+        self._refused: list[str] = []
+
+    @property
+    def port(self) -> int:
+        """Its number."""
+        number: int = self._socket.getsockname()[1]
+        return number
+
+    @property
+    def refused(self) -> str:
+        """Who was refused and why, for messages; empty where none was."""
+        return f"; refused: {'; '.join(self._refused)}" if self._refused else ""
+
+    def accept(self, until: float) -> tuple[Channel, dict[str, Any]] | None:
+        """Return the next agent and its `ranks_of`, with its `node`; None where none has come.
+
+        One that does not prove in time that it belongs to this session is refused.
+        """
+        if not select.select([self._socket], [], [], 0.2)[0]:
+            return None
+        connection, address = self._socket.accept()
+        channel = Channel(connection)
+        try:
+            left = max(0.0, until - time.monotonic())
+            prove_as_parent(channel, self._secret, min(left, PROOF_SECONDS))
+            return channel, _hello(channel)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            self._refused.append(f"{address[0]}: {error}")
+            channel.close()
+            return None
+
+    def close(self) -> None:
+        """Let no agent come any more."""
+        self._socket.close()
+
+
+def _hello(channel: Channel) -> dict[str, Any]:
+    """Return the first message after the proof. Raises OSError, or ValueError and the like."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while (left := until - time.monotonic()) > 0:
+        channel.wait(left)
+        for hello, content in channel.receive():
+            if hello.get("contract") != contract():
+                raise ConnectionRefusedError(f"it is of accel-bench {hello.get('contract')}")
+            ranks: dict[str, Any] = json.loads(content)
+            node_of(ranks["node"], 0)
+            return ranks
+    raise TimeoutError("it does not say which rank it is")
+
+
+def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
+    """Return an agent's description as it is stored with a rank. Raises ValueError."""
+    stored = {name: value for name, value in description.items() if name in Node.model_fields}
+    return Node.model_validate_json(json.dumps({**stored, "rank": rank, "port": port}))

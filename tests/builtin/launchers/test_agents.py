@@ -1,0 +1,156 @@
+"""The agents of a session: nodes that are lost, preparations that fail, addresses and nodes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.store_factory import make_experiment
+
+from accel_bench import Job
+from accel_bench.builtin.launchers import started
+from accel_bench.builtin.launchers.agent import contract, serve
+from accel_bench.builtin.launchers.agents import Agents
+from accel_bench.builtin.launchers.listener import Listener
+from accel_bench.builtin.launchers.node import describe_node
+from accel_bench.builtin.launchers.wire import Channel, prove_as_agent
+
+
+class Peer(threading.Thread):
+    """An agent that starts nothing: it keeps the messages that it gets, and answers them."""
+
+    def __init__(self, port: int, rank: int, size: int) -> None:
+        super().__init__(daemon=True)
+        self.rank, self.size = rank, size
+        self.kinds: list[str] = []
+        self.channel = Channel(socket.create_connection(("127.0.0.1", port)))
+        self.start()
+
+    def run(self) -> None:
+        """Prove, say hello, and answer until the connection ends."""
+        prove_as_agent(self.channel, b"secret")
+        name = "abc"[self.rank]
+        ranks = {"ranks": [[self.rank, 0]], "size": self.size, "node_key": name, "launcher": ""}
+        hello = {**ranks, "node": {**describe_node("127.0.0.1"), "name": name}}
+        self.channel.send({"kind": "hello", "contract": contract()}, json.dumps(hello).encode())
+        try:
+            while True:
+                self.channel.wait(None)
+                for message, _ in self.channel.receive():
+                    self._answer(message)
+        except OSError:
+            self.channel.close()
+
+    def lose(self) -> None:
+        """Close the connection."""
+        self.channel.socket.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        self.kinds.append(message["kind"])
+        rank = message.get("rank")
+        if message["kind"] == "port":
+            self.channel.send({"kind": "port", "rank": rank, "port": 1234})
+        elif message["kind"] == "sweep":
+            self.channel.send({"kind": "exit", "rank": rank, "code": -9})
+
+
+class Nodes:
+    """Agents of three nodes."""
+
+    def __init__(self) -> None:
+        self.agents = Agents(("127.0.0.1", 0), b"secret")
+        self.peers = [Peer(self.agents.port, rank, 3) for rank in range(3)]
+        self.agents.gather(3, 1, 10)
+
+    def lose(self, number: int) -> None:
+        """Lose one of them, and notice it."""
+        self.peers[number].lose()
+        self.agents.pump(10)
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    nodes = Nodes()
+    yield nodes
+    nodes.agents.close()
+    for peer in nodes.peers:
+        peer.join(10)
+
+
+def job_on(nodes: int, folder: Path, **fields: Any) -> Job:
+    """Return a job for that many nodes."""
+    resources = {"device": "cpu", "nodes": nodes, "devices": 1}
+    experiment = make_experiment(resources=resources, parallel="none")
+    places = {"folder": str(folder), "cache_folder": str(folder)}
+    return Job(run_id="run", experiment=experiment, **places, **fields)
+
+
+def test_a_run_goes_on_without_a_lost_node_that_it_does_not_use(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.lose(2)
+    started = nodes.agents.launch(job_on(2, tmp_path))
+    assert [process.rank for process in started] == [0, 1]
+    for process in started:
+        process.sweep()
+    assert [peer.kinds for peer in nodes.peers[:2]] == [
+        ["port", "start", "sweep"],
+        ["start", "sweep"],
+    ]
+    with pytest.raises(ConnectionError, match=r"rank 2: the connection to node c "):
+        nodes.agents.launch(job_on(3, tmp_path))
+
+
+def test_a_preparation_that_cannot_start_everywhere_is_ended(nodes: Nodes, tmp_path: Path) -> None:
+    job = job_on(3, tmp_path, purpose="prepare")
+    (tmp_path / "c-2").mkdir()
+    with pytest.raises(FileExistsError):
+        nodes.agents.launch(job)
+    assert [peer.kinds for peer in nodes.peers] == [["start", "sweep"], ["start", "sweep"], []]
+    nodes.lose(1)
+    nodes.agents.pump(0.1)
+    with pytest.raises(ConnectionError, match=r"the connection to node b "):
+        nodes.agents.launch(job)
+    assert [len(peer.kinds) for peer in nodes.peers] == [2, 2, 0]
+
+
+def test_an_environment_that_a_node_lacks_is_named(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    parent, agent = pair
+    thread = threading.Thread(target=serve, args=(agent,))
+    thread.start()
+    place = {"local_rank": 0, "local_size": 1, "threads": 1}
+    message = {"kind": "start", "rank": 0, "place": place, "variables": {}, "several_nodes": False}
+    job = job_on(1, tmp_path, interpreter=(str(tmp_path / "bin" / "python"),))
+    parent.send(message, job.model_dump_json().encode())
+    parent.wait(10)
+    ((answer, _),) = list(parent.receive())
+    parent.send({"kind": "end", "code": 0})
+    thread.join(10)
+    assert answer["kind"] == "failed"
+    assert f"{tmp_path}/bin/python" in answer["reason"]
+    assert f"is not on node {socket.gethostname()}" in answer["reason"]
+    assert "ACCEL_BENCH_CACHE" in answer["reason"]
+
+
+def test_agents_are_awaited_on_all_addresses_of_an_endpoint() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    listener = Listener(started.listening_address(("127.0.1.1", port - 1)), b"secret")
+    with socket.create_connection(("127.0.0.2", port), timeout=5):
+        pass
+    listener.close()
+
+
+def test_an_address_of_a_family_that_the_machine_lacks_is_not_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lacking = (socket.AF_APPLETALK, socket.SOCK_STREAM, 0, "", ("::1", 0))
+    monkeypatch.setattr(started.socket, "getaddrinfo", lambda *words, **more: [lacking])
+    assert not started.is_here("node-1")
