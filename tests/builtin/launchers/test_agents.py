@@ -14,11 +14,13 @@ from store.store_factory import make_experiment
 
 from accel_bench import Job
 from accel_bench.builtin.launchers import started
+from accel_bench.builtin.launchers.accelerate import ONE_PROCESS
 from accel_bench.builtin.launchers.agent import contract, serve
 from accel_bench.builtin.launchers.agents import Agents
 from accel_bench.builtin.launchers.listener import Listener
 from accel_bench.builtin.launchers.node import describe_node
 from accel_bench.builtin.launchers.wire import Channel, prove_as_agent
+from accel_bench.errors import AccelBenchError
 
 
 class Peer(threading.Thread):
@@ -117,6 +119,17 @@ def test_a_preparation_that_cannot_start_everywhere_is_ended(nodes: Nodes, tmp_p
     with pytest.raises(ConnectionError, match=r"the connection to node b "):
         nodes.agents.launch(job)
     assert [len(peer.kinds) for peer in nodes.peers] == [2, 2, 0]
+
+
+def test_another_number_of_processes_is_refused_with_the_usual_cause() -> None:
+    agents = Agents(("127.0.0.1", 0), b"secret", "accelerate launch", ONE_PROCESS)
+    peer = Peer(agents.port, 0, 1)
+    with pytest.raises(AccelBenchError) as refused:
+        agents.gather(1, 2, 10)
+    peer.join(10)
+    text = str(refused.value)
+    assert "accelerate launch has started 1 process, and the scenario asks for 2" in text
+    assert "take use_cpu out of launcher.config_file" in text
 
 
 def test_an_environment_that_a_node_lacks_is_named(

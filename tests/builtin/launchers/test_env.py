@@ -123,6 +123,7 @@ class Preparing(Plugin):
 """
 
 
+@pytest.mark.release
 def test_each_node_is_prepared_and_what_its_rank_leaves_comes_back(program: Launched) -> None:
     install(program.site, "accel-bench-preparing", {"preparing": "Preparing"}, PREPARING)
     file = program.write(stacks={"filled": ["preparing"]}, resources=ON_TWO_NODES)

@@ -67,6 +67,7 @@ def test_ranks_of_accelerate_train_by_gloo(program: Launched) -> None:
     assert [rank.effective.threads for rank in result.ranks] == [1, 1]
 
 
+@pytest.mark.release
 def test_accelerate_that_starts_one_process_for_two_is_refused_at_once(program: Launched) -> None:
     (program.folder / "cpu.yaml").write_text(json.dumps(CPU_CONFIGURATION))
     options = ("--set", "launcher.use=accelerate", "--set", "launcher.config_file=cpu.yaml")
