@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-MASTER_WEIGHTS = "bf16-master-weights"
-"""`train.precision` that computes with copies of the weights."""
-
 
 @dataclass(frozen=True)
 class Sizes:

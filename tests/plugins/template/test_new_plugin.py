@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 WRITTEN = [hook for hook in hook_arguments() if hook not in REGISTERED]
 """Hooks that have a part in the templates, in call order."""
 
-ACTING = sorted(set(WRITTEN) - {"launch_ranks", "parallelize_model"})
+ACTING = sorted(set(WRITTEN) - {"allocate_ranks", "launch_ranks", "parallelize_model"})
 """Hooks that one process can call."""
 
 TOGETHER = (
@@ -115,7 +115,7 @@ def test_importing_what_is_written_brings_no_heavy_package_and_sets_nothing(
     assert not imported(program, {*declared.HEAVY})
 
 
-@pytest.mark.parametrize("hook", ["launch_ranks", "parallelize_model"])
+@pytest.mark.parametrize("hook", ["allocate_ranks", "launch_ranks", "parallelize_model"])
 def test_what_needs_processes_is_written_without_a_run_in_process(
     hook: str, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
 """Hooks that are not written, and what the acting hook calls in their place."""
 
 PARTNERS = {
+    "allocate_ranks": "launch_ranks",
     "load_data": "build_batches",
     "build_batches": "load_data",
     "start_metrics": "finish_metrics",
