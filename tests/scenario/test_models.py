@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
+from accel_bench.scenario.batches import complete_batch
 from accel_bench.scenario.models import Scenario, ScenarioFile, StackEntry
-from accel_bench.scenario.settings import complete_batch
 from accel_bench.scenario.uses import AdapterUse, DataUse, ModelUse, Use
 
 SIZES = ("micro_batch_size", "gradient_accumulation", "global_batch_size")

@@ -16,10 +16,13 @@ from accel_bench.cli.request import Command, find_drafts, plan_request, run_plan
 from accel_bench.cli.scaling import ScalingOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan, resolve_request
+from accel_bench.planning.groups import with_groups_of_plugins
+from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.report.views.scaling import scaling_report
 from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
 
 
@@ -90,40 +93,44 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
     if not counts and not SIZES & axes:
         raise ScenarioError("name the numbers of devices: --devices 1,2,4, or --nodes 1,2")
     overrides = [(f"sweep.resources.{key}", found) for key, found in counts.items()]
-    if not BATCH & axes:
-        overrides += _batch(file, machine, counts, options.strong)
-    elif options.strong:
+    request = replace(request, overrides=(*request.overrides, *overrides))
+    batch: list[tuple[str, Any]] = []
+    if BATCH & axes and options.strong:
         raise ScenarioError("--strong keeps a batch that the scenario sweeps; leave one of them")
-    return replace(request, overrides=(*request.overrides, *overrides))
+    if options.strong:
+        batch = _strong(file, draft, machine, request)
+    elif counts and not BATCH & axes:  # Else the file says itself what stays.
+        batch = _overrides(file, _batch(file, machine), "global_batch_size")
+    return replace(request, overrides=(*request.overrides, *batch))
 
 
-def _batch(
-    file: ResolvedFile, machine: Machine, counts: Mapping[str, list[int]], strong: bool
+def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
+    """Return the batch sizes that the file has with its own number of devices."""
+    (point,) = with_groups_of_plugins(file, [next(file.points(machine.device))])
+    return {key: getattr(point.scenario.train, key) for key in KEYS}
+
+
+def _strong(
+    file: ResolvedFile, draft: Draft, machine: Machine, request: PlanRequest
 ) -> list[tuple[str, Any]]:
-    """Return overrides that keep the batch which the file has with its own number of devices.
+    """Return overrides that keep the global batch of the file for all points of the request.
 
-    With a global batch the micro batch is divided, unless only the accumulation can be.
+    The micro batch is divided by the groups of devices, unless only the accumulation can be.
     """
-    if not counts and not strong:
-        return []  # The file sweeps devices itself, and says what stays.
-    scenario = next(file.points(machine.device)).scenario
-    train, resources = scenario.train, scenario.resources
-    kept = {
-        "micro_batch_size": train.micro_batch_size,
-        "gradient_accumulation": train.gradient_accumulation,
-    }
-    left_out = "global_batch_size"
-    if strong:
-        devices = counts.get("devices", [resources.devices])
-        nodes = counts.get("nodes", [resources.nodes])
-        worlds = [one * other for one in devices for other in nodes]
-        total = train.global_batch_size
-        by_micro = all(total % (train.gradient_accumulation * world) == 0 for world in worlds)
-        by_rounds = all(total % (train.micro_batch_size * world) == 0 for world in worlds)
-        keeps_micro = by_rounds and not by_micro
-        left_out = "gradient_accumulation" if keeps_micro else "micro_batch_size"
-        kept = {key: value for key, value in kept.items() if key != left_out}
-        kept["global_batch_size"] = total
-    set_by_file = file.is_set(f"train.{left_out}")
-    taken_back: list[tuple[str, Any]] = [(f"train.{left_out}", None)] if set_by_file else []
-    return [*((f"train.{key}", value) for key, value in kept.items()), *taken_back]
+    kept = _batch(file, machine)
+    unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
+    sized = resolve_request(draft, replace(request, overrides=(*request.overrides, *unset)))
+    points = with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
+    groups = {point.scenario.data_parallel for point in points}
+
+    def divides(key: str) -> bool:
+        return all(kept["global_batch_size"] % (kept[key] * number) == 0 for number in groups)
+
+    keeps_micro = divides("micro_batch_size") and not divides("gradient_accumulation")
+    return _overrides(file, kept, "gradient_accumulation" if keeps_micro else "micro_batch_size")
+
+
+def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
+    """Return overrides that keep two of the batch sizes and take the third back."""
+    taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
+    return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

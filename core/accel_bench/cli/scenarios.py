@@ -76,6 +76,6 @@ def validate(
 def schema() -> None:
     """Print the JSON schema of scenario files, for editors."""
     from accel_bench.cli.output import print_json
-    from accel_bench.scenario.models import file_schema
+    from accel_bench.scenario.file_schema import file_schema
 
     print_json(file_schema())

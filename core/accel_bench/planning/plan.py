@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import canonical_json, digest
+from accel_bench.documents.canonical import digest
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.errors import PluginError
 from accel_bench.machine.info import Machine
-from accel_bench.planning.defaults import (
-    add_stack,
-    add_what_plugins_need,
-    sweep_seeds,
-    with_gpu_metrics,
-)
-from accel_bench.planning.environments import (
-    Environment,
-    find_environments,
-    with_swept_environments,
-    with_versions,
-)
+from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
+from accel_bench.planning.environments import Environment, find_environments, with_versions
+from accel_bench.planning.groups import activate_present, missing_extras, with_groups
+from accel_bench.planning.identity import environment_facts
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
     MemoryNeed,
@@ -36,70 +24,25 @@ from accel_bench.planning.limits import (
     refuse_needs,
     refuse_oversubscription,
 )
-from accel_bench.planning.resolve import ResolvedFile, resolve
+from accel_bench.planning.request import (
+    PlanRequest,
+    choose,
+    chosen_points,
+    resolve_request,
+    with_chosen_stacks,
+)
+from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import (
-    ActivePlugin,
-    ActivePlugins,
-    activate,
-    attribute_errors_to,
-    try_in_copy,
-)
-from accel_bench.plugins.registry import missing_extra
+from accel_bench.plugins.manager import ActivePlugins, try_in_copy
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
-from accel_bench.scenario.models import Scenario, ScenarioFile, Stack
-from accel_bench.scenario.sweep import Point, count_points
-from accel_bench.scenario.uses import Use
+from accel_bench.scenario.models import ScenarioFile
+from accel_bench.scenario.sweep import Point
 
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """Changes of the command line to the file."""
-
-    plugins: tuple[str, ...] = ()
-    """Stacks to add: a plugin's name, or several joined by `+`."""
-
-    only: tuple[str, ...] = ()
-    """Stacks to run, beside the baseline; empty runs all."""
-
-    tags: tuple[str, ...] = ()
-    """Tags of the sweep points to run, with `*` for any letters; empty runs all."""
-
-    reference_point: str = ""
-    """Tag of the sweep point with which the others are compared; empty takes the first."""
-
-    overrides: tuple[tuple[str, Any], ...] = ()
-    """Dotted keys and their values."""
-
-    seeds: int = 0
-    """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
-
-    no_baseline: bool = False
-
-    allow_environment: bool = False
-    """Let the scenario set any environment variable."""
-
-    trust_remote_code: bool = False
-    """Let models bring code of their own."""
-
-    max_runs: int = 1000
-
-    force: bool = False
-    """Plan what needs more memory than the machine has."""
-
-    oversubscribe: bool = False
-    """Plan more processes than cores."""
-
-    build_environments: bool = True
-    """Build the scenario's environments that are missing, which takes minutes."""
-
-    notify: Callable[[str], object] = print
-    """Takes a line before something that takes minutes."""
+__all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
 
 @dataclass(frozen=True)
@@ -198,25 +141,45 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     Raises ScenarioError or PluginError for what the user must mend, a stack named on the command
     line that cannot run here included.
     """
-    file = resolve_request(draft, request)
-    chosen = _choose(file.scenario, request)
+    file, notices = _complete(resolve_request(draft, request), request)
+    file = with_chosen_stacks(file, request)
+    points = chosen_points(file, request, machine.device)
+    planned = _plan_points(file, points, machine, request, notices)
+    _refuse_skipped(planned, {*request.plugins, *request.only})
+    plan = Plan(file.scenario, file.scenario.baseline_name(), planned, request, notices)
+    if not request.oversubscribe:
+        refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
+    if not request.force:
+        refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
+    return plan
+
+
+def _complete(file: ResolvedFile, request: PlanRequest) -> tuple[ResolvedFile, tuple[str, ...]]:
+    """Add what plugins need to the work; return notices of it and of what was taken for granted."""
+    baseline = file.scenario.baseline_name()
     # Of these a plugin that is not installed is an error; any other stack is skipped without it.
-    needed = {file.scenario.baseline_name(), *request.plugins, *request.only}
+    needed = {baseline, *request.plugins, *request.only}
     present = [
-        name for name in chosen if name in needed or not _missing_extras(file.stacks[name].use)
+        name
+        for name in choose(file.scenario, request)
+        if name in needed or not missing_extras(file.stacks[name].use)
     ]
     check_ladder(file, present)
     file, added = add_what_plugins_need(file, present)
     notices = (*file.written.notices, *added)
-    baseline = file.scenario.baseline_name()
     if not file.is_set("baseline") and "baseline" not in file.stacks:
         notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
-    stacks = {name: file.stacks[name] for name in chosen}
-    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
-    _refuse_too_many(file.scenario, request.max_runs)
-    points = _with_tags(list(file.points(machine.device)), request.tags)
-    if request.reference_point:
-        _refuse_unknown_tag(request.reference_point, {point.tag for point in points})
+    return file, notices
+
+
+def _plan_points(
+    file: ResolvedFile,
+    points: Sequence[Point],
+    machine: Machine,
+    request: PlanRequest,
+    notices: tuple[str, ...],
+) -> tuple[Planned, ...]:
+    """Plan the points in their environments, which are built where they are missing."""
     environments = find_environments(file, points, request.build_environments, request.notify)
 
     def plan_points() -> tuple[Planned, ...]:
@@ -232,80 +195,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         )
 
     try_in_copy((use for point in points for use in point.uses), plan_points)
-    planned = plan_points()
-    _refuse_skipped(planned, {*request.plugins, *request.only})
-    plan = Plan(file.scenario, baseline, planned, request, notices)
-    if not request.oversubscribe:
-        refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
-    if not request.force:
-        refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
-    return plan
-
-
-def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the changes of the command line. Raises ScenarioError."""
-    file = resolve(_requested(draft, request), request.allow_environment)
-    return with_swept_environments(file)
-
-
-def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points of the stacks that the request names. Raises ScenarioError."""
-    stacks = {name: file.stacks[name] for name in _choose(file.scenario, request)}
-    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
-    _refuse_too_many(file.scenario, request.max_runs)
-    return _with_tags(list(file.points(device)), request.tags)
-
-
-def _requested(draft: Draft, request: PlanRequest) -> Draft:
-    """Return the draft with the stacks, overrides and seeds of the command line."""
-    draft = copy.deepcopy(draft)
-    for stack in request.plugins:
-        add_stack(draft, stack)
-    draft.override(request.overrides)
-    if request.seeds:
-        sweep_seeds(draft, request.seeds)
-    return draft
-
-
-def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
-    """Return the stacks of `--only`, and the baseline unless `--no-baseline` is given."""
-    for name in request.only:
-        if name not in file.stacks:
-            raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    baseline = file.baseline_name()
-    chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
-    if request.no_baseline and baseline not in request.only:
-        chosen = [name for name in chosen if name != baseline]
-    if not chosen:
-        raise ScenarioError("--no-baseline leaves no stack to run")
-    return chosen
-
-
-def _with_tags(points: list[Point], tags: Sequence[str]) -> list[Point]:
-    """Return the points that one of the tags means; each must mean one."""
-    known = {point.tag for point in points}
-    for tag in tags:
-        if not any(fnmatchcase(name, tag) for name in known):
-            _refuse_unknown_tag(tag, known)
-    return [
-        point for point in points if not tags or any(fnmatchcase(point.tag, tag) for tag in tags)
-    ]
-
-
-def _refuse_unknown_tag(tag: str, known: Collection[str]) -> None:
-    if tag not in known:
-        hint = did_you_mean(tag, filter(None, known))
-        raise ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")
-
-
-def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
-    """Count the runs before any point is made."""
-    runs = count_points(file) * file.measure.rounds
-    if runs > max_runs:
-        raise ScenarioError(
-            f"scenario {file.name!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
-            "sweep over less, or raise the limit"
-        )
+    return plan_points()
 
 
 def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
@@ -327,14 +217,10 @@ def _plan_point(
     """Activate the plugins, check constraints and compute the id."""
     there = environment.interpreter if environment else None
     machine = there.on(machine) if there else machine
-    scenario, stack = with_gpu_metrics(point.scenario), point.stack
-    missing = _missing_extras(stack.uses)
-    present = tuple(use for use in stack.uses if use.use not in missing)
-    active = _activate(file, scenario, stack.model_copy(update={"uses": present}))
-    groups = _data_parallel(active, scenario)
-    if groups != scenario.data_parallel:
-        point = file.with_data_parallel(point, groups)
-        scenario = with_gpu_metrics(point.scenario)
+    stack, missing = point.stack, missing_extras(point.stack.uses)
+    active = activate_present(file, with_gpu_metrics(point.scenario), stack)
+    point = with_groups(file, point, active)
+    scenario = with_gpu_metrics(point.scenario)
     draft = Experiment(
         id="",
         scenario=scenario,
@@ -345,7 +231,7 @@ def _plan_point(
         notices=notices,
     )
     active = with_versions(active, there.distributions) if there else active
-    identity = identity_of(scenario, stack, _environment(draft, active, machine, there))
+    identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
     reasons = reasons or tuple(missing.values())
@@ -353,81 +239,6 @@ def _plan_point(
     reasons = reasons or unmet_constraints(experiment, active, machine, there)
     need = None if reasons else memory_need(experiment, active, machine)
     return Planned(experiment, active, reasons, need, environment)
-
-
-def _data_parallel(active: ActivePlugins, scenario: Scenario) -> int:
-    """Return how many groups of ranks take batches of their own, as the parallel plugin says.
-
-    Raises ScenarioError where the scenario says another number.
-    """
-    plugin = active.answers("parallelize_model")
-    if plugin is None:
-        return scenario.data_parallel
-    with attribute_errors_to(plugin, "data_parallel"):
-        groups = int(plugin.instance.data_parallel(scenario))
-    if scenario.resources.data_parallel not in (None, groups):
-        raise ScenarioError(
-            f"resources.data_parallel is {scenario.data_parallel}, and {plugin.name} makes "
-            f"{groups} of {scenario.world_size} devices; leave it out"
-        )
-    return groups
-
-
-def _missing_extras(uses: Iterable[Use]) -> dict[str, str]:
-    """Return how to install each plugin that an extra brings and that is not installed."""
-    reasons = {use.use: missing_extra(use.use) for use in uses}
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
-def _activate(file: ResolvedFile, scenario: Scenario, stack: Stack) -> ActivePlugins:
-    """Activate a stack's plugins; an error in a ladder's stack names its item."""
-    from_ladder = stack.ladder is not None and any(stack.ladder.holds)
-    # Numbers of uses are places in the file only where every one of them is here.
-    as_written = not from_ladder and len(file.stacks[stack.name].use) == len(stack.uses)
-    try:
-        return activate(scenario, stack, where=file.where if as_written else None)
-    except PluginError as error:
-        if not from_ladder:
-            raise
-        where = file.where(("stacks", stack.name))
-        raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
-
-
-def _environment(
-    experiment: Experiment,
-    active: ActivePlugins,
-    machine: Machine,
-    there: Interpreter | None,
-) -> dict[str, Any]:
-    """Return what changes a result and is in no scenario: versions, devices, fingerprints.
-
-    Of an environment of the scenario's own that is every package.
-    """
-    on_gpu = experiment.scenario.resources.device == "cuda"
-    count = experiment.scenario.resources.devices
-    devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
-    measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
-    fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
-    return {
-        "python": machine.python,
-        "versions": machine.versions,
-        "plugins": [plugin.version.model_dump() for plugin in measured],
-        "cuda": machine.cuda if on_gpu else None,
-        "driver": machine.driver if on_gpu else None,
-        "devices": devices,
-        "cores": machine.cores,
-        "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
-        "variables": recorded(os.environ),
-        **({"distributions": there.distributions} if there else {}),
-    }
-
-
-def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
-    with attribute_errors_to(plugin, "fingerprint"):
-        found = plugin.instance.fingerprint(experiment)
-        canonical_json(found)
-    return found
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
@@ -117,11 +118,10 @@ class ResolvedFile:
         here.set("resources.data_parallel", groups, "the plugin that parallelizes")
         name, device = point.stack.name, point.scenario.resources.device
         entry = self._stacks_at(here, point.sweep)[name]
-        scenario = self._work_of(here, name, entry, point.sweep)
+        scenario, _ = self._work_of(here, name, entry, point.sweep)
         resources = scenario.resources.model_copy(update={"device": device})
-        return point.model_copy(
-            update={"scenario": scenario.model_copy(update={"resources": resources})}
-        )
+        scenario = scenario.model_copy(update={"resources": resources})
+        return point.model_copy(update={"scenario": scenario, "provisional": False})
 
     def _swept(self, sweep: Mapping[str, Any]) -> Draft:
         """Return the written file with these values of the swept keys."""
@@ -135,13 +135,13 @@ class ResolvedFile:
         """Yield the points of all stacks with these values of the swept keys."""
         here = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
-            scenario = self._work_of(here, name, entry, sweep)
+            scenario, provisional = self._work_of(here, name, entry, sweep)
             if scenario.resources.device == "auto":
                 resources = scenario.resources.model_copy(update={"device": device})
                 scenario = scenario.model_copy(update={"resources": resources})
             place = self.ladder and self.ladder.place(name)
             stack = Stack(name=name, uses=entry.use, settings=entry.set, ladder=place or None)
-            yield Point(scenario=scenario, stack=stack, sweep=sweep)
+            yield Point(scenario=scenario, stack=stack, sweep=sweep, provisional=provisional)
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
         """Return the stacks with swept options; those of a ladder follow its baseline."""
@@ -163,8 +163,11 @@ class ResolvedFile:
 
     def _work_of(
         self, here: Draft, name: str, entry: StackEntry, sweep: dict[str, Any]
-    ) -> Scenario:
-        """Fold a stack's settings into the work, and validate the result."""
+    ) -> tuple[Scenario, bool]:
+        """Fold a stack's settings into the work, and validate the result.
+
+        Return too whether the batch fits only some groups of the devices, as a plugin may make.
+        """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
         for key, value in entry.set.items():
             if key.split(".", maxsplit=1)[0] in ("measure", "name", "stacks", "sweep"):
@@ -174,6 +177,9 @@ class ResolvedFile:
                 )
             check_depth(key)
             set_path(work, key.split("."), value)
+        groups = fewer_groups(work)
+        if groups is not None:
+            set_path(work, ["resources", "data_parallel"], groups)
 
         def where(location: Location) -> str:
             key = ".".join(map(str, location))
@@ -183,7 +189,7 @@ class ResolvedFile:
         scenario = validate(Scenario, work, where, ScenarioError, context)
         changed = dict(scenario.environment.items() - self.scenario.environment.items())
         check_environment(changed, where, self.allow_environment)
-        return scenario
+        return scenario, groups is not None
 
 
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:

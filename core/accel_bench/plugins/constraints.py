@@ -95,7 +95,7 @@ def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[s
 
 def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
     """Yield that no plugin of the stack makes the copies that the precision computes with."""
-    if scenario.train.precision != MASTER_WEIGHTS:
+    if not scenario.train.keeps_master_weights:
         return
     parallel = active.answers("parallelize_model")
     if parallel is None or not parallel.instance.makes_working_copies:

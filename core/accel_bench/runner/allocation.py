@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
-from accel_bench.planning.plan import PlanRequest, chosen_points, resolve_request
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.manager import ActivePlugins, activate_slot
 from accel_bench.scenario.draft import Draft

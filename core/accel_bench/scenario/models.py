@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench.documents.validate import LocatedError
+from accel_bench.scenario.batches import complete_batch, count_devices
 from accel_bench.scenario.settings import (
     LONGEST_WARMUP,
     MAXIMUM_SAMPLES,
@@ -18,7 +19,6 @@ from accel_bench.scenario.settings import (
     Resources,
     TagRule,
     Train,
-    complete_batch,
 )
 from accel_bench.scenario.uses import (
     AdapterUse,
@@ -166,12 +166,9 @@ class Scenario(Work):
         if not isinstance(raw, dict):
             return raw
         resources = raw.get("resources") or {}
-        if not isinstance(resources, dict):
+        world_size = count_devices(resources)
+        if world_size is None:
             return raw
-        sizes = [resources.get(key, 1) for key in ("devices", "nodes")]
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            return raw
-        world_size = sizes[0] * sizes[1]
         groups = resources.get("data_parallel")
         if isinstance(groups, int) and groups > 0 and world_size % groups:
             raise LocatedError(
@@ -270,39 +267,3 @@ class ScenarioFile(Work):
         if self.baseline is not None:
             return self.baseline
         return "baseline" if "baseline" in self.stacks else next(iter(self.stacks))
-
-
-def file_schema() -> dict[str, Any]:
-    """Return the JSON schema of scenario files, with the short spellings that reading expands."""
-    schema = ScenarioFile.model_json_schema()
-    properties = schema["properties"]
-    file = {"type": "string"}
-    properties["extends"] = {
-        "description": "Files, or shipped scenarios, that this one changes.",
-        "anyOf": [file, {"type": "array", "items": file}],
-    }
-    use = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["use"]}]}
-    ((pattern, spelt_out),) = properties["stacks"]["patternProperties"].items()
-    properties["stacks"]["patternProperties"] = {
-        pattern: {"anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]}
-    }
-    properties["stacks"]["additionalProperties"] = False
-    tag = properties["tag"]
-    properties["tag"] = {
-        "description": tag.pop("description", ""),
-        "anyOf": [{"const": "off"}, tag],
-    }
-    properties["ladder"]["items"] = _ladder_item_schema(use)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
-    """Describe a name, one use with its options, or settings with or without uses."""
-    one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
-    parts = {
-        "name": {"type": "string"},
-        "set": {"type": "object"},
-        "use": {"anyOf": [{"type": "string"}, {"type": "array", "items": use}]},
-    }
-    entry = {"type": "object", "additionalProperties": False, "properties": parts}
-    return {"anyOf": [{"type": "string"}, one_use, entry]}

@@ -1,4 +1,4 @@
-"""Settings of a scenario: training, resources, measurement, tags, and the rule of batch sizes."""
+"""Settings of a scenario: training, resources, measurement and tags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Described
-from accel_bench.documents.validate import LocatedError
 
 MAXIMUM_SAMPLES = 100_000
 """Measured steps times ranks, warm-up and discarded windows included: a stored run holds no more.
@@ -64,9 +63,14 @@ class Train(Described):
     """torch.set_float32_matmul_precision: whether float32 matmuls may use tf32 or bf16."""
 
     @property
+    def keeps_master_weights(self) -> bool:
+        """Whether it computes with bfloat16 copies of the weights that are updated."""
+        return self.precision == MASTER_WEIGHTS
+
+    @property
     def work_dtype(self) -> Literal["bfloat16", "float16"] | None:
         """Dtype of matmuls where it is not that of the weights that are kept."""
-        return "bfloat16" if self.precision == MASTER_WEIGHTS else self.autocast_dtype
+        return "bfloat16" if self.keeps_master_weights else self.autocast_dtype
 
     @property
     def autocast_dtype(self) -> Literal["bfloat16", "float16"] | None:
@@ -199,49 +203,3 @@ class TagRule(Described):
         if self.keys is not None and self.format is not None:
             raise ValueError("give `keys` or `format`, not both")
         return self
-
-
-TOTAL = ("train", "global_batch_size")
-
-
-def complete_batch(train: Any, data_parallel: int) -> Any:
-    """Work out the missing one of micro batch, accumulation and global batch.
-
-    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, which is the
-    number of devices where each takes batches of its own; with one or none given the missing ones
-    of the first two are 1. Raises LocatedError when the numbers do not fit.
-    """
-    keys = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
-    if not isinstance(train, dict):
-        return train
-    given = {key: train[key] for key in keys if train.get(key) is not None}
-    if not all(isinstance(value, int) and value > 0 for value in given.values()):
-        return train
-    micro, accumulation, total = (given.get(key) for key in keys)
-    if total is not None and micro is None:
-        accumulation = accumulation or 1
-        parts = f"{accumulation} x {data_parallel} devices"
-        micro = _divided(total, accumulation * data_parallel, parts)
-    elif total is not None and accumulation is None:
-        assert micro is not None
-        accumulation = _divided(
-            total, micro * data_parallel, f"micro batch {micro} x {data_parallel} devices"
-        )
-    micro, accumulation = micro or 1, accumulation or 1
-    product = micro * accumulation * data_parallel
-    if total is not None and total != product:
-        raise LocatedError(
-            TOTAL,
-            f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
-            f"gradient_accumulation {accumulation} x {data_parallel} devices = {product}; "
-            "give two of the three",
-        )
-    sizes = dict(zip(keys, (micro, accumulation, product), strict=True))
-    return {**train, **sizes}
-
-
-def _divided(total: int, parts: int, what: str) -> int:
-    if total % parts:
-        problem = f"train.global_batch_size {total} cannot be divided by {what} = {parts}"
-        raise LocatedError(TOTAL, problem)
-    return total // parts

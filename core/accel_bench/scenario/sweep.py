@@ -25,6 +25,10 @@ class Point(Frozen):
     tag: str = ""
     """Name of the point, from its values; empty where nothing is swept."""
 
+    provisional: bool = False
+    """Whether `resources.data_parallel` stands until the plugin that parallelizes gives it, since
+    the batch is too small for a group on each device."""
+
     excluded: tuple[str, ...] = ()
     """Reasons of the exclusions that apply."""
 

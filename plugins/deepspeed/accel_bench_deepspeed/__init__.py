@@ -95,7 +95,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
             yield "fp16-autocast needs a gradient scaler, and DeepSpeed has another; use bf16"
         if scenario.optimizer.options.get("optimizer_in_backward"):
             yield "DeepSpeed updates after the backward pass; take optimizer_in_backward out"
-        if self.stage == 0 and scenario.train.precision == "bf16-master-weights":
+        if self.stage == 0 and scenario.train.keeps_master_weights:
             yield "stage 0 keeps no float32 weights beside bfloat16 ones as the others do; use 1"
 
     @hookimpl

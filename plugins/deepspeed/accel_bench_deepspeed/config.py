@@ -80,7 +80,7 @@ def offloaded(settings: Mapping[str, Any], what: str) -> bool:
 
 def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
     """Return what DeepSpeed is given: settings, and on top of them the scenario."""
-    low = scenario.train.precision == "bf16-master-weights"
+    low = scenario.train.keeps_master_weights
     autocast = scenario.train.autocast_dtype
     return {
         "steps_per_print": 2**31 - 1,

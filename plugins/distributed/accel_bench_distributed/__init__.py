@@ -82,7 +82,7 @@ class Mesh(Plugin[MeshOptions]):
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
         """Return `FSDPModule`, or `DTensor` where no gradients are averaged."""
-        sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.precision)
+        sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.keeps_master_weights)
         return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:

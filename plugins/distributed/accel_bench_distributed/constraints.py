@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench import Scenario, model_config
-from accel_bench_distributed.sizes import MASTER_WEIGHTS, Sizes
+from accel_bench_distributed.sizes import Sizes
 
 HEADS = ("num_attention_heads", "num_key_value_heads")
 """Keys of a configuration whose values `tensor` divides; and those that count experts."""
@@ -16,9 +16,10 @@ EXPERTS = ("num_local_experts", "num_experts")
 
 def problems(scenario: Scenario, sizes: Sizes) -> Iterator[str]:
     """Yield the reasons why a scenario cannot be run on a mesh of these sizes."""
-    if scenario.train.precision == MASTER_WEIGHTS and scenario.model.dtype != "float32":
+    train, dtype = scenario.train, scenario.model.dtype
+    if train.keeps_master_weights and dtype != "float32":
         yield (
-            f"{MASTER_WEIGHTS} keeps weights in model.dtype, which is {scenario.model.dtype}; set "
+            f"{train.precision} keeps weights in model.dtype, which is {dtype}; set "
             "model.dtype: float32"
         )
     if sizes.per_batch > 1:

@@ -25,9 +25,9 @@ class Sizes:
         """Ranks that compute one batch together: experts are divided over those of `tensor`."""
         return max(self.tensor, self.expert)
 
-    def shards_blocks(self, precision: str) -> bool:
+    def shards_blocks(self, copies: bool) -> bool:
         """Return whether FSDP2 shards blocks: to divide them, or to compute with copies."""
-        return self.data_parallel > 1 or self.per_batch == 1 or precision == MASTER_WEIGHTS
+        return self.data_parallel > 1 or self.per_batch == 1 or copies
 
     @property
     def fraction(self) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from accel_bench_distributed import Mesh, MeshOptions
 from pydantic import ValidationError
 
+from accel_bench.cli.scaling import ScalingOptions
+from accel_bench.cli.scaling_request import scaling_request
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import ScenarioError
-from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_experiment, make_machine
 from accel_bench.testing.tiny import this_machine
@@ -93,6 +96,51 @@ def test_the_plan_knows_what_a_device_keeps_and_what_a_group_takes() -> None:
         "tensor-parallel": 8,
     }
     assert {work.train.global_batch_size for work in works.values()} == {8}
+
+
+def test_a_batch_of_one_fits_devices_that_compute_it_together(tmp_path: Path) -> None:
+    """DDP refuses it, with its place, and so does a mesh that makes a group of each device."""
+    path = tmp_path / "one.yaml"
+    path.write_text("""\
+name: one
+model: {id: tiny-llama-cpu}
+resources: {device: cpu, devices: 2}
+train:
+  global_batch_size: 1
+stacks: {baseline: [{use: mesh, tensor: auto}], fsdp2: [mesh], ddp: []}
+""")
+
+    def plan_of(only: str) -> Plan:
+        request = PlanRequest(only=(only,), no_baseline=only != "baseline", oversubscribe=True)
+        return make_plan(read_draft(path), this_machine(), request)
+
+    (planned,) = plan_of("baseline").planned
+    assert planned.skipped == ()
+    work = planned.experiment.scenario
+    assert (work.data_parallel, work.world_size) == (1, 2)
+    assert (work.train.micro_batch_size, work.train.global_batch_size) == (1, 1)
+    for stack in ("fsdp2", "ddp"):
+        place = rf"one\.yaml:5:3: .*1 cannot be divided by 1 x 2 devices = 2 .*'{stack}'"
+        with pytest.raises(ScenarioError, match=place):
+            plan_of(stack)
+
+
+def test_strong_scaling_divides_the_batch_by_groups_of_devices(tmp_path: Path) -> None:
+    path = tmp_path / "strong.yaml"
+    path.write_text("""\
+name: strong
+model: {id: tiny-llama-cpu}
+resources: {device: cpu, devices: 2}
+train: {global_batch_size: 2, gradient_accumulation: 2}
+stacks: {baseline: [{use: mesh, tensor: auto}]}
+""")
+    options = ScalingOptions(scenario=str(path), devices="1,2", strong=True, oversubscribe=True)
+    draft, machine = read_draft(path), this_machine()
+    plan = make_plan(draft, machine, scaling_request(draft, machine, options))
+    trains = [planned.experiment.scenario.train for planned in plan.planned]
+    sizes = [(one.micro_batch_size, one.gradient_accumulation) for one in trains]
+    assert sizes == [(1, 2), (1, 2)]
+    assert {one.global_batch_size for one in trains} == {2}
 
 
 def test_a_number_of_groups_that_the_mesh_does_not_make_is_refused() -> None:

@@ -32,7 +32,7 @@ class Sharding:
             self._matrices = divide_matrices(self.model, self._mesh["tensor"])
         if sizes.expert > 1:
             self._layers_of_experts = divide_experts(self.model, self._mesh["tensor"])
-        if sizes.shards_blocks(run.scenario.train.precision):
+        if sizes.shards_blocks(run.scenario.train.keeps_master_weights):
             shard_blocks(run, self._mesh, options)
 
     def evidence(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench.modeling.sharding import is_sharded
 from accel_bench.modeling.tensors import dtype_name
-from accel_bench_distributed.sizes import MASTER_WEIGHTS
 
 if TYPE_CHECKING:
     from accel_bench_distributed import MeshOptions
@@ -66,7 +65,7 @@ def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
 def mixed_precision(run: Run, options: MeshOptions) -> MixedPrecisionPolicy:
     """Return in which dtypes blocks compute, and gradients are averaged."""
     train = run.scenario.train
-    dtype = train.work_dtype if train.precision == MASTER_WEIGHTS else None
+    dtype = train.work_dtype if train.keeps_master_weights else None
     return MixedPrecisionPolicy(
         param_dtype=getattr(torch, dtype) if dtype else None,
         reduce_dtype=getattr(torch, options.reduce_dtype) if options.reduce_dtype else None,

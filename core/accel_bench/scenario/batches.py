@@ -1,0 +1,89 @@
+"""The rule of batch sizes: micro batch x accumulation x groups of devices = global batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accel_bench.documents.validate import LocatedError
+
+KEYS = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
+"""Sizes of `train`, of which two give the third."""
+
+TOTAL = ("train", "global_batch_size")
+
+
+def count_devices(resources: Any) -> int | None:
+    """Return devices x nodes as they are written; None where they are not positive numbers."""
+    if not isinstance(resources, dict):
+        return None
+    devices, nodes = (resources.get(key, 1) for key in ("devices", "nodes"))
+    if not all(isinstance(size, int) and size > 0 for size in (devices, nodes)):
+        return None
+    return int(devices * nodes)
+
+
+def complete_batch(train: Any, data_parallel: int) -> Any:
+    """Work out the missing one of micro batch, accumulation and global batch.
+
+    global_batch_size = micro_batch_size x gradient_accumulation x data_parallel, which is the
+    number of devices where each takes batches of its own; with one or none given the missing ones
+    of the first two are 1. Raises LocatedError when the numbers do not fit.
+    """
+    given = _given(train)
+    if given is None:
+        return train
+    micro, accumulation, total = (given.get(key) for key in KEYS)
+    if total is not None and micro is None:
+        accumulation = accumulation or 1
+        parts = f"{accumulation} x {data_parallel} devices"
+        micro = _divided(total, accumulation * data_parallel, parts)
+    elif total is not None and accumulation is None:
+        assert micro is not None
+        accumulation = _divided(
+            total, micro * data_parallel, f"micro batch {micro} x {data_parallel} devices"
+        )
+    micro, accumulation = micro or 1, accumulation or 1
+    product = micro * accumulation * data_parallel
+    if total is not None and total != product:
+        raise LocatedError(
+            TOTAL,
+            f"train.global_batch_size is {total}, but micro_batch_size {micro} x "
+            f"gradient_accumulation {accumulation} x {data_parallel} devices = {product}; "
+            "give two of the three",
+        )
+    sizes = dict(zip(KEYS, (micro, accumulation, product), strict=True))
+    return {**train, **sizes}
+
+
+def _divided(total: int, parts: int, what: str) -> int:
+    if total % parts:
+        problem = f"train.global_batch_size {total} cannot be divided by {what} = {parts}"
+        raise LocatedError(TOTAL, problem)
+    return total // parts
+
+
+def fewer_groups(work: Mapping[str, Any]) -> int | None:
+    """Return the most groups of devices that the batch fits; None where each device can be one.
+
+    None too where the work gives their number, and where no number of groups fits.
+    """
+    resources, given = work.get("resources") or {}, _given(work.get("train"))
+    devices = count_devices(resources)
+    if devices is None or not given or resources.get("data_parallel") is not None:
+        return None
+    *parts, total = (given.get(key) for key in KEYS)
+    samples, rest = divmod(total or 0, math.prod(part or 1 for part in parts))
+    if rest or not samples:
+        return None
+    groups = samples if all(parts) else math.gcd(samples, devices)
+    return groups if groups < devices and devices % groups == 0 else None
+
+
+def _given(train: Any) -> dict[str, int] | None:
+    """Return the sizes that are given; None where one is not a positive number."""
+    if not isinstance(train, dict):
+        return None
+    given = {key: train[key] for key in KEYS if train.get(key) is not None}
+    return given if all(isinstance(one, int) and one > 0 for one in given.values()) else None
