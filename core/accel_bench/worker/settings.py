@@ -131,9 +131,11 @@ def _join_process_group(run: Run) -> None:
     taken; without a folder that all can reach, where the launcher says."""
     import torch
 
+    from accel_bench.modeling.process_group import backends_for
+
     meeting = os.environ.get(RENDEZVOUS) or f"file://{Path(run.folder) / 'rendezvous'}"
     torch.distributed.init_process_group(
-        "nccl" if run.device.type == "cuda" else "gloo",
+        backends_for(run.device),
         init_method=meeting,
         rank=run.rank,
         world_size=run.world_size,

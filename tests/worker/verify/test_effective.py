@@ -365,3 +365,12 @@ def test_a_variable_that_changed_after_the_start_is_recorded(
     degraded, invalid = differences(run, read_effective(run, environment=before))
     assert [reason.partition(" was ")[0] for reason in degraded] == ["PYTORCH_ALLOC_CONF"]
     assert invalid == []
+
+
+def test_the_backend_is_the_one_word_of_the_runs_device(make: Any) -> None:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("cpu:gloo", rank=0, world_size=1, store=store)
+    try:
+        assert read_effective(make(model())).backend == "gloo"
+    finally:
+        torch.distributed.destroy_process_group()

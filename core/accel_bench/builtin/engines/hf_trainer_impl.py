@@ -24,6 +24,7 @@ from accel_bench import Batch, Run, Stopwatch
 from accel_bench.builtin.engines.hf_trainer import HFTrainerOptions
 from accel_bench.builtin.engines.torch_engine_impl import check_precision
 from accel_bench.modeling.contract import check_model
+from accel_bench.modeling.process_group import backend_of
 
 LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
 """Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
@@ -169,7 +170,7 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        ddp_backend=torch.distributed.get_backend() if run.world_size > 1 else None,
+        ddp_backend=backend_of(run.device) if run.world_size > 1 else None,
         ddp_broadcast_buffers=False,
         ddp_bucket_cap_mb=options.ddp_bucket_cap_mb,
         ddp_static_graph=options.ddp_static_graph,

@@ -15,6 +15,7 @@ from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
+from accel_bench.modeling.process_group import backend_of
 from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run import Run
 from accel_bench.scenario.environment import recorded
@@ -68,7 +69,7 @@ def read_effective(
         compilation=Compilation(**read_compilation()) if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
         world_size=torch.distributed.get_world_size() if group else 1,
-        backend=torch.distributed.get_backend() if group else None,
+        backend=backend_of(run.device) if group else None,
         optimizer=type(run.optimizer).__name__,
         device=str(next(model.parameters()).device),
         threads=torch.get_num_threads(),

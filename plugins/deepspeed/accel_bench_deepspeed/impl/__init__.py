@@ -13,6 +13,7 @@ from deepspeed.utils import safe_get_full_grad
 from accel_bench import Batch, Run, Stopwatch
 from accel_bench.modeling.contract import check_model
 from accel_bench.modeling.kept_elsewhere import kept_elsewhere, show_gradients
+from accel_bench.modeling.process_group import backends_for
 from accel_bench_deepspeed.impl.parameters import declare_parameters
 from accel_bench_deepspeed.impl.process import set_ranks
 
@@ -100,7 +101,7 @@ class DeepSpeedTraining:
 def _join_alone(run: Run) -> None:
     """Make a process group of one: DeepSpeed needs one on a single device too."""
     if not torch.distributed.is_initialized():
-        kind = "nccl" if run.device.type == "cuda" else "gloo"
+        kind = backends_for(run.device)
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
 

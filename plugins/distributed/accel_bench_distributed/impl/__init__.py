@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from accel_bench import Run
+from accel_bench.modeling.process_group import backends_for
 from accel_bench_distributed.impl.blocks import shard_blocks
 from accel_bench_distributed.impl.experts import divide_experts
 from accel_bench_distributed.impl.matrices import divide_matrices
@@ -53,7 +54,7 @@ def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
     """Return the mesh of all ranks: copies outermost, then shards, then ranks of one batch."""
     if not torch.distributed.is_initialized():
         store = torch.distributed.HashStore()
-        kind = "nccl" if run.device.type == "cuda" else "gloo"
+        kind = backends_for(run.device)
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
         run.on_close(torch.distributed.destroy_process_group)
     shape = {"replicate": sizes.replicate, "shard": sizes.shard, "tensor": sizes.per_batch}

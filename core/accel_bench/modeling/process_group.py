@@ -1,0 +1,22 @@
+"""Which library ranks send tensors by, for each kind of device."""
+
+from __future__ import annotations
+
+import torch
+
+from accel_bench.machine.info import Device
+
+
+def backends_for(device: Device) -> str:
+    """Return the backend of `init_process_group` for ranks on this kind of device.
+
+    With GPUs it has one for the CPU too: offloaded tensors are reduced there.
+    """
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def backend_of(device: Device) -> str:
+    """Return the backend that tensors on this kind of device are sent by, in one word."""
+    config = torch.distributed.get_backend_config()
+    by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
+    return str(by_device.get(device.type, torch.distributed.get_backend()))
