@@ -104,6 +104,8 @@ def test_a_run_goes_on_without_a_lost_node_that_it_does_not_use(
         ["port", "start", "sweep"],
         ["start", "sweep"],
     ]
+    nodes.agents.launch(job_on(2, tmp_path, purpose="prepare"))[0].sweep()
+    assert [peer.kinds[-2:] for peer in nodes.peers[:2]] == [["start", "sweep"]] * 2
     with pytest.raises(ConnectionError, match=r"rank 2: the connection to node c "):
         nodes.agents.launch(job_on(3, tmp_path))
 

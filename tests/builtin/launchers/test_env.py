@@ -169,6 +169,7 @@ def test_each_node_is_prepared_and_what_its_rank_leaves_comes_back(program: Laun
     assert program.left_behind() == []
 
 
+@pytest.mark.release
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: openmpi-bin)")
 def test_ranks_of_mpirun_have_the_cores_that_it_binds_them_to(program: Launched) -> None:
     file = program.write()

@@ -239,13 +239,13 @@ def scenarios(*resources: dict[str, object]) -> list[Scenario]:
 def test_a_job_asks_for_the_devices_of_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
     without = read_machine().model_copy(update={"gpus": ()})
     monkeypatch.setattr(slurm, "read_machine", lambda: without)
-    gpus_of, cpu, cuda = slurm.gpus_of, {"device": "cpu"}, {"device": "cuda"}
-    assert gpus_of(scenarios(cpu), 4) == []
-    assert gpus_of(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
+    asked, cpu, cuda = slurm.gpu_options, {"device": "cpu"}, {"device": "cuda"}
+    assert asked(scenarios(cpu), 4) == []
+    assert asked(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
     typed = scenarios(cuda, {**cuda, "device_type": "l4"})
-    assert gpus_of(typed, 2) == ["--gpus-per-node=l4:2"]
+    assert asked(typed, 2) == ["--gpus-per-node=l4:2"]
     with pytest.raises(ScenarioError, match="device types a100 and l4"):
-        gpus_of([*typed, *scenarios({**cuda, "device_type": "a100"})], 2)
+        asked([*typed, *scenarios({**cuda, "device_type": "a100"})], 2)
 
 
 def test_a_device_that_only_the_nodes_know_is_refused_where_there_is_none(

@@ -125,7 +125,7 @@ class Agents:
         started: list[RankProcess] = []
         with contextlib.ExitStack() as undo:
             for rank, (agent, local_rank) in enumerate(places):
-                index = device_index(agent, local_rank, agents)
+                index = device_index(agent, local_rank, self._agents)
                 place = Place(index, resources.devices, threads)
                 started.append(self._start(job, rank, agent, place, meeting))
                 undo.callback(started[-1].sweep)
@@ -254,8 +254,9 @@ class Agents:
         return process
 
     def _prepare(self, job: Job) -> RankProcess:
-        """Start the preparation on each node."""
-        places = [places[0] for places in self.nodes().values()]
+        """Start the preparation on each node that the job's runs use."""
+        nodes = job.experiment.scenario.resources.nodes
+        places = [places[0] for places in self.nodes().values()][:nodes]
         for agent, _ in places:
             if agent.lost:
                 raise ConnectionError(agent.lost)

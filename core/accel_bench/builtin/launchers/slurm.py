@@ -136,7 +136,7 @@ class Slurm(Plugin[SlurmOptions]):
             ),
         ]
         if options.gres is None:
-            asked += gpus_of(scenarios, devices)
+            asked += gpu_options(scenarios, devices)
         for line in options.extra:
             if not line.startswith("--") or "\n" in line:
                 raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")
@@ -147,7 +147,7 @@ class Slurm(Plugin[SlurmOptions]):
         return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {again}", ""])
 
 
-def gpus_of(scenarios: Sequence[Scenario], devices: int) -> list[str]:
+def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
     """Return the option of sbatch that asks for the scenarios' GPUs; none without GPUs.
 
     Raises ScenarioError where they need two types, or where only the job can know the device.
