@@ -239,7 +239,7 @@ class WeightUpdate(Frozen):
 
 
 class Collective(Frozen):
-    """One kind of collective on one rank: means of a step."""
+    """One kind of collective on one rank in a step: means of counts, medians of seconds."""
 
     calls: float
     """How often."""
@@ -261,7 +261,7 @@ class Communication(Frozen):
     """Steps that were taken; the first is part of no figure where there are more."""
 
     step_seconds: float
-    """Mean, as all figures here; longer than in the window, where collectives overlap."""
+    """Median; longer than in the window, where collectives overlap with computation."""
 
     collectives: dict[str, Collective]
     """By kind, such as `all_reduce`."""

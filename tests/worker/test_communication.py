@@ -85,7 +85,7 @@ def work(rank: int, folder: str) -> None:
 
     found["neighbours"] = observe(lambda: pass_on(rank))
     for number in range(20):
-        found[f"late {number}"] = observe(lambda late=number % 2: late_step(late), steps=3)
+        found[f"late {number}"] = observe(lambda late=number % 2: late_step(late), steps=5)
     text = {name: one.model_dump(mode="json") for name, one in found.items()}
     Path(folder, f"{rank}.json").write_text(json.dumps(text), encoding="utf8")
     torch.distributed.destroy_process_group()

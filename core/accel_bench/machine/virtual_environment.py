@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.caches import cache_folder
+from accel_bench.machine.provenance import distribution_version
 
 SECONDS = 3600.0
 """Limit for one installation."""
@@ -72,7 +72,7 @@ def _create(folder: Path) -> list[str]:
     That is the pip beside this program where there is one: to install another takes seconds.
     """
     create, python = [sys.executable, "-m", "venv", "--clear"], str(folder / "bin" / "python")
-    if find_spec("pip") is None:
+    if not distribution_version("pip"):
         _run([*create, str(folder)])
         return [python, "-m", "pip"]
     _run([*create, "--without-pip", str(folder)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ class CommunicationProbe:
             self._mode = None
 
     def result(self) -> Communication | None:
-        """Return means of the steps; None without a step.
+        """Return calls and bytes of a mean step, and medians of seconds; None without a step.
 
         The first is left out where there are more: groups that meet there for the first time make
         their connections.
@@ -91,8 +91,10 @@ class CommunicationProbe:
         names = sorted({name for _, totals in steps for name in totals})
         return Communication(
             steps=len(self._steps),
-            step_seconds=fmean(seconds for seconds, _ in steps),
-            collectives={name: _mean([totals.get(name) for _, totals in steps]) for name in names},
+            step_seconds=median(seconds for seconds, _ in steps),
+            collectives={
+                name: _of_step([totals.get(name) for _, totals in steps]) for name in names
+            },
         )
 
     def _observe(self, function: Any, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
@@ -112,11 +114,17 @@ class CommunicationProbe:
         return found
 
 
-def _mean(totals: Sequence[_Total | None]) -> Collective:
-    """Return the mean of a step; None is a step without that collective."""
+def _of_step(totals: Sequence[_Total | None]) -> Collective:
+    """Return one kind of collective in a step; None is a step without it.
+
+    Counts are means; seconds are medians, since one step that other work held up says nothing.
+    """
     found = [total or _Total() for total in totals]
     return Collective(
-        **{key: fmean(getattr(one, key) for one in found) for key in Collective.model_fields}
+        calls=fmean(one.calls for one in found),
+        bytes=fmean(one.bytes for one in found),
+        seconds=median(one.seconds for one in found),
+        waiting_seconds=median(one.waiting_seconds for one in found),
     )
 
 
