@@ -1,34 +1,17 @@
-"""Scenarios of several ranks that one program runs (`forked.py`), and comparing their results."""
+"""Run scenarios of several ranks in one program (`tests/several_ranks`), and compare results."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fault_plugins.distribution import install
+from several_ranks.scenarios import run_all, write
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.checks.training import TrainingComparison, compare_training
 from accel_bench.analysis.metrics.throughput import run_throughput
-
-LENGTHS = {"median": 24, "sigma": 0.5}
-
-WORK: dict[str, Any] = {
-    "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}},
-    "data": {"use": "synthetic", "sequence_length": 48, "lengths": LENGTHS},
-    "train": {"global_batch_size": 8, "learning_rate": 0.1, "max_grad_norm": 0.1},
-    "optimizer": "sgd",
-    "resources": {"device": "cpu", "threads": 1},
-    "measure": {"warmup": 2, "steps": 3, "phase_steps": 0, "rounds": 1, "timeout_seconds": 300},
-}
 
 PRETENDERS = """
 from accel_bench import Plugin, hookimpl
@@ -87,42 +70,9 @@ KINDS = {
 }
 
 
-def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **work: Any) -> Path:
-    """Write a scenario; keys of `work` are merged into their sections."""
-    merged: dict[str, Any] = {**WORK, "name": name, "stacks": dict(stacks)}
-    merged["resources"] = {**WORK["resources"], "devices": devices}
-    for key, value in work.items():
-        merged[key] = {**WORK[key], **value} if isinstance(WORK.get(key), dict) else value
-    path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(merged))
-    return path
-
-
-def run_all(folder: Path, *scenarios: Path) -> dict[str, dict[str, Result]]:
-    """Run all stacks of the scenarios; return results by scenario and stack."""
-    out = folder / "results.json"
-    site = folder / "site"
-    if not site.exists():
-        site.mkdir()
-        install(site, "accel-bench-pretenders", KINDS, PRETENDERS)
-    program = Path(__file__).with_name("forked.py")
-    paths = filter(None, [os.environ.get("PYTHONPATH")])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), *map(str, scenarios), str(out)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *paths])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    return {
-        name: {
-            stack: Result.model_validate_json(json.dumps(one["result"]))
-            for stack, one in stacks.items()
-        }
-        for name, stacks in found.items()
-    }
+def run(folder: Path, *scenarios: Path) -> dict[str, dict[str, Result]]:
+    """Run all stacks of the scenarios, beside the pretenders."""
+    return run_all(folder, *scenarios, pretenders=KINDS, source=PRETENDERS)
 
 
 def compared(alone: Result, together: Result) -> TrainingComparison:
@@ -151,5 +101,5 @@ def ranks() -> SimpleNamespace:
     """Return `write(folder, name, devices, stacks, **work)`, which writes a scenario, and `run`,
     which runs several; `compared` and `assert_same_training` take the results."""
     return SimpleNamespace(
-        write=write, run=run_all, compared=compared, assert_same_training=assert_same_training
+        write=write, run=run, compared=compared, assert_same_training=assert_same_training
     )

@@ -2,7 +2,7 @@
 
 With SGD, since an Adam takes the same steps whatever the scale of the gradients; with sequences of
 unequal length, accumulation and clipping, which each go wrong where gradients or tokens are counted
-per rank. All ranks are children of one program, which imports torch once (`forked.py`).
+per rank. All ranks are children of one program, which imports torch once (`tests/several_ranks`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ pytestmark = pytest.mark.long
 
 GATHERED = "colwise_gather_output"
 
-PRETENDERS = ("shards-and-replicates", "replicates-and-shards", "shards-alone")
+PRETENDERS = {
+    "shards-and-replicates": "is DistributedDataParallel, and its plugin says FSDPModule",
+    "replicates-and-shards": "is FSDPModule, and its plugin says DistributedDataParallel",
+    "shards-alone": "the model is divided over 1 of 2 processes, and nothing joins the others",
+    "cut": "the gradient is cut: 4 trained modules received none: model.layers.0.mlp.",
+}
+"""Stacks that do not train as they say, and the reason."""
 
 SMALL_EXPERTS = {
     "num_hidden_layers": 1,
@@ -31,6 +37,17 @@ SMALL_EXPERTS = {
     "vocab_size": 2048,
     "attention_dropout": 0.0,
 }
+
+
+def pretended(*stacks: str) -> dict[str, list[str]]:
+    """Return these stacks of `PRETENDERS`."""
+    return {stack: ["cuts", "mesh"] if stack == "cut" else [stack] for stack in stacks}
+
+
+def assert_invalid(found: dict[str, dict[str, Result]], stack: str) -> None:
+    """A pretender's run is invalid, for its reason."""
+    assert found["pretended"][stack].status is Status.INVALID
+    assert PRETENDERS[stack] in " ".join(found["pretended"][stack].reasons)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +68,7 @@ def results(
             {"ddp": ddp, "fsdp2": ["mesh"], "tensor": [{"use": "mesh", "tensor": "auto"}]},
             train=accumulated,
         ),
-        ranks.write(
-            folder,
-            "pretended",
-            2,
-            {name: [name] for name in PRETENDERS} | {"cut": ["cuts", "mesh"]},
-        ),
+        ranks.write(folder, "pretended", 2, pretended("shards-and-replicates", "cut")),
     )
 
 
@@ -106,30 +118,21 @@ def test_the_evidence_says_what_each_rank_holds(results: dict[str, dict[str, Res
     assert replicated["replica_difference"] == 0
 
 
-@pytest.mark.parametrize(
-    "stack, reason",
-    [
-        (
-            "shards-and-replicates",
-            "the strategy is DistributedDataParallel, and its plugin says FSDPModule",
-        ),
-        (
-            "replicates-and-shards",
-            "the strategy is FSDPModule, and its plugin says DistributedDataParallel",
-        ),
-        (
-            "shards-alone",
-            "the model is divided over 1 of 2 processes, and nothing joins the others",
-        ),
-        ("cut", "the gradient is cut: 4 trained modules received none: model.layers.0.mlp."),
-    ],
-)
+@pytest.mark.parametrize("stack", ["shards-and-replicates", "cut"])
 def test_what_does_not_train_as_it_says_is_invalid_and_named(
-    results: dict[str, dict[str, Result]], stack: str, reason: str
+    results: dict[str, dict[str, Result]], stack: str
 ) -> None:
-    result = results["pretended"][stack]
-    assert result.status is Status.INVALID
-    assert reason in " ".join(result.reasons)
+    assert_invalid(results, stack)
+
+
+@pytest.mark.release
+def test_every_other_strategy_that_is_not_in_force_is_invalid_and_named(
+    tmp_path: Path, ranks: SimpleNamespace
+) -> None:
+    stacks = ("replicates-and-shards", "shards-alone")
+    found = ranks.run(tmp_path, ranks.write(tmp_path, "pretended", 2, pretended(*stacks)))
+    for stack in stacks:
+        assert_invalid(found, stack)
 
 
 @pytest.mark.release

@@ -1,0 +1,72 @@
+"""Write scenarios of several ranks, and run them in one program (`forked.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fault_plugins.distribution import install
+
+from accel_bench import Result
+
+WORK: dict[str, Any] = {
+    "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}},
+    "data": {
+        "use": "synthetic",
+        "sequence_length": 48,
+        "lengths": {"median": 24, "sigma": 0.5},
+    },
+    "train": {"global_batch_size": 8, "learning_rate": 0.1, "max_grad_norm": 0.1},
+    "optimizer": "sgd",
+    "resources": {"device": "cpu", "threads": 1},
+    "measure": {"warmup": 1, "steps": 2, "phase_steps": 0, "rounds": 1, "timeout_seconds": 300},
+}
+
+
+def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **work: Any) -> Path:
+    """Write a scenario; keys of `work` are merged into their sections."""
+    merged: dict[str, Any] = {**WORK, "name": name, "stacks": dict(stacks)}
+    merged["resources"] = {**WORK["resources"], "devices": devices}
+    for key, value in work.items():
+        merged[key] = {**WORK[key], **value} if isinstance(WORK.get(key), dict) else value
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(merged))
+    return path
+
+
+def run_all(
+    folder: Path,
+    *scenarios: Path,
+    pretenders: Mapping[str, str],
+    source: str,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Result]]:
+    """Run all stacks of the scenarios; return results by scenario and stack.
+
+    `pretenders` are plugins, by name, and their classes in `source`.
+    """
+    out, site = folder / "results.json", folder / "site"
+    site.mkdir()
+    install(site, "accel-bench-pretenders", pretenders, source)
+    program = Path(__file__).with_name("forked.py")
+    paths = filter(None, [str(site), os.environ.get("PYTHONPATH")])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), *map(str, scenarios), str(out)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        name: {
+            stack: Result.model_validate_json(json.dumps(one["result"]))
+            for stack, one in stacks.items()
+        }
+        for name, stacks in json.loads(out.read_text()).items()
+    }
