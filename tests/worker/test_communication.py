@@ -21,8 +21,8 @@ WIDTH = 64
 
 WEIGHTS = WIDTH * WIDTH + WIDTH
 
-SLEEP = 0.05
-"""Seconds for which a rank is late: many times a step of these models."""
+SHORTEST = 0.03
+"""Seconds for which a rank is late at least; it is three times a step of both ranks."""
 
 
 def observe(step: Callable[[], object], steps: int = 2) -> Communication:
@@ -78,9 +78,13 @@ def work(rank: int, folder: str) -> None:
         for name, model in models.items()
     }
 
+    usual = torch.tensor(found["replicated"].step_seconds)
+    torch.distributed.all_reduce(usual, torch.distributed.ReduceOp.MAX)
+    pause = max(SHORTEST, 3 * float(usual))
+
     def late_step(late: int) -> None:
         if rank == late:
-            time.sleep(SLEEP)
+            time.sleep(pause)
         replicated(inputs).sum().backward()
 
     found["neighbours"] = observe(lambda: pass_on(rank))
@@ -131,7 +135,7 @@ def test_a_planted_straggler_is_named_in_20_of_20(observed: Any) -> None:
     named = [max(late_ranks(observed[f"late {n}"]).items(), key=lambda x: x[1]) for n in range(20)]
     assert [rank for rank, _ in named] == [0, 1] * 10
     waits = [observed[f"late {n}"][1 - n % 2].waiting_seconds for n in range(20)]
-    assert min(waits) > SLEEP / 2
+    assert min(waits) > SHORTEST / 2
 
 
 def communication(waiting: float, step: float = 1.0) -> Communication:
