@@ -124,13 +124,13 @@ def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> No
 
 
 def test_too_few_rounds_are_inconclusive_until_the_missing_ones_are_added() -> None:
-    code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "2")
+    code, found = document("--stack", "twin", "--floor", "90%", "--rounds", "2")
     (point,) = found["points"]
     assert (code, point["rounds"], point["more_rounds"]) == (5, 2, 3)
-    code, found = document("--stack", "twin", "--floor", "50%", "--rounds", "5", "--resume")
+    code, found = document("--stack", "twin", "--floor", "90%", "--rounds", "5", "--resume")
     (point,) = found["points"]
     assert (code, point["rounds"], point["looks"], point["more_rounds"]) == (0, 5, 2, None)
-    assert "twin is slower than baseline by less than 50 %, if at all" in point["reason"]
+    assert "twin is slower than baseline by less than 90 %, if at all" in point["reason"]
     assert len(rounds("twin")) == len(rounds("baseline")) == 5
     assert rounds("doubled") == []
 
