@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -174,7 +174,7 @@ def meet(group: Any) -> None:
 
 def wait_for(found: Any) -> None:
     """Wait for the end of a collective by what it returned."""
-    for one in leaves(found):
+    for one in tree_leaves(found):
         if isinstance(one, torch.ScriptObject) and str(one._type()).endswith("Work"):
             torch.distributed.Work.unbox(one).wait()
         elif isinstance(one, torch.Tensor) and not isinstance(found, torch.ScriptObject):
@@ -184,12 +184,9 @@ def wait_for(found: Any) -> None:
 def largest_buffer(values: tuple[Any, ...]) -> int:
     """Return the bytes of the larger of input and output, which is the size of NCCL's tests."""
     sizes = [
-        sum(leaf.numel() * leaf.element_size() for leaf in leaves(one) if torch.is_tensor(leaf))
+        sum(
+            leaf.numel() * leaf.element_size() for leaf in tree_leaves(one) if torch.is_tensor(leaf)
+        )
         for one in values
     ]
     return max(sizes, default=0)
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Yield what is in nested lists and tuples."""
-    yield from tree_leaves(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from statistics import median
 
+from accel_bench.analysis.statistics.estimators import median_of_known
 from accel_bench.documents.base import Frozen
 from accel_bench.result import RankResult, Result
 
@@ -76,7 +77,7 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
     if not figures:
         return None
     return StartUp(
-        **{key: _median(one.get(key) for one in figures) for key in StartUp.model_fields}
+        **{key: median_of_known(one.get(key) for one in figures) for key in StartUp.model_fields}
     )
 
 
@@ -89,8 +90,8 @@ def phases(runs: Sequence[Result]) -> Phases | None:
     names = dict.fromkeys(name for split in splits for name in split.seconds)
     return Phases(
         step_seconds=median(split.step_seconds for split in splits),
-        to_window=_median(_to_window(rank) for rank in ranks),
-        **{name: _median(split.seconds.get(name) for split in splits) for name in names},
+        to_window=median_of_known(_to_window(rank) for rank in ranks),
+        **{name: median_of_known(split.seconds.get(name) for split in splits) for name in names},
     )
 
 
@@ -132,8 +133,3 @@ def _to_window(rank: RankResult) -> float | None:
         return None
     usual = median(sample.seconds for sample in rank.window.samples)
     return rank.phases.step_seconds / usual if usual else None
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
+from accel_bench.analysis.statistics.estimators import median_of_known
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Collective, Communication, Figure, RankResult, Result
 
@@ -98,18 +98,18 @@ def _figures(number: int, found: Sequence[RankResult]) -> RankFigures:
     return RankFigures(
         rank=number,
         device="" if device is None else " ".join(filter(None, (str(device), device.uuid))),
-        step_seconds=_median(median(one.seconds for one in w.samples) for w in windows),
-        last_loss=_median(w.samples[-1].loss for w in windows),
+        step_seconds=median_of_known(median(one.seconds for one in w.samples) for w in windows),
+        last_loss=median_of_known(w.samples[-1].loss for w in windows),
         peak_memory_bytes=_median_bytes(found),
-        communication_seconds=_median(one.seconds for one in seen),
-        waiting_seconds=_median(one.waiting_seconds for one in seen),
+        communication_seconds=median_of_known(one.seconds for one in seen),
+        waiting_seconds=median_of_known(one.waiting_seconds for one in seen),
     )
 
 
 def _median_bytes(found: Sequence[RankResult]) -> int | None:
     figure: Figure = "peak_memory"
     peaks = [m.value for one in found for m in one.metrics if m.figure == figure]
-    middle = _median(peaks)
+    middle = median_of_known(peaks)
     return None if middle is None else int(middle)
 
 
@@ -119,9 +119,8 @@ def _late(runs: Sequence[Result]) -> dict[int, float]:
     for run in runs:
         for rank, share in late_ranks(_observed(run)).items():
             shares.setdefault(rank, []).append(share)
-    most = Counter({rank: len(found) for rank, found in shares.items()})
     return {
-        rank: median(shares[rank]) for rank, times in sorted(most.items()) if 2 * times > len(runs)
+        rank: median(found) for rank, found in sorted(shares.items()) if 2 * len(found) > len(runs)
     }
 
 
@@ -149,7 +148,7 @@ def _observed(run: Result) -> dict[int, Communication]:
 def _share(runs: Sequence[Result], part: Callable[[Communication], float]) -> float | None:
     """Return a part of the observed step over the step: mean over ranks, median over runs."""
     by_run = [[one for one in _observed(run).values() if one.step_seconds] for run in runs]
-    return _median(
+    return median_of_known(
         fmean(part(one) / one.step_seconds for one in observed) for observed in by_run if observed
     )
 
@@ -179,8 +178,3 @@ def _spread(values: Iterable[float | None]) -> float | None:
     known = [value for value in listed if value is not None]
     middle = median(known) if known and len(known) == len(listed) else 0
     return (max(known) - min(known)) / middle if middle else None
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

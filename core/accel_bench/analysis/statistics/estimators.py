@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 from accel_bench.documents.base import Frozen
 
@@ -27,6 +27,12 @@ class Interval(Frozen):
         ends = [function(end) for end in (self.low, self.high) if end is not None]
         low, high = min(ends, default=None), max(ends, default=None)
         return Interval(median=function(self.median), low=low, high=high)
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:

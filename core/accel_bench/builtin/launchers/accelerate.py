@@ -27,8 +27,7 @@ from accel_bench.builtin.launchers.node import free_port
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     agent_command,
-    is_here,
-    split_endpoint,
+    meeting_point,
     start_agents,
 )
 from accel_bench.errors import ScenarioError
@@ -64,15 +63,8 @@ class Accelerate(Plugin[AccelerateOptions]):
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Start accelerate and wait for its agents; on other nodes, until the session has ended."""
         nodes, devices = largest(scenarios)
-        if nodes > 1 and self.options.endpoint is None:
-            raise ScenarioError(
-                f"launcher accelerate on {nodes} nodes needs --set launcher.endpoint=HOST:PORT and "
-                "launcher.machine_rank; start the command on each node"
-            )
-        endpoint = None
-        if nodes > 1:
-            endpoint = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
-        is_parent = endpoint is None or is_here(endpoint[0])
+        way_out = " and launcher.machine_rank; start the command on each node"
+        endpoint, is_parent = meeting_point("accelerate", nodes, self.options.endpoint, way_out)
         with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
             written = Path(folder) / "accelerate.yaml"
             main = endpoint or ("127.0.0.1", free_port("127.0.0.1"))

@@ -161,6 +161,22 @@ def is_here(host: str) -> bool:
     return False
 
 
+def meeting_point(
+    launcher: str, nodes: int, endpoint: str | None, way_out: str
+) -> tuple[tuple[str, int] | None, bool]:
+    """Return where several nodes meet, None for one node, and whether the parent is here.
+
+    Raises ScenarioError with the way out where no endpoint is given, or it is none.
+    """
+    if nodes == 1:
+        return None, True
+    if endpoint is None:
+        needed = "needs --set launcher.endpoint=HOST:PORT"
+        raise ScenarioError(f"launcher {launcher} on {nodes} nodes {needed}{way_out}")
+    found = split_endpoint(endpoint, "launcher.endpoint")
+    return found, is_here(found[0])
+
+
 def start_agents(
     command: Sequence[str],
     endpoint: tuple[str, int] | None,

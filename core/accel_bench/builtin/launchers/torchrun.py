@@ -23,11 +23,9 @@ from accel_bench.builtin.launchers.agents import Ended, launch_on
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     agent_command,
-    is_here,
-    split_endpoint,
+    meeting_point,
     start_agents,
 )
-from accel_bench.errors import ScenarioError
 
 
 class TorchrunOptions(Options):
@@ -55,15 +53,8 @@ class Torchrun(Plugin[TorchrunOptions]):
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Start torchrun and wait for its agents; on other nodes, until the session has ended."""
         nodes, devices = largest(scenarios)
-        if nodes > 1 and self.options.endpoint is None:
-            raise ScenarioError(
-                f"launcher torchrun on {nodes} nodes needs --set launcher.endpoint=HOST:PORT, with "
-                "a HOST among them; start the same command on each node"
-            )
-        endpoint = None
-        if nodes > 1:
-            endpoint = split_endpoint(str(self.options.endpoint), "launcher.endpoint")
-        is_parent = endpoint is None or is_here(endpoint[0])
+        way_out = ", with a HOST among them; start the same command on each node"
+        endpoint, is_parent = meeting_point("torchrun", nodes, self.options.endpoint, way_out)
         command = [*self.command(nodes, devices, is_parent), *agent_command()]
         if dry_run:
             print(subprocess.list2cmdline(command), file=sys.stderr)
