@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +70,37 @@ def test_a_flood_of_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     acting = "[print('x' * 1000) for n in range(10**9)]"
     found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
     assert found.startswith("runs: it wrote more than 2 MB of output")
+
+
+def test_the_process_ends_when_the_one_that_checks_is_killed(tmp_path: Path) -> None:
+    program = """
+import os, time
+from pathlib import Path
+from accel_bench.testing.apart import try_apart
+
+def steps(folder):
+    Path("child.pid.part").write_text(str(os.getpid()))
+    os.rename("child.pid.part", "child.pid")
+    time.sleep(600)
+    yield
+
+list(try_apart(steps, "runs", 600))
+"""
+    file = tmp_path / "child.pid"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path) as parent:
+        try:
+            wait_until(file.exists)
+        finally:
+            parent.kill()
+    child = Path("/proc") / file.read_text()
+    wait_until(lambda: not child.exists())
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_a_process_is_not_forked_from_one_with_autograd_s_threads() -> None:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import HEARTBEAT_PHASE, PHASES
+from accel_bench.machine.parent import die_with_parent
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.testing.report import Clause, Step, unproven, violated
 from accel_bench.testing.tiny import this_machine
@@ -107,7 +108,7 @@ class Child:
         """Start the process, and yield clauses until it has ended."""
         context: Any = multiprocessing.get_context(self.method)
         receiver, sender = context.Pipe(duplex=False)
-        arguments = (self.steps, self.folder, self.first, sender)
+        arguments = (self.steps, self.folder, self.first, sender, os.getpid())
         process = context.Process(target=work, args=arguments, name="accel-bench-clauses")
         with warnings_ignored():
             process.start()
@@ -172,8 +173,12 @@ LOG = "clauses.log"
 """Where a process writes what it would print, and where it was when it was ended."""
 
 
-def work(steps: Steps, folder: Path, first: int, sender: Connection) -> None:
-    """Try all steps from the `first` on, in a process that does nothing else."""
+def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:
+    """Try all steps from the `first` on, in a process that does nothing else.
+
+    It ends with its parent: nothing else would end a plugin that writes or sleeps without end.
+    """
+    die_with_parent(parent)
     with contextlib.suppress(OSError):
         os.setsid()
     log = (folder / LOG).open("w", encoding="utf8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -11,16 +10,14 @@ import sys
 from pathlib import Path
 
 from accel_bench.documents.files import write_atomically
-from accel_bench.errors import AccelBenchError, WorkerError
+from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
+from accel_bench.machine.parent import die_with_parent
 from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.result import RankResult, Status
 from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
-
-PR_SET_PDEATHSIG = 1
-"""Linux: the signal that a process gets when its parent dies."""
 
 
 def main(arguments: list[str]) -> int:
@@ -62,14 +59,6 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
     heartbeat.call(0)
     return active
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, on Linux; leave at once if it has."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent and os.getppid() != parent:
-        raise WorkerError("the process that started this worker has gone")
 
 
 def _interrupt(number: int, frame: object) -> None:
