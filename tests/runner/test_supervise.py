@@ -13,6 +13,7 @@ from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import Status
 from accel_bench.runner import supervise as module
 from accel_bench.runner.heartbeats import Progress, read_progress
+from accel_bench.runner.outcome import judge
 from accel_bench.runner.supervise import Supervisor, deferred_signals
 
 ENDLESS = "import time; time.sleep(3600)"
@@ -79,6 +80,20 @@ def test_a_deaf_rank_is_killed(tmp_path: Path) -> None:
     assert outcome.exits == {0: -9}
     assert outcome.expired == "hung"
     assert rank.asked == ["dump", "signal 15", "signal 9", "sweep"]
+
+
+def test_a_rank_that_would_fill_the_disk_is_terminated(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ranks=2)
+    with job.log_path(1).open("wb") as log:
+        log.truncate(module.MOST_LOG_BYTES + 1)
+    write_beat(job, 1, 3, "window")
+    outcome = Supervisor(job, [LineProcess(n, ENDLESS) for n in (0, 1)], lambda _: None).run(60.0)
+    assert (outcome.flooding, outcome.exits) == (1, {0: -15, 1: -15})
+    verdict = judge(job, outcome, {})
+    assert verdict.status is Status.FAILED
+    assert verdict.reasons == (
+        "rank 1 wrote more than 1 GiB to its output, and was in window; let it print less",
+    )
 
 
 def test_what_a_rank_did_before_it_was_ended_is_what_counts(tmp_path: Path) -> None:

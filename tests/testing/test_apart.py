@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,21 @@ def test_a_flood_of_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     acting = "[print('x' * 1000) for n in range(10**9)]"
     found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
     assert found.startswith("runs: it wrote more than 2 MB of output")
+
+
+def test_only_the_end_of_an_output_is_read(tmp_path: Path) -> None:
+    log = tmp_path / apart.LOG
+    stack = 'Current thread (most recent call first):\n  File "p.py", line 7 in step\n'
+    with log.open("wb") as file:
+        file.truncate(2**28)
+        file.seek(0, 2)
+        file.write(stack.encode())
+    tracemalloc.start()
+    try:
+        assert apart.last_frame(log) == "p.py, line 7, step"
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_process_ends_when_the_one_that_checks_is_killed(tmp_path: Path) -> None:

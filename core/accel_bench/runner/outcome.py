@@ -10,7 +10,7 @@ from accel_bench.job import WRITES_RESULT, Job
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import RankResult, Status
 from accel_bench.runner.heartbeats import Progress
-from accel_bench.runner.supervise import ProcessOutcome, read_rank
+from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_rank
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
@@ -47,6 +47,8 @@ def judge(
     """
     if outcome.expired:
         return _expired(job, outcome, active)
+    if outcome.flooding is not None:
+        return _flooding(outcome.flooding, outcome, active)
     if outcome.lost:
         return _lost(outcome, active)
     failed = _failed_rank(job, outcome, ranks)
@@ -133,6 +135,16 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
     where = f"in {_where(progress, active)} after {progress.step} steps at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
     return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
+
+
+def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
+    """Return the verdict on a rank that was terminated since it filled the disk."""
+    progress = outcome.progress.get(rank, Progress(0, "start"))
+    reason = (
+        f"rank {rank} wrote more than {MOST_LOG_BYTES / 2**30:g} GiB to its output, and was in "
+        f"{_where(progress, active)}; let it print less"
+    )
+    return Verdict(Status.FAILED, (reason,), progress.phase, rank)
 
 
 def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:

@@ -25,6 +25,9 @@ POLL_SECONDS = 0.25
 DUMP_SECONDS = 0.5
 """Time to write the stacks of a rank that is about to be terminated."""
 
+MOST_LOG_BYTES = 2**30
+"""How much a rank may write to its log before it is terminated: the disk is others' too."""
+
 HUNG_SECONDS = 60.0
 """A rank whose step and phase have stood still for this long, or half the time limit, hangs."""
 
@@ -58,6 +61,9 @@ class ProcessOutcome:
 
     expired: str = ""
     """`timeout` or `hung` when the time limit was reached, else empty."""
+
+    flooding: int | None = None
+    """The rank that wrote more than `MOST_LOG_BYTES` to its log, and was terminated for it."""
 
     out_of_memory: str = ""
     """The limit at which the kernel killed processes for memory meanwhile; empty if it did not."""
@@ -95,6 +101,8 @@ class Supervisor:
                 self._poll()
                 if self.outcome.first_failed is not None:
                     self._terminate_after_grace()
+                elif self._flooded():
+                    self.terminate()
                 elif monotonic() >= deadline and self._running():
                     self._expire(timeout_seconds)
         except BaseException:
@@ -148,6 +156,13 @@ class Supervisor:
         if progress != self.outcome.progress.get(rank.rank):
             self.outcome.progress[rank.rank] = progress
             self._changed = monotonic()
+
+    def _flooded(self) -> bool:
+        """Note the first rank whose log is too large, if there is one."""
+        logs = ((rank.rank, self._job.log_path(rank.rank)) for rank in self._running())
+        large = (rank for rank, log in logs if log.exists() and log.stat().st_size > MOST_LOG_BYTES)
+        self.outcome.flooding = next(large, None)
+        return self.outcome.flooding is not None
 
     def _terminate_after_grace(self) -> None:
         self._wait(self._grace)

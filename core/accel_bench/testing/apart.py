@@ -35,6 +35,9 @@ CLAUSE_SECONDS = 600.0
 LOG_BYTES = 2**26
 """How much the process may write to its output before it is ended."""
 
+TAIL_BYTES = 2**16
+"""How much of the end of the output is searched for a stack."""
+
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
 AUTOGRAD = "pt_autograd_"
@@ -224,7 +227,9 @@ def last_frame(log: Path) -> str:
     """Return the innermost frame of the last stack in a log; empty without any."""
     if not log.exists():
         return ""
-    stacks = log.read_text(encoding="utf8", errors="replace")[-(2**16) :]
+    with log.open("rb") as file:  # What still writes to it may write faster than this reads.
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        stacks = file.read(TAIL_BYTES).decode(errors="replace")
     found = AT.search(stacks.rpartition("(most recent call first)")[2])
     return f"{found[1]}, line {found[2]}, {found[3]}" if found else ""
 
