@@ -13,6 +13,9 @@ from accel_bench.scenario.models import Scenario, Stack
 SCHEMA_VERSION = 2
 """Version of scenarios, jobs and results; a reader refuses what is newer than itself."""
 
+LATER_RESOURCES = ("data_parallel", "first_node_host_memory_gib", "host_memory_gib")
+"""Keys without which ids are those from before there were these keys."""
+
 
 class Experiment(Frozen):
     """Work x stack x sweep values: what a run executes."""
@@ -52,8 +55,9 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")
-    if work["resources"]["data_parallel"] is None:  # Ids are those from before there was this key.
-        del work["resources"]["data_parallel"]
+    for key in LATER_RESOURCES:
+        if work["resources"][key] is None:
+            del work["resources"][key]
     return {
         "schema_version": SCHEMA_VERSION,
         "work": work,

@@ -96,6 +96,12 @@ class Resources(Described):
     nodes: int = Field(1, ge=1, le=10_000)
     """Machines."""
 
+    host_memory_gib: int | None = Field(None, ge=1, le=1_000_000)
+    """Memory that each node needs beside that of its devices; null takes any."""
+
+    first_node_host_memory_gib: int | None = Field(None, ge=1, le=1_000_000)
+    """The same of the first node, whose rank 0 gathers checkpoints; null: as much as the others."""
+
     environment: str = ""
     """Name of one of `environments`; empty runs with the packages of this program."""
 
@@ -106,6 +112,11 @@ class Resources(Described):
 
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
+
+    def host_memory_of(self, node: int) -> int | None:
+        """Return the GiB of host memory that a node needs, by its number from 0."""
+        first = None if node else self.first_node_host_memory_gib
+        return first or self.host_memory_gib
 
     def is_device(self, name: str) -> bool:
         """Return whether a device of this name is of `device_type`: `NVIDIA L4` is an `l4`, and

@@ -17,7 +17,7 @@ from slurm_cluster import ADDRESS, Cluster, running_cluster
 from store.store_factory import make_experiment
 
 from accel_bench import Scenario, Status, read_machine
-from accel_bench.builtin.launchers import slurm
+from accel_bench.builtin.launchers import places, slurm
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 SLURM = ("--set", "launcher.use=slurm", "-q", "--oversubscribe")
@@ -238,7 +238,7 @@ def scenarios(*resources: dict[str, object]) -> list[Scenario]:
 
 def test_a_job_asks_for_the_devices_of_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
     without = read_machine().model_copy(update={"gpus": ()})
-    monkeypatch.setattr(slurm, "read_machine", lambda: without)
+    monkeypatch.setattr(places, "read_machine", lambda: without)
     asked, cpu, cuda = slurm.gpu_options, {"device": "cpu"}, {"device": "cuda"}
     assert asked(scenarios(cpu), 4) == []
     assert asked(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
@@ -253,7 +253,7 @@ def test_a_device_that_only_the_nodes_know_is_refused_where_there_is_none(
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     without = read_machine().model_copy(update={"gpus": ()})
-    monkeypatch.setattr(slurm, "read_machine", lambda: without)
+    monkeypatch.setattr(places, "read_machine", lambda: without)
     name = program.write(resources={"devices": 2})
     done = call("run", name, *SLURM, "--dry-run")
     assert done.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from accel_bench import read_machine
 from accel_bench.builtin.launchers.remote import Agent
 from accel_bench.errors import ScenarioError
 
@@ -13,6 +14,37 @@ def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
     """Return nodes and devices of an allocation that holds all points of a sweep."""
     nodes = max(one.resources.nodes for one in scenarios)
     return nodes, max(one.resources.devices for one in scenarios)
+
+
+def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
+    """Return device and `device_type` of the nodes of a job that holds all points of a sweep.
+
+    Raises ScenarioError where they need two types, or where only the job can know the device.
+    """
+    kinds = sorted({one.resources.device_type for one in scenarios} - {None})
+    if len(kinds) > 1:
+        raise ScenarioError(
+            f"launcher {launcher}: one job cannot have the device types {' and '.join(kinds)}; run "
+            "the points one after the other"
+        )
+    if kinds:
+        return "cuda", kinds[0]
+    wanted = {one.resources.device for one in scenarios}
+    if "auto" in wanted and read_machine().device == "cpu":
+        raise ScenarioError(
+            f"launcher {launcher}: resources.device is auto, and the machine that submits has no "
+            "GPU, which says nothing of the job's nodes; run with --device cuda or --device cpu"
+        )
+    return ("cpu" if wanted == {"cpu"} else "cuda"), None
+
+
+def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
+    """Return the GiB of host memory that the first node of a job needs, and each of the others."""
+    first, others = (
+        max(filter(None, (one.resources.host_memory_of(node) for one in scenarios)), default=None)
+        for node in (0, 1)
+    )
+    return first, others
 
 
 def wrong_size(launcher: str, started: int, size: int) -> str:

@@ -22,10 +22,9 @@ from accel_bench import (
     Scenario,
     hookimpl,
     python_command,
-    read_machine,
 )
 from accel_bench.builtin.launchers.agents import Ended, launch_on
-from accel_bench.builtin.launchers.places import largest
+from accel_bench.builtin.launchers.places import device_of_nodes, largest
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
@@ -148,25 +147,11 @@ class Slurm(Plugin[SlurmOptions]):
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
-    """Return the option of sbatch that asks for the scenarios' GPUs; none without GPUs.
-
-    Raises ScenarioError where they need two types, or where only the job can know the device.
-    """
-    kinds = sorted({one.resources.device_type for one in scenarios} - {None}, key=str)
-    if len(kinds) > 1:
-        raise ScenarioError(
-            f"launcher slurm: one job cannot have the device types {' and '.join(map(str, kinds))};"
-            " run the points one after the other, or set launcher.gres"
-        )
-    if kinds:
-        return [f"--gpus-per-node={kinds[0]}:{devices}"]
-    wanted = {one.resources.device for one in scenarios}
-    if "auto" in wanted and read_machine().device == "cpu":
-        raise ScenarioError(
-            "launcher slurm: resources.device is auto, and the machine that submits has no GPU, "
-            "which says nothing of the job's nodes; run with --device cuda or --device cpu"
-        )
-    return [] if wanted == {"cpu"} else [f"--gpus-per-node={devices}"]
+    """Return the option of sbatch that asks for the scenarios' GPUs; none without GPUs."""
+    device, kind = device_of_nodes(scenarios, "slurm")
+    if device == "cpu":
+        return []
+    return [f"--gpus-per-node={kind}:{devices}" if kind else f"--gpus-per-node={devices}"]
 
 
 def check_job(variables: os._Environ[str], nodes: int) -> None:
