@@ -31,7 +31,7 @@ MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 KillWait=2
 ReturnToService=2
 StateSaveLocation={folder}/state
@@ -41,8 +41,8 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 SlurmctldPort=6817
-NodeName=n1 NodeHostname={host} NodeAddr={address} Port=17001 CPUs={cores} State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr={address} Port=17002 CPUs={cores} State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr={address} Port=17001 CPUs={cores} RealMemory=1024
+NodeName=n2 NodeHostname={host} NodeAddr={address} Port=17002 CPUs={cores} RealMemory=2048
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 

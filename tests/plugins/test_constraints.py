@@ -276,6 +276,14 @@ def test_the_worker_refuses_the_real_architecture_by_the_same_words(pick: Any) -
         refuse_architecture(asked, "LlamaForCausalLM")
 
 
+def test_a_machine_with_too_little_memory_is_a_reason(tmp_path: Path) -> None:
+    needs = {"resources": "{device: cpu, host_memory_gib: 100}"}
+    small = read_machine().model_copy(update={"memory_bytes": 2**34})
+    plan = make_plan(read_draft(write_nulls(tmp_path, **needs)), small, PlanRequest())
+    lack = "this machine has 16.0 GiB of host memory, and resources.host_memory_gib is 100"
+    assert {planned.skipped for planned in plan.planned} == {(lack,)}
+
+
 # GPUs, which this machine need not have.
 
 

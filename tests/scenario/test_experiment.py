@@ -64,6 +64,7 @@ def test_names_repeats_timeouts_and_defaults_do_not_change_the_id(
         {"metrics": "[]"},
         {"environment": "{OMP_NUM_THREADS: '1'}"},
         {"resources": "{threads: 1}"},
+        {"resources": "{host_memory_gib: 1}"},
         {"measure": "{warmup: 2, steps: 2, rounds: 1}"},
         {"measure": "{warmup: 1, steps: 3, rounds: 1}"},
         {"measure": "{warmup: 1, steps: 2, rounds: 1, sync: each}"},
@@ -131,6 +132,7 @@ def test_the_id_is_the_digest_of_what_it_is_made_of(tmp_path: Path) -> None:
     experiment = plan(tmp_path).planned[0].experiment
     assert experiment.id == digest(experiment.identity)
     assert len(experiment.id) == 12
+    assert "host_memory_gib" not in str(experiment.identity)  # ids are those from before there was
 
 
 def test_stacks_of_one_sweep_point_share_it(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
     resources = scenario.resources
     if resources.device == "cuda" and len(machine.gpus) < resources.devices:
         yield f"{resources.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    if lack := resources.lacks_memory(0, machine.memory_bytes):
+        yield f"this machine {lack}"
     if resources.device_type is not None:
         if resources.device != "cuda":
             yield f"device_type is {resources.device_type}, and the device is {resources.device}"

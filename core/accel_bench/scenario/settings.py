@@ -100,7 +100,8 @@ class Resources(Described):
     """Memory that each node needs beside that of its devices; null takes any."""
 
     first_node_host_memory_gib: int | None = Field(None, ge=1, le=1_000_000)
-    """The same of the first node, whose rank 0 gathers checkpoints; null: as much as the others."""
+    """The same of the first node, whose rank 0 gathers checkpoints, where it differs from the
+    others; null: as much as they."""
 
     environment: str = ""
     """Name of one of `environments`; empty runs with the packages of this program."""
@@ -113,10 +114,24 @@ class Resources(Described):
     threads: int | None = Field(None, ge=1, le=MAXIMUM_THREADS)
     """CPU threads of each process; null divides the cores among the processes of a node."""
 
+    @model_validator(mode="after")
+    def _others_have_memory(self) -> Resources:
+        if self.first_node_host_memory_gib is not None and self.host_memory_gib is None:
+            raise ValueError("first_node_host_memory_gib needs host_memory_gib, of the other nodes")
+        return self
+
     def host_memory_of(self, node: int) -> int | None:
         """Return the GiB of host memory that a node needs, by its number from 0."""
         first = None if node else self.first_node_host_memory_gib
         return first or self.host_memory_gib
+
+    def lacks_memory(self, node: int, memory_bytes: int) -> str:
+        """Return what is wrong with a node that has less host memory than it needs; else empty."""
+        needed = self.host_memory_of(node)
+        if needed is None or memory_bytes >= needed * 2**30:
+            return ""
+        key = "host_memory_gib" if needed == self.host_memory_gib else "first_node_host_memory_gib"
+        return f"has {memory_bytes / 2**30:.1f} GiB of host memory, and resources.{key} is {needed}"
 
     def is_device(self, name: str) -> bool:
         """Return whether a device of this name is of `device_type`: `NVIDIA L4` is an `l4`, and

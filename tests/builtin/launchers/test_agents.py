@@ -75,6 +75,15 @@ class Nodes:
         self.agents.pump(10)
 
 
+def test_unequal_numbers_of_ranks_are_refused_with_the_nodes() -> None:
+    agents = Agents(("127.0.0.1", 0), b"secret")
+    for node, ranks in (("a", [[0, 0], [1, 1], [2, 2]]), ("b", [[3, 0]])):
+        agents.add_parent({"ranks": ranks, "size": 4, "node_key": node})
+    name = rf"{socket.gethostname()} \(127.0.0.1\)"
+    with pytest.raises(AccelBenchError, match=rf"{name}: 3, {name}: 1\); .* on each node"):
+        agents.gather(2, 2, 1)
+
+
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     nodes = Nodes()

@@ -8,6 +8,7 @@ from accel_bench.builtin.launchers.places import (
     cores_of,
     device_index,
     refuse_devices,
+    refuse_node,
     threads_of,
 )
 from accel_bench.builtin.launchers.remote import Agent
@@ -42,6 +43,19 @@ def test_a_node_with_other_devices_is_refused_by_name() -> None:
         refuse_devices([agent("b", [0], "NVIDIA L40S")], asked)
     with pytest.raises(ScenarioError, match=r"node c .* has 0 CUDA devices"):
         refuse_devices([agent("c", [0])], asked)
+
+
+def test_a_node_with_too_little_memory_is_refused_by_name() -> None:
+    asked = Resources(device="cpu", nodes=2, host_memory_gib=16, first_node_host_memory_gib=64)
+    node = agent("a", [0])
+    node.description["memory_bytes"] = 32 << 30
+    refuse_node([node], 1, asked)
+    lack = r"node a .* has 32.0 GiB of host memory, and resources.first_node_host_memory_gib is 64"
+    with pytest.raises(ScenarioError, match=lack):
+        refuse_node([node], 0, asked)
+    node.description["memory_bytes"] = 8 << 30
+    with pytest.raises(ScenarioError, match=r"has 8.0 GiB .* resources.host_memory_gib is 16"):
+        refuse_node([node], 1, asked)
 
 
 def test_agents_that_see_one_device_each_have_those_of_the_node_together() -> None:

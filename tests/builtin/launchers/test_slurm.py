@@ -116,6 +116,55 @@ def test_what_slurm_lacks_is_named(program: Launched, monkeypatch: pytest.Monkey
     assert "'rm -rf /' is no option of sbatch" in done.err
 
 
+ROOMY = {**ON_TWO_NODES, "host_memory_gib": 1, "first_node_host_memory_gib": 2}
+"""Of the cluster's nodes `n2` alone has the memory of the first."""
+
+
+@pytest.mark.release
+def test_rank_0_gets_a_node_with_more_memory(program: Launched, cluster: Cluster) -> None:
+    program.write(resources=ROOMY)
+    done = program.finish(submit(program, cluster))
+    assert done.code == 0, done.err + done.out
+    (result,) = done.results
+    assert result.status is Status.OK, result.reasons
+    assert [(node.rank, node.name) for node in result.nodes] == [(0, "n2"), (1, "n1")]
+
+
+def test_the_first_node_is_asked_for_separately(
+    program: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def components(**resources: int) -> list[set[str]]:
+        name = program.write(resources={**ROOMY, **resources})
+        extra = ("--set", "launcher.extra=['--exclusive']", "--set", "launcher.partition=big")
+        done = call("run", name, *SLURM, *extra, "--dry-run")
+        assert done.code == 0, done.err
+        parts = done.out.split("#SBATCH hetjob")
+        return [{line.removeprefix("#SBATCH ") for line in part.splitlines()} for part in parts]
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    shared = {"--exclusive", "--partition=big", "--ntasks-per-node=4"}
+    first, others = components(nodes=3, devices=4, first_node_host_memory_gib=256)
+    assert first >= {"--nodes=1", "--mem=256G", *shared}
+    assert others >= {"--nodes=2", "--mem=1G", *shared}
+    (alike,) = components(nodes=3, devices=4, first_node_host_memory_gib=1)
+    assert alike >= {"--nodes=3", "--mem=1G", *shared}
+    (alone,) = components(nodes=1)
+    assert alone >= {"--nodes=1", "--mem=2G"}
+
+
+def test_one_step_starts_the_agents_of_all_components() -> None:
+    sizes = {"SLURM_HET_SIZE": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+    groups = {f"SLURM_JOB_NUM_NODES_HET_GROUP_{number}": str(number + 1) for number in range(2)}
+    assert slurm.check_job({**sizes, **groups}, 3) == [1, 2]
+    with pytest.raises(ScenarioError, match="job 7 has 3 nodes, and the scenario asks for 4"):
+        slurm.check_job({**sizes, **groups}, 4)
+    text = " ".join(slurm.srun_command([1, 2], 2, 4))
+    first, second = text.split(" : ")
+    assert first.startswith("srun --het-group=0 --nodes=1 --ntasks=4 --ntasks-per-node=4 ")
+    assert second.startswith("--het-group=1 --nodes=1 --ntasks=4 --ntasks-per-node=4 ")
+    assert " : " not in " ".join(slurm.srun_command([1, 2], 1, 4))
+
+
 @pytest.mark.release
 def test_ranks_on_two_nodes_train_by_gloo(program: Launched, cluster: Cluster) -> None:
     program.write_training(resources={**ON_TWO_NODES, "threads": 1})

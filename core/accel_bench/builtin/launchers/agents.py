@@ -23,7 +23,7 @@ from accel_bench.builtin.launchers.node import (
 from accel_bench.builtin.launchers.places import (
     cores_of,
     device_index,
-    refuse_devices,
+    refuse_node,
     threads_of,
     wrong_size,
 )
@@ -119,8 +119,9 @@ class Agents:
         for rank, agent in enumerate(agents):
             if agent.lost:
                 raise ConnectionError(f"rank {rank}: {agent.lost}")
-        for first in range(0, len(agents), resources.devices):
-            refuse_devices(agents[first : first + resources.devices], resources)
+        for number in range(resources.nodes):
+            first = number * resources.devices
+            refuse_node(agents[first : first + resources.devices], number, resources)
         meeting, threads = self._rendezvous(agents), threads_of(agents)
         started: list[RankProcess] = []
         with contextlib.ExitStack() as undo:
@@ -138,9 +139,11 @@ class Agents:
         short = [(key, len(places)) for key, places in found[:nodes] if len(places) < devices]
         if len(found) < nodes or short:
             here = ", ".join(f"{places[0][0].name}: {len(places)}" for _, places in found)
+            unequal = len({len(places) for _, places in found}) > 1
             raise AccelBenchError(
                 f"resources ask for {nodes} nodes with {devices} processes each, and the launcher "
                 f"has started on {len(found)} ({here}); let both be the same"
+                + (", with as many processes on each node" if unequal else "")
             )
         return [place for _, places in found[:nodes] for place in places[:devices]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -114,8 +115,9 @@ def check_placement(placement: Placement | None, nodes: int, devices: int) -> No
             f"{nodes}; let both be the same"
         )
     if placement.local_size is not None and placement.local_size != devices:
-        what = "devices on each node" if placement.per_node else "processes on this node"
+        node = f"processes on this node ({socket.gethostname()})"
+        what = "devices on each node" if placement.per_node else node
         raise ScenarioError(
             f"{placement.launcher} has {placement.local_size} {what}, and resources.devices is "
-            f"{devices}; let both be the same"
+            f"{devices}; let both be the same, on every node"
         )

@@ -106,6 +106,16 @@ def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
     return [number for _, number in agent.ranks].index(local_rank)
 
 
+def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
+    """Refuse a node with too little memory, other devices, or too few. Raises ScenarioError.
+
+    `agents` are those of the node that start its ranks, `number` is its place among the nodes.
+    """
+    if lack := resources.lacks_memory(number, int(agents[0].description["memory_bytes"])):
+        raise ScenarioError(f"node {agents[0].name} {lack}; leave the node out, or ask for less")
+    refuse_devices(agents, resources)
+
+
 def refuse_devices(agents: Sequence[Agent], resources: Any) -> None:
     """Refuse a node with devices of another type, or too few. Raises ScenarioError.
 

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from accel_bench import (
     python_command,
 )
 from accel_bench.builtin.launchers.agents import Ended, launch_on
-from accel_bench.builtin.launchers.places import device_of_nodes, largest
+from accel_bench.builtin.launchers.places import device_of_nodes, largest, memory_of_nodes
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
@@ -101,9 +101,7 @@ class Slurm(Plugin[SlurmOptions]):
                 print(script, end="")
                 return Ended(0)
             return Ended(run_job(script))
-        check_job(os.environ, nodes)
-        srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes * devices}"]
-        srun += [f"--ntasks-per-node={devices}", "--kill-on-bad-exit=0", *agent_command()]
+        srun = srun_command(check_job(os.environ, nodes), nodes, devices)
         if dry_run:
             print(shlex.join(srun), file=sys.stderr)
             return Ended(None)
@@ -119,31 +117,37 @@ class Slurm(Plugin[SlurmOptions]):
         return launch_on(allocation, job)
 
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
-        """Return the script of the job, which runs the command again on its first node."""
+        """Return the script of the job, which runs the command again on its first node.
+
+        A first node with other memory is a component of its own.
+        """
         nodes, devices = largest(scenarios)
+        first, others = memory_of_nodes(scenarios)
+        parts = [(nodes, first)] if nodes == 1 or first == others else [(1, first)]
+        parts += [(nodes - 1, others)] if parts[0][0] < nodes else []
+        lines = ["#!/bin/bash", "#SBATCH --requeue", "#SBATCH --open-mode=append"]
+        for number, (count, memory) in enumerate(parts):
+            lines += ["#SBATCH hetjob"] if number else []
+            asked = ["--job-name=accel-bench", f"--nodes={count}", f"--ntasks-per-node={devices}"]
+            asked += [f"--mem={memory}G"] if memory else []
+            lines += [f"#SBATCH {one}" for one in (*asked, *self.asked(scenarios, devices))]
+        words = [word for word in command[1:] if word != "--dry-run"]
+        again = shlex.join(python_command("-m", "accel_bench", *words))
+        return "\n".join(
+            [*lines, NAME_JOB, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {again}", ""]
+        )
+
+    def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
+        """Return the options of sbatch that the options and the devices give for each node."""
         options = self.options
-        asked = [
-            "--job-name=accel-bench",
-            f"--nodes={nodes}",
-            f"--ntasks-per-node={devices}",
-            "--requeue",
-            "--open-mode=append",
-            *(
-                f"--{name}={value}"
-                for name in ("partition", "time", "account", "gres")
-                if (value := getattr(options, name)) is not None
-            ),
-        ]
+        named = {name: getattr(options, name) for name in ("partition", "time", "account", "gres")}
+        asked = [f"--{name}={value}" for name, value in named.items() if value is not None]
         if options.gres is None:
             asked += gpu_options(scenarios, devices)
         for line in options.extra:
             if not line.startswith("--") or "\n" in line:
                 raise ScenarioError(f"launcher.extra: {line!r} is no option of sbatch, as --mem=8G")
-            asked.append(line)
-        words = [word for word in command[1:] if word != "--dry-run"]
-        again = shlex.join(python_command("-m", "accel_bench", *words))
-        lines = ["#!/bin/bash", *(f"#SBATCH {one}" for one in asked), NAME_JOB]
-        return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {again}", ""])
+        return [*asked, *options.extra]
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
@@ -154,19 +158,44 @@ def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
     return [f"--gpus-per-node={kind}:{devices}" if kind else f"--gpus-per-node={devices}"]
 
 
-def check_job(variables: os._Environ[str], nodes: int) -> None:
-    """Refuse a job of another size, and a task of srun. Raises ScenarioError."""
+def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
+    """Return the nodes of each component of the job; most jobs have one.
+
+    Raises ScenarioError for a job of another size, and for a task of srun.
+    """
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ScenarioError(
             "launcher slurm: srun has started this command several times; start it once in the "
             "job, or use the launcher env"
         )
-    here = int(variables.get("SLURM_JOB_NUM_NODES", "1"))
+    counts = [variables.get("SLURM_JOB_NUM_NODES", "1")]
+    if (components := int(variables.get("SLURM_HET_SIZE", "1"))) > 1:
+        names = (f"SLURM_JOB_NUM_NODES_HET_GROUP_{number}" for number in range(components))
+        counts = [variables[name] for name in names]
+    here = sum(map(int, counts))
     if here < nodes:
         raise ScenarioError(
             f"launcher slurm: job {variables['SLURM_JOB_ID']} has {here} nodes, and the scenario "
             f"asks for {nodes}; get as many, or set resources.nodes"
         )
+    return [int(count) for count in counts]
+
+
+def srun_command(components: Sequence[int], nodes: int, devices: int) -> list[str]:
+    """Return the command that starts the agents of all ranks in one step, on the first nodes.
+
+    `components` are the nodes of each component of the job.
+    """
+    command, left = ["srun"], nodes
+    for number, here in enumerate(components):
+        count = min(here, left)
+        left -= count
+        group = [f"--het-group={number}"] if len(components) > 1 else []
+        size = [f"--nodes={count}", f"--ntasks={count * devices}", f"--ntasks-per-node={devices}"]
+        if count:
+            command += [":"] if number else []
+            command += [*group, *size, "--kill-on-bad-exit=0", *agent_command()]
+    return command
 
 
 def run_job(script: str) -> int:
@@ -225,7 +254,8 @@ def submit(script: str) -> str:
 
 def job_state(job: str) -> tuple[str, int]:
     """Return the state of a job and its exit code, from the controller: no database is needed."""
-    words = call_slurm("scontrol", "--oneliner", "show", "job", job).split()
+    # Each component of a job has a line, the first one that of the script.
+    words = call_slurm("scontrol", "--oneliner", "show", "job", job).partition("\n")[0].split()
     values = dict(word.split("=", 1) for word in words if "=" in word)
     code, _, number = values.get("ExitCode", "0:0").partition(":")
     signal = int(number or 0)
