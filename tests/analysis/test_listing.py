@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
-from accel_bench.analysis.listing import differing_keys, flat_run, list_runs
+from accel_bench.analysis.listing import differing_keys, flat_run
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.results import listing_report
 from accel_bench.result import Metric, Status
 from accel_bench.store.database import open_store
+from accel_bench.store.listing import list_runs
 
 
 def make_job(folder: Path, run_id: str, **fields: Any) -> Job:

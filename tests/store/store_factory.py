@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +109,13 @@ def make_result(run_id: str = "run-1", session: str = "monday", **changes: Any) 
 
 
 def change_payload(folder: Path, run_id: str, old: str, new: str) -> None:
-    """Change a stored row behind the store's back."""
-    connection = sqlite3.connect(folder / "results.sqlite")
-    with connection:
-        changed = connection.execute(
-            "UPDATE runs SET payload = replace(payload, ?, ?) WHERE run_id = ?", (old, new, run_id)
-        )
-    assert changed.rowcount == 1
-    connection.close()
+    """Change the document or the samples of a stored row behind the store's back."""
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        changed = 0
+        for table in ("documents", "samples"):
+            query = f"SELECT content FROM {table} WHERE run_id = ?"
+            before = zlib.decompress(connection.execute(query, (run_id,)).fetchone()[0]).decode()
+            content = zlib.compress(before.replace(old, new).encode())
+            update = f"UPDATE {table} SET content = ? WHERE run_id = ?"
+            changed += old in before and connection.execute(update, (content, run_id)).rowcount
+        assert changed == 1

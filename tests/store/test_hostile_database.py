@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import resource
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Boolean
 from store.store_factory import make_result, make_session
 
-from accel_bench.analysis.listing import flat_run, list_runs
+from accel_bench.analysis.listing import flat_run
 from accel_bench.errors import StoreError
-from accel_bench.store import database
+from accel_bench.store import records
 from accel_bench.store.database import open_store
-from accel_bench.store.records import _with_checksum
-from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+from accel_bench.store.listing import list_runs
+from accel_bench.store.records import content_checksum, with_checksum
+from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES, RUNS
 
 DEEP = "[" * 1000 + "]" * 1000
 
@@ -51,20 +54,28 @@ def execute(folder: Path, *statements: str) -> None:
 
 
 def forge(folder: Path, payload: str | None = None, **columns: Any) -> None:
-    """Replace columns of the first run, and give it the checksum of the result."""
+    """Replace the document and columns of the first run, and give them their checksums."""
     with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
         connection.row_factory = sqlite3.Row
         (row,) = connection.execute("SELECT * FROM runs WHERE run_id = 'run-0'")
-        changed = {
-            **dict(row),
-            **columns,
-            "payload": row["payload"] if payload is None else payload,
-        }
+        changed = {**dict(row), **columns}
+        if payload is not None:  # with its samples, as other programs may write it
+            parts = {"documents": zlib.compress(payload.encode()), "samples": zlib.compress(b"[]")}
+            for table, content in parts.items():
+                query = f"UPDATE {table} SET content = ? WHERE run_id = 'run-0'"
+                connection.execute(query, (content,))
+            changed["content_checksum"] = content_checksum(*parts.values())
         del changed["checksum"]
-        changed = _with_checksum(changed)
+        changed = with_checksum({**changed, **booleans(changed)})
         assignments = ", ".join(f"{name} = ?" for name in changed)
         values = list(changed.values())
         connection.execute(f"UPDATE runs SET {assignments} WHERE run_id = 'run-0'", values)
+
+
+def booleans(row: dict[str, Any]) -> dict[str, bool]:
+    """Columns that SQLite keeps as 0 and 1."""
+    names = (one.name for one in RUNS.columns if isinstance(one.type, Boolean))
+    return {name: bool(row[name]) for name in names if row[name] is not None}
 
 
 def payload_with(**changes: str) -> str:
@@ -98,8 +109,9 @@ def test_a_row_that_cannot_be_read_is_named_and_the_other_is_read(
 ) -> None:
     forge(folder, payload)
     with open_store(folder, write=False) as store:
-        assert [row["status"] for row in list_runs(store)] == ["corrupt", "ok"]
+        assert [row["run_id"] for row in list_runs(store)] == ["run-0", "run-1"]
         assert [flat_run(result)["run_id"] for result in store.results()] == ["run-1"]
+        assert store.unreadable() == ["run-0"]
         with pytest.raises(StoreError, match="run-0"):
             store.find("run-0")
 
@@ -112,31 +124,45 @@ def test_a_column_may_hold_anything(folder: Path, column: str) -> None:
         assert len(list_runs(store)) == 2
 
 
-def test_rows_of_30_megabytes_are_named_and_not_loaded(folder: Path, limited: None) -> None:
-    text = "substr(quote(zeroblob(16000000)), 1, 30000000)"
-    names = "run_id, session, experiment_id, scenario, stack, sweep, round, position, attempt"
-    rest = "status, started_at, payload, schema_version, checksum"
-    more = f"'big-' || value, session, experiment_id, scenario, stack, sweep, 2, 0, 0, {rest}"
-    more = more.replace("payload", text)
+@pytest.mark.parametrize("place", ["reasons", "documents"])
+def test_rows_of_30_megabytes_are_named_and_not_loaded(
+    folder: Path, place: str, limited: None
+) -> None:
+    names = ", ".join(RUNS.columns.keys())
+    big = "substr(quote(zeroblob(16000000)), 1, 30000000)"
+    copied = names.replace("run_id", "'big-' || value", 1)
+    if place == "reasons":
+        copied = copied.replace(" reasons,", f" {big},")
+    document = f"CAST({big} AS BLOB)" if place == "documents" else "content"
     numbers = "(SELECT column1 AS value FROM (VALUES (1),(2),(3),(4),(5),(6),(7),(8)))"
+    which = f"{numbers} WHERE run_id = 'run-0'"
     execute(
         folder,
-        f"INSERT INTO runs ({names}, {rest}) SELECT {more} FROM runs, {numbers} "
-        "WHERE run_id = 'run-0'",
+        f"INSERT INTO runs ({names}) SELECT {copied} FROM runs, {which}",
+        f"INSERT INTO documents SELECT 'big-' || value, {document} FROM documents, {which}",
+        f"INSERT INTO samples SELECT 'big-' || value, content FROM samples, {which}",
     )
+    reason = "larger than" if place == "documents" else "does not fit its checksum"
     with open_store(folder, write=False) as store:
-        assert [row.run_id for row in store.rows() if not row.corrupt] == ["run-0", "run-1"]
+        assert {row.run_id for row in store.rows() if not row.corrupt} == {"run-0", "run-1"}
         assert len(store.results()) == 2
-        with pytest.raises(
-            StoreError, match=f"big-1: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES}"
-        ):
+        with pytest.raises(StoreError, match=f"big-1: corrupt, .*{reason}"):
             store.find("big-1")
+
+
+def test_a_small_document_that_grows_without_end_is_not_unpacked(
+    folder: Path, limited: None
+) -> None:
+    forge(folder, " " * (MAXIMUM_PAYLOAD_BYTES + 1))
+    with open_store(folder, write=False) as store:
+        with pytest.raises(StoreError, match=f"run-0.*larger than {MAXIMUM_PAYLOAD_BYTES}"):
+            store.find("run-0")
 
 
 def test_a_run_that_could_not_be_read_again_is_not_stored(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "MAXIMUM_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr(records, "MAXIMUM_PAYLOAD_BYTES", 100)
     with open_store(folder, write=True) as store, pytest.raises(StoreError, match="fewer steps"):
         store.add(make_result("run-2"))
 
@@ -171,7 +197,7 @@ def test_a_session_that_cannot_be_read_is_left_out(folder: Path) -> None:
         (row,) = connection.execute("SELECT * FROM sessions")
         changed = {**dict(row), "document": DEEP}
         del changed["checksum"]
-        changed = _with_checksum(changed)
+        changed = with_checksum(changed)
         connection.execute(
             "UPDATE sessions SET document = ?, checksum = ?",
             (changed["document"], changed["checksum"]),

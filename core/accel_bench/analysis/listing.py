@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.documents.files import read_text
-from accel_bench.errors import StoreError
-from accel_bench.job import Job
 from accel_bench.result import Metric, Result
-from accel_bench.store.database import Store
 
 Cells = dict[str, Any]
 """A flat row by column name: texts, numbers and None."""
@@ -34,48 +27,6 @@ LIST_COLUMNS = (
     "started_at",
 )
 """Columns of `results list`."""
-
-MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
-"""A job that is larger is not read."""
-
-
-def list_runs(store: Store, cut_off: Iterable[Path] = ()) -> list[Cells]:
-    """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError.
-
-    `cut_off` are folders of attempts that have no result, as a kill of the program leaves them;
-    those that are not stored follow as `unfinished`.
-    """
-    results = {result.run_id: result for result in store.results()}
-    listed = []
-    for row in store.rows():
-        cells = asdict(row)
-        if row.run_id in results and not row.corrupt:
-            flat = flat_run(results[row.run_id])
-            cells |= {name: flat.get(name) for name in ("status", "tag", "tokens_per_second")}
-        listed.append({name: cells.get(name) for name in LIST_COLUMNS})
-    stored = {row["run_id"] for row in listed}
-    unfinished = map(_unfinished_run, cut_off)
-    return listed + [row for row in unfinished if row["run_id"] not in stored]
-
-
-def _unfinished_run(folder: Path) -> Cells:
-    """Return what is known of an attempt without a result: its job, or its folder's name alone."""
-    cells: Cells = {**dict.fromkeys(LIST_COLUMNS), "run_id": folder.name, "status": "unfinished"}
-    try:
-        text = read_text(folder / "job.json", MAXIMUM_JOB_BYTES, StoreError, "")
-        job = Job.model_validate_json(text)
-    except (StoreError, ValueError):  # killed while it was written, or from another version
-        return cells
-    return cells | {
-        "run_id": job.run_id,
-        "experiment_id": job.experiment.id,
-        "scenario": job.experiment.scenario.name,
-        "stack": job.experiment.stack.name,
-        "sweep": job.experiment.sweep,
-        "tag": job.experiment.tag,
-        "round": job.round,
-        "attempt": job.attempt,
-    }
 
 
 def flat_run(result: Result) -> Cells:
@@ -109,8 +60,8 @@ def flat_run(result: Result) -> Cells:
         "world_size": scenario.world_size,
         "device": device.name or device.type if device else "",
         "host": result.machine.host if result.machine else "",
-        **_flat_speed(run_throughput(result)),
-        **_flat_metrics(result),
+        **flat_speed(run_throughput(result)),
+        **flat_metrics(result),
     }
 
 
@@ -130,7 +81,7 @@ def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any
     return [(path, left, right)]
 
 
-def _flat_speed(speed: RunThroughput | None) -> Cells:
+def flat_speed(speed: RunThroughput | None) -> Cells:
     """Return speed and losses of a window; `real_tokens` are those of all devices."""
     if speed is None:
         return {}
@@ -147,7 +98,7 @@ def _flat_speed(speed: RunThroughput | None) -> Cells:
     }
 
 
-def _flat_metrics(result: Result) -> Cells:
+def flat_metrics(result: Result) -> Cells:
     """Return metrics of all ranks and observers; one that covers more than a rank stands once.
 
     Those of two plugins that have the same name begin with the plugin's.

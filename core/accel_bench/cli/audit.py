@@ -28,9 +28,9 @@ def audit(
     against one another, devices against those requested, and every row's checksum. Exits with 1
     when anything is broken.
     """
-    from accel_bench.analysis.store_audit import audit_store
     from accel_bench.report.table import Report, Section, Table, paths
     from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.audit import audit_store
 
     with open_results(results) as store:
         report = audit_store(store)

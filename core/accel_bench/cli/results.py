@@ -31,9 +31,9 @@ def list_results(
 
     What a kill of the program has cut off is `unfinished`.
     """
-    from accel_bench.analysis.listing import list_runs
     from accel_bench.report.views.results import listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
+    from accel_bench.store.listing import list_runs
 
     with open_results(results) as store:
         rows = list_runs(store, unfinished_attempts(store.folder))
@@ -79,7 +79,8 @@ def export_results(
 
     with open_results(results) as store:
         found = store.results()
-        corrupt = [row.run_id for row in store.rows() if row.corrupt]
+        readable = {result.run_id for result in found}
+        corrupt = [row.run_id for row in store.rows() if row.run_id not in readable]
     if corrupt:
         typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
     rows = [flat_run(result) for result in found]
@@ -89,6 +90,18 @@ def export_results(
         print_text(text, end="")
     else:
         write_atomically(output, text)
+
+
+@app.command("migrate")
+def migrate_results(results: options.Results = options.DEFAULT_RESULTS) -> None:
+    """Bring the results of an earlier version to this one, in place and without loss.
+
+    `run` does that too; programs of the earlier version cannot use them from then on.
+    """
+    from accel_bench.runner.unfinished import open_results
+
+    with open_results(results, write=True) as store:
+        typer.echo(plain(f"{store.place} is up to date, with {store.count()} runs"))
 
 
 @app.command("why")

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -77,6 +78,7 @@ _PRIVATE_KEY = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
     """Return whether a variable, key or flag of that name holds a secret.
 
@@ -90,6 +92,10 @@ def looks_secret(name: str) -> bool:
         return True
     found = _TOKEN_WORD.search(words)
     return found is not None and found["before"] not in _TOKENS_OF_TEXT
+
+
+SHORT_LETTERS = 100
+"""Letters of texts whose redaction is kept, since they come again."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +118,9 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """Return the text without secrets; a text without any is returned unchanged."""
-        for secret in self.secrets:
-            text = text.replace(secret, REDACTED)
-        text = _PRIVATE_KEY.sub(REDACTED, text)
-        text = _URL_USER.sub(rf"\1{REDACTED}@", text)
-        text = _URL_QUERY.sub(rf"\1{REDACTED}", text)
-        text = _BEARER.sub(rf"\1{REDACTED}", text)
-        text = _SHAPES.sub(REDACTED, text)
-        text = _FLAG.sub(_without_value, text)
-        return _VARIABLE.sub(_without_value, text)
+        # The samples of a result repeat a few names a thousand times.
+        short = len(text) <= SHORT_LETTERS
+        return (_redacted_short if short else _redacted)(self.secrets, text)
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value with the texts in it redacted, keys included; the rest as it is."""
@@ -169,6 +169,22 @@ class Redactor:
         if isinstance(value, str) and _is_secret(key, value):
             return REDACTED
         return self.redact_value(value)
+
+
+def _redacted(secrets: tuple[str, ...], text: str) -> str:
+    """Return the text without these secrets, and without texts of a known shape."""
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    text = _PRIVATE_KEY.sub(REDACTED, text)
+    text = _URL_USER.sub(rf"\1{REDACTED}@", text)
+    text = _URL_QUERY.sub(rf"\1{REDACTED}", text)
+    text = _BEARER.sub(rf"\1{REDACTED}", text)
+    text = _SHAPES.sub(REDACTED, text)
+    text = _FLAG.sub(_without_value, text)
+    return _VARIABLE.sub(_without_value, text)
+
+
+_redacted_short = lru_cache(maxsize=4096)(_redacted)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
+from sqlalchemy import Connection, insert
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import SPOILED, Redactor
-from accel_bench.errors import StoreError
-from accel_bench.result import Result
-from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+from accel_bench.errors import ResultTooLargeError, StoreError
+from accel_bench.result import RankResult, Result, Sample
+from accel_bench.store.fields import FIGURES_VERSION, derived_columns
+from accel_bench.store.schema import (
+    DOCUMENTS,
+    MAXIMUM_COLUMN_BYTES,
+    MAXIMUM_PAYLOAD_BYTES,
+    RUNS,
+    SAMPLES,
+)
 
 Columns = dict[str, Any]
 """A row of a table by column name."""
@@ -25,6 +36,33 @@ SHA256_DIGITS = 64
 MAXIMUM_NUMBER = 1e100
 MAXIMUM_DIGITS = 40
 """Size and length of the largest number of a result."""
+
+NUMBER_SHAPES = bytes.maketrans(b".0123456789E", b"11111111111e")
+SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
+"""What stands in a JSON text with a number beyond these limits, and seldom in another, where all
+digits are written as 1, all exponents as e, and no plus sign."""
+
+COMPRESSION = 6
+"""Level of zlib."""
+
+CONTENTS = ("result", "samples")
+"""What is stored of a run beside its columns, by the names that `schema.reading` gives them."""
+
+WINDOW_PARTS = ("samples", "discarded", "warmup")
+"""Parts of a window that are samples."""
+
+
+class WindowSamples(Frozen):
+    """The samples of one rank's window, as they are stored."""
+
+    samples: tuple[Sample, ...]
+    discarded: tuple[Sample, ...]
+    warmup: tuple[Sample, ...]
+
+
+@cache
+def _windows_adapter() -> TypeAdapter[list[WindowSamples | None]]:
+    return TypeAdapter(list[WindowSamples | None])
 
 
 class SessionRecord(Frozen):
@@ -65,12 +103,25 @@ class Row:
     started_at: str
     """UTC time, ISO 8601."""
 
+    tag: str | None = None
+    """Name of the sweep point."""
+
+    audited_status: str | None = None
+    """`degraded` where the self-audit finds something in a completed run, else the status."""
+
+    tokens_per_second: float | None = None
+    """Real tokens of all ranks per second; null where nothing was measured."""
+
+    broken: tuple[tuple[str, str], ...] | None = None
+    """Invariants that the self-audit of this version finds broken, with the figures; null for a run
+    that must be audited anew."""
+
     problem: str = ""
-    """Why the row cannot be believed or read; empty where it can."""
+    """Why the row cannot be believed; empty where it can."""
 
     @property
     def corrupt(self) -> bool:
-        """Whether the row cannot be believed or read."""
+        """Whether the row cannot be believed."""
         return bool(self.problem)
 
 
@@ -91,31 +142,90 @@ def redact_result(result: Result) -> Result:
         ) from error
 
 
-def run_columns(stored: Result) -> Columns:
-    """Return the columns of a redacted result with their checksum."""
-    return _with_checksum(
+class RunRecord(NamedTuple):
+    """A result as it is stored."""
+
+    columns: Columns
+    """Its row of `runs`."""
+
+    document: bytes
+    """The result without samples, as compressed JSON."""
+
+    samples: bytes
+    """The samples, as compressed JSON."""
+
+
+def run_record(stored: Result) -> RunRecord:
+    """Return what is stored of a redacted result, with its checksums."""
+    payload = stored.model_dump(mode="json")
+    windows = [_detach_samples(rank["window"]) for rank in payload["ranks"]]
+    texts = [canonical_json(part).encode() for part in (payload, windows)]
+    if sum(map(len, texts)) > MAXIMUM_PAYLOAD_BYTES:
+        raise too_large(stored.run_id, MAXIMUM_PAYLOAD_BYTES)
+    document, samples = (zlib.compress(text, COMPRESSION) for text in texts)
+    columns = with_checksum(
         {
-            "run_id": stored.run_id,
-            "session": stored.session,
-            "experiment_id": stored.experiment.id,
-            "scenario": stored.experiment.scenario.name,
-            "stack": stored.experiment.stack.name,
-            "sweep": canonical_json(stored.experiment.sweep),
-            "round": stored.round,
-            "position": stored.position,
-            "attempt": stored.attempt,
-            "status": stored.status.value,
-            "started_at": stored.started_at,
-            "payload": canonical_json(stored.model_dump(mode="json")),
-            "schema_version": stored.schema_version,
+            **identity_columns(stored),
+            **derived_columns(stored),
+            "content_checksum": content_checksum(document, samples),
         }
     )
+    longest = max(len(value) for value in columns.values() if isinstance(value, str))
+    if longest > MAXIMUM_COLUMN_BYTES:
+        raise too_large(stored.run_id, MAXIMUM_COLUMN_BYTES)
+    return RunRecord(columns, document, samples)
+
+
+def insert_run(connection: Connection, record: RunRecord) -> None:
+    """Insert what is stored of a result."""
+    connection.execute(insert(RUNS), record.columns)
+    run_id = record.columns["run_id"]
+    connection.execute(insert(DOCUMENTS), {"run_id": run_id, "content": record.document})
+    connection.execute(insert(SAMPLES), {"run_id": run_id, "content": record.samples})
+
+
+def identity_columns(stored: Result) -> Columns:
+    """Return the columns of a result that say which run it is."""
+    return {
+        "run_id": stored.run_id,
+        "session": stored.session,
+        "experiment_id": stored.experiment.id,
+        "scenario": stored.experiment.scenario.name,
+        "stack": stored.experiment.stack.name,
+        "sweep": canonical_json(stored.experiment.sweep),
+        "round": stored.round,
+        "position": stored.position,
+        "attempt": stored.attempt,
+        "status": stored.status.value,
+        "started_at": stored.started_at,
+        "schema_version": stored.schema_version,
+    }
+
+
+def too_large(run_id: str, limit: int) -> ResultTooLargeError:
+    """Return the error for a result that could not be read again."""
+    return ResultTooLargeError(
+        f"run {run_id!r} is larger than {limit} bytes, the limit of a stored run; measure fewer "
+        "steps, or let plugins report less evidence"
+    )
+
+
+def content_checksum(document: bytes, samples: bytes) -> str:
+    """Return the checksum of what is stored of a run beside its columns."""
+    return hashlib.sha256(document + samples).hexdigest()
+
+
+def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Take the samples out of a window and return them."""
+    if window is None:
+        return None
+    return {part: window.pop(part) for part in WINDOW_PARTS}
 
 
 def session_columns(session: SessionRecord) -> Columns:
     """Return the columns of a session, without secrets and with their checksum."""
     redactor = Redactor.of_this_process()
-    return _with_checksum(
+    return with_checksum(
         {
             "id": session.id,
             "started_at": session.started_at,
@@ -126,27 +236,43 @@ def session_columns(session: SessionRecord) -> Columns:
     )
 
 
-def _with_checksum(columns: Columns) -> Columns:
-    return {**columns, "checksum": digest(columns, SHA256_DIGITS)}
+def with_checksum(columns: Columns) -> Columns:
+    """Return the columns with their checksum; columns that are null are no part of it."""
+    return {**columns, "checksum": _checksum(columns)}
+
+
+def _checksum(columns: Mapping[str, Any]) -> str:
+    # Columns that a later version adds are null in rows of this one.
+    known = {name: value for name, value in columns.items() if value is not None}
+    return digest(known, SHA256_DIGITS)
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
-    """Return whether the columns match their checksum."""
-    content = {name: value for name, value in columns.items() if name != "checksum"}
+    """Return whether the columns match their checksum, and the content of a run its own."""
+    own = dict(columns)
+    checksum, *contents = (own.pop(name, None) for name in ("checksum", *CONTENTS))
     try:
-        return bool(digest(content, SHA256_DIGITS) == columns["checksum"])
+        if _checksum(own) != checksum:
+            return False
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
         return False
+    return contents == [None, None] or content_checksum(*contents) == columns["content_checksum"]
+
+
+def problem_of(columns: Mapping[str, Any]) -> str:
+    """Return why a run cannot be believed; empty where it can."""
+    run_id = _text(columns["run_id"])
+    if any(columns.get(name) is None for name in CONTENTS):
+        return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
+    if not intact(columns):
+        return f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
+    return ""
 
 
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
-    try:
-        to_result(columns)
-        status, problem = _text(columns["status"]), ""
-    except StoreError as error:
-        status, problem = "corrupt", str(error)
+    problem = problem_of(columns)
     return Row(
         run_id=_text(columns["run_id"]),
         session=_text(columns["session"]),
@@ -157,30 +283,62 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         round=_number(columns["round"]),
         position=_number(columns["position"]),
         attempt=_number(columns["attempt"]),
-        status=status,
+        status="corrupt" if problem else _text(columns["status"]),
         started_at=_text(columns["started_at"]),
+        tag=None if problem else _optional_text(columns["tag"]),
+        audited_status=None if problem else _optional_text(columns["audited_status"]),
+        tokens_per_second=None if problem else _real(columns["tokens_per_second"]),
+        broken=None if problem else _broken(columns),
         problem=problem,
     )
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:
     """Return the result of a row. Raises StoreError for one that is damaged or cannot be read."""
-    run_id = _text(columns["run_id"])
-    if columns["payload"] is None:
-        raise StoreError(f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
-    if not intact(columns):
-        raise StoreError(
-            f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
-        )
+    if problem := problem_of(columns):
+        raise StoreError(problem)
     try:
-        result = Result.model_validate_json(columns["payload"])
-        _check_numbers(columns["payload"])
-    except ValueError as error:
+        document, samples = (_decompress(columns[name]) for name in CONTENTS)
+        _check_numbers(samples)
+        return _with_samples(parse_result(document), samples)
+    except (ValueError, zlib.error, RecursionError) as error:
         raise StoreError(
-            f"run {run_id!r} is intact, but this version of accel-bench cannot read it "
-            f"(schema version {columns['schema_version']}): {error}"
+            f"run {_text(columns['run_id'])!r} is intact, but this version of accel-bench cannot "
+            f"read it (schema version {columns['schema_version']}): {error}"
         ) from error
+
+
+def parse_result(payload: str) -> Result:
+    """Return the result of a JSON text. Raises ValueError."""
+    result = Result.model_validate_json(payload)
+    _check_numbers(payload)
     return result
+
+
+def _with_samples(result: Result, samples: str) -> Result:
+    """Return the result with the samples of its windows; none stand apart of a row that was
+    migrated as it was. Raises ValueError."""
+    windows = _windows_adapter().validate_json(samples)
+    if not windows:
+        return result
+    ranks = [_rank_with(rank, parts) for rank, parts in zip(result.ranks, windows, strict=True)]
+    return result.model_copy(update={"ranks": tuple(ranks)})
+
+
+def _rank_with(rank: RankResult, parts: WindowSamples | None) -> RankResult:
+    if rank.window is None or parts is None:
+        return rank
+    window = rank.window.model_copy(update={name: getattr(parts, name) for name in WINDOW_PARTS})
+    return rank.model_copy(update={"window": window})
+
+
+def _decompress(content: bytes) -> str:
+    """Return a text of limited size. Raises ValueError or zlib.error."""
+    inflating = zlib.decompressobj()
+    text = inflating.decompress(content, MAXIMUM_PAYLOAD_BYTES)
+    if inflating.unconsumed_tail or not inflating.eof:
+        raise ValueError(f"it is larger than {MAXIMUM_PAYLOAD_BYTES} bytes, or cut short")
+    return text.decode()
 
 
 def readable(columns: Mapping[str, Any]) -> Result | None:
@@ -189,6 +347,15 @@ def readable(columns: Mapping[str, Any]) -> Result | None:
         return to_result(columns)
     except StoreError:
         return None
+
+
+def unreadable(columns: Mapping[str, Any]) -> str:
+    """Return why a row cannot be read; empty where it can."""
+    try:
+        to_result(columns)
+    except StoreError as error:
+        return str(error)
+    return ""
 
 
 def to_session(columns: Mapping[str, Any]) -> SessionRecord | None:
@@ -212,6 +379,9 @@ def _check_numbers(payload: str) -> None:
 
     Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON has.
     """
+    shape = payload.encode().translate(NUMBER_SHAPES, b"+")
+    if not any(sign in shape for sign in SUSPICIOUS):
+        return
     json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)
 
 
@@ -219,6 +389,16 @@ def _limited(number: str) -> float:
     if len(number) > MAXIMUM_DIGITS or not abs(float(number)) < MAXIMUM_NUMBER:
         raise ValueError(f"the number {number[:30]} is beyond what can be computed with")
     return float(number)
+
+
+def _broken(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Return what the self-audit found; null where an earlier version's has."""
+    if columns["figures_version"] != FIGURES_VERSION:
+        return None
+    try:
+        return tuple((str(name), str(figures)) for name, figures in json.loads(columns["broken"]))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
@@ -230,6 +410,14 @@ def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, s
 def _text(value: Any) -> str:
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _real(value: Any) -> float | None:
+    return value if isinstance(value, float) else None
 
 
 def _number(value: Any) -> int:

@@ -2,47 +2,148 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
+    Boolean,
     Column,
     ColumnElement,
+    Float,
     ForeignKey,
+    Index,
     Integer,
+    LargeBinary,
     MetaData,
     Select,
     Table,
     Text,
     case,
     func,
-    literal,
+    literal_column,
     null,
     select,
 )
+from sqlalchemy.dialects.postgresql import TEXT
 
 METADATA = MetaData()
+
+STORE_VERSION = 3
+"""Version of the tables; `migrations` has the steps from earlier ones."""
 
 MAXIMUM_PAYLOAD_BYTES = 24 * 1024 * 1024
 """Largest result that is stored or read: that of a run of more than 100,000 samples."""
 
-MAXIMUM_OTHER_BYTES = 64 * 1024
-"""Most that the columns beside the payload take together."""
+MAXIMUM_COLUMN_BYTES = 256 * 1024
+"""Largest text of a column that is no document."""
 
 SHOWN_LETTERS = 200
 """Letters that are read of a text of a row that is too large."""
 
+# Ids are compared by their bytes, whatever the language of the database.
+KEY = Text().with_variant(TEXT(collation="C"), "postgresql")
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
-def _columns(kind: type[Integer | Text], *names: str) -> list[Column[Any]]:
+
+@dataclass(frozen=True)
+class DerivedColumn:
+    """A column whose value is read from a result."""
+
+    name: str
+    """Dotted name, as people write it."""
+
+    kind: type
+    """`str`, `int`, `float` or `bool`."""
+
+    path: str
+    """Where `fields` reads it."""
+
+    @property
+    def column(self) -> str:
+        """Name in the database."""
+        return self.name.replace(".", "_")
+
+
+def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
+    """Return columns by the last parts of their paths; `name=path` where these differ."""
+    pairs = (word.partition("=") for word in names.split())
+    return [
+        DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs
+    ]
+
+
+SETTINGS = (
+    *_derived(str, "scenario", "model.id model.weights model.dtype model.attention adapter.use"),
+    *_derived(str, "scenario", "data.use optimizer.use engine.use parallel.use launcher.use"),
+    *_derived(int, "scenario", "data.sequence_length train.micro_batch_size"),
+    *_derived(int, "scenario", "train.gradient_accumulation train.global_batch_size train.seed"),
+    *_derived(str, "scenario", "train.precision train.matmul_precision measure.sync"),
+    *_derived(bool, "scenario", "train.gradient_checkpointing"),
+    *_derived(float, "scenario", "train.learning_rate train.max_grad_norm"),
+    *_derived(str, "scenario", "resources.device resources.environment measure.warmup"),
+    *_derived(int, "scenario", "resources.devices resources.nodes resources.threads measure.steps"),
+    *_derived(int, "scenario", "resources.data_parallel measure.seed"),
+    *_derived(str, "derived", "compute_dtype"),
+    *_derived(int, "derived", "world_size"),
+)
+"""What was requested."""
+
+_EFFECTIVE_NAMES = {
+    str: "python torch model_class attention strategy backend optimizer device matmul_dtype "
+    "weight_dtype=weight_dtypes[0] trained_dtype=trained_dtypes[0]",
+    bool: "gradient_checkpointing padding_free use_cache",
+    int: "threads world_size graph_breaks=compilation.graph_breaks "
+    "recompiles=compilation.recompiles optimizer_steps=optimizer_progress.steps",
+    float: "compile_seconds=compilation.compile_seconds "
+    "learning_rate=optimizer_progress.learning_rates[0]",
+}
+
+EFFECTIVE = tuple(
+    column
+    for kind, names in _EFFECTIVE_NAMES.items()
+    for column in _derived(kind, "effective", names, "effective.")
+)
+"""What really held, on rank 0; of several values the commonest."""
+
+FIGURES = (
+    *_derived(str, "audited", "audited_status=status"),
+    *_derived(str, "derived", "reasons tag device device_type"),
+    *_derived(str, "result", "phase replaces"),
+    *_derived(str, "machine", "host processor driver cuda"),
+    *_derived(int, "machine", "cores"),
+    *_derived(float, "result", "seconds"),
+    *_derived(float, "derived", "tokens_per_second tokens_per_second_per_device"),
+    *_derived(float, "derived", "seconds_per_token median_step_seconds first_loss last_loss mfu"),
+    *_derived(int, "derived", "steps real_tokens peak_memory_bytes"),
+)
+"""How it ended, where it ran and what it measured."""
+
+DERIVED: tuple[DerivedColumn, ...] = (*SETTINGS, *EFFECTIVE, *FIGURES)
+"""All columns that are read from a result."""
+
+COLUMN_OF = {one.name: one.column for one in DERIVED}
+"""Names in the database by dotted name."""
+
+SECTIONS = tuple(
+    "model adapter data optimizer engine parallel launcher train resources measure".split()
+)
+"""Sections of a scenario whose settings without a column are in `options`."""
+
+_TYPES: dict[type, Any] = {str: Text(), int: NUMBER, float: Float(53), bool: Boolean()}
+
+
+def _columns(kind: Any, *names: str) -> list[Column[Any]]:
     return [Column(name, kind, nullable=False) for name in names]
 
 
 META = Table("meta", METADATA, *_columns(Integer, "schema_version"), *_columns(Text, "written_by"))
-"""One row: the version of tables and results, and of the accel-bench that made them."""
+"""One row: the version of the tables, and of the accel-bench that made them."""
 
 SESSIONS = Table(
     "sessions",
     METADATA,
-    Column("id", Text, primary_key=True),
+    Column("id", KEY, primary_key=True),
     *_columns(Text, "started_at", "scenario", "command", "document", "checksum"),
 )
 """One row for each `accel-bench run`; `command` and `document` are JSON."""
@@ -50,18 +151,63 @@ SESSIONS = Table(
 RUNS = Table(
     "runs",
     METADATA,
-    Column("run_id", Text, primary_key=True),
-    Column("session", Text, ForeignKey("sessions.id"), nullable=False),
-    *_columns(Text, "experiment_id", "scenario", "stack", "sweep"),
-    *_columns(Integer, "round", "position", "attempt"),
-    *_columns(Text, "status", "started_at", "payload"),
+    Column("run_id", KEY, primary_key=True),
+    Column("session", KEY, ForeignKey("sessions.id"), nullable=False),
+    *_columns(KEY, "experiment_id", "scenario", "stack"),
+    *_columns(Text, "sweep"),
+    *_columns(NUMBER, "round", "position", "attempt"),
+    *_columns(Text, "status"),
+    *_columns(KEY, "started_at"),
     *_columns(Integer, "schema_version"),
-    *_columns(Text, "checksum"),
+    *(Column(one.column, _TYPES[one.kind]) for one in DERIVED),
+    *(Column(name, Text) for name in ("broken", "options", "metrics")),
+    *_columns(Integer, "figures_version"),
+    *_columns(Text, "content_checksum", "checksum"),
 )
-"""One row for each attempt; `payload` is the `Result` as JSON, the others repeat parts of it.
+"""One row for each attempt: who it is, settings, effective configuration and figures.
 
-It has no index but that of its key: a damaged index would hide rows, and no folder holds so many.
+`broken` is what its self-audit finds, `options` settings without a column, `metrics` the figures of
+plugins, each as JSON. `content_checksum` is that of the document and the samples.
 """
+
+
+def _content_table(name: str) -> Table:
+    key = Column("run_id", KEY, ForeignKey("runs.run_id"), primary_key=True)
+    return Table(name, METADATA, key, *_columns(LargeBinary, "content"))
+
+
+DOCUMENTS = _content_table("documents")
+"""The `Result` of each run without its samples, as compressed JSON."""
+
+SAMPLES = _content_table("samples")
+"""The samples of each run, as compressed JSON: the windows of its ranks in their order."""
+
+LABELS = Table(
+    "labels",
+    METADATA,
+    Column("run_id", KEY, ForeignKey("runs.run_id"), primary_key=True),
+    Column("kind", KEY, primary_key=True),
+    Column("text", KEY, primary_key=True),
+    *_columns(Text, "added_at"),
+)
+"""Tags and notes that people give to runs: the only rows that are ever deleted."""
+
+INDEXES = (
+    Index("runs_session", RUNS.c.session),
+    Index("runs_experiment", RUNS.c.experiment_id),
+    Index("runs_started", RUNS.c.started_at),
+    Index("runs_stack", RUNS.c.stack, RUNS.c.started_at),
+    Index(
+        "runs_figures",
+        RUNS.c.scenario,
+        RUNS.c.stack,
+        RUNS.c.audited_status,
+        RUNS.c.train_micro_batch_size,
+        RUNS.c.data_sequence_length,
+        RUNS.c.tokens_per_second,
+    ),
+)
+"""For look-ups and filters. Listings of everything use none: a damaged one would hide rows."""
 
 CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attempt, RUNS.c.run_id)
 """Order in which runs are read."""
@@ -70,17 +216,36 @@ IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
 """Ids that name runs."""
 
 
-def within_limits(table: Table, payload: str) -> Select[Any]:
-    """Select a table; of a row that is too large, the texts are cut and the payload is null."""
-    size = sum((func.coalesce(func.length(one), 0) for one in table.columns), start=literal(0))
-    fits = size <= MAXIMUM_PAYLOAD_BYTES + MAXIMUM_OTHER_BYTES
+def within_limits(table: Table, untyped: bool, document: str = "") -> list[ColumnElement[Any]]:
+    """Return the columns of a table; a text that is too long is cut, and fails its checksum.
+
+    `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
+    text.
+    """
 
     def limited(column: Column[Any]) -> ColumnElement[Any]:
-        cut = null() if column.name == payload else func.substr(column, 1, SHOWN_LETTERS)
-        return case((fits, column), else_=cut).label(column.name)
+        if not untyped and not isinstance(column.type, Text):
+            return column
+        # Written out: hundreds of parameters take a tenth of a second to compile.
+        most = MAXIMUM_PAYLOAD_BYTES if column.name == document else MAXIMUM_COLUMN_BYTES
+        limit: ColumnElement[int] = literal_column(str(most))
+        cut = func.substr(column, literal_column("1"), literal_column(str(SHOWN_LETTERS)))
+        return case((func.length(column) <= limit, column), else_=cut).label(column.name)
 
-    return select(*map(limited, table.columns))
+    return list(map(limited, table.columns))
 
 
-READING = within_limits(RUNS, "payload")
-"""Query of all runs, to be read row by row."""
+def _content(table: Table, name: str) -> ColumnElement[Any]:
+    """Return a compressed document; null for one that is too large, or not there."""
+    fits = func.length(table.c.content) <= MAXIMUM_PAYLOAD_BYTES
+    return case((fits, table.c.content), else_=null()).label(name)
+
+
+def reading(untyped: bool) -> Select[Any]:
+    """Return the query of all runs with their documents and samples, to be read row by row."""
+    contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
+    return (
+        select(*within_limits(RUNS, untyped), *contents)
+        .outerjoin_from(RUNS, DOCUMENTS, DOCUMENTS.c.run_id == RUNS.c.run_id)
+        .outerjoin(SAMPLES, SAMPLES.c.run_id == RUNS.c.run_id)
+    )

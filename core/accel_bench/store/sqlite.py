@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
@@ -50,7 +51,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
             uri, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
         )
         # Bytes that are not UTF-8 are kept, so that a damaged row is read and fails its checksum.
-        opened.text_factory = lambda raw: raw.decode("utf8", "surrogateescape")
+        opened.text_factory = partial(str, encoding="utf8", errors="surrogateescape")
         return opened
 
     def configure(opened: sqlite3.Connection, record: object) -> None:
@@ -74,6 +75,17 @@ def writing(engine: Engine) -> Engine:
     A transaction that begins as a reader and then writes cannot wait for the lock, but fails.
     """
     return engine.execution_options(immediate=True)
+
+
+def copy(engine: Engine, target: Path) -> None:
+    """Copy a database as it is now, whoever writes to it, into a new file."""
+    with (
+        contextlib.closing(engine.raw_connection()) as opened,
+        contextlib.closing(sqlite3.connect(target)) as copied,
+    ):
+        source = opened.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        source.backup(copied)
 
 
 def enable_wal(engine: Engine, timeout_seconds: float) -> None:

@@ -61,7 +61,11 @@ def disowning(result: Result) -> tuple[str, ...]:
 
 def with_audit(result: Result) -> Result:
     """Return the row; `degraded`, with broken invariants as reasons, where there are any."""
-    broken = audit(result)
+    return marked_degraded(result, audit(result))
+
+
+def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
+    """Return the row; `degraded`, with these broken invariants as reasons, where there are any."""
     if not broken:
         return result
     reasons = (f"self-audit, {one.invariant}: {one.figures}" for one in broken)

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.analysis.schema import Document
-from accel_bench.result import Result
+from accel_bench.result import Status
 from accel_bench.store.database import Row, Store
 
 CHECKSUM = "checksum"
 """Name of the invariant that a corrupt row breaks."""
+
+COMPLETED = {status.value for status in Status if status.completed}
+"""Statuses of runs whose numbers are used."""
 
 
 class BrokenInvariant(Broken):
@@ -43,20 +46,25 @@ class AuditReport(Document):
 
 
 def audit_store(store: Store) -> AuditReport:
-    """Audit every row of an open store. Raises StoreError."""
+    """Audit every row of an open store. Raises StoreError.
+
+    What a row's own figures break was found when it was stored, and its checksum covers that; rows
+    that another version audited are audited anew.
+    """
     rows = store.rows()
-    results = {result.run_id: result for result in store.results()}
-    broken = [one for row in rows for one in _broken(row, results.get(row.run_id))]
-    audited = sum(result.status.completed for result in results.values())
+    stale = [row.run_id for row in rows if not row.corrupt and row.broken is None]
+    again = {result.run_id: audit(result) for result in store.results(run_ids=stale)}
+    broken = [one for row in rows for one in _broken(row, again.get(row.run_id))]
+    audited = sum(row.status in COMPLETED for row in rows)
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 
-def _broken(row: Row, result: Result | None) -> Iterator[BrokenInvariant]:
+def _broken(row: Row, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
     """Return broken invariants of a row; of a corrupt one only its own columns are known."""
     if row.corrupt:
-        broken = [Broken(invariant=CHECKSUM, figures=row.problem)]
-    else:
-        broken = audit(result) if result else []
+        again = [Broken(invariant=CHECKSUM, figures=row.problem)]
+    elif again is None:
+        again = [Broken(invariant=name, figures=figures) for name, figures in row.broken or ()]
     columns = ("run_id", "experiment_id", "session", "stack")
     of_row = {name: getattr(row, name) for name in columns}
-    yield from (BrokenInvariant(**dict(one), **of_row) for one in broken)
+    yield from (BrokenInvariant(**dict(one), **of_row) for one in again)

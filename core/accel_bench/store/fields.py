@@ -1,0 +1,148 @@
+"""What stands in a column of its own: settings, the effective configuration and figures of a run.
+
+All of it is derived from the result, when that is stored: the result with its samples is the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accel_bench.analysis.checks.audit import audit, marked_degraded
+from accel_bench.analysis.listing import flat_metrics, flat_speed
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import RankResult, Result
+from accel_bench.store.schema import (
+    COLUMN_OF,
+    DERIVED,
+    MAXIMUM_COLUMN_BYTES,
+    SECTIONS,
+    DerivedColumn,
+)
+
+FIGURES_VERSION = 1
+"""Version of what is derived; columns of an earlier one are derived anew from the result."""
+
+MAXIMUM_INTEGER = 2**63 - 1
+"""Largest integer of a column."""
+
+MAXIMUM_LETTERS = 10_000
+"""Letters of a derived text; the result has all of them."""
+
+
+def derived_columns(result: Result) -> dict[str, Any]:
+    """Return the values of all derived columns of a result; null where it does not say."""
+    broken = audit(result)
+    audited = marked_degraded(result, broken)
+    sources = {
+        "result": result,
+        "audited": audited,
+        "scenario": result.experiment.scenario,
+        "effective": result.ranks[0].effective if result.ranks else None,
+        "machine": result.machine,
+        "derived": {**_figures(result), "reasons": "; ".join(audited.reasons)},
+    }
+    return {
+        **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
+        "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
+        "options": _mapping(options_of(result)),
+        "metrics": _mapping(flat_metrics(result)),
+        "figures_version": FIGURES_VERSION,
+    }
+
+
+def options_of(result: Result) -> dict[str, Any]:
+    """Return settings that have no column of their own, options of plugins above all, by key."""
+    scenario = result.experiment.scenario.model_dump(mode="json", include=set(SECTIONS))
+    found = {key: value for key, value in _dotted(scenario) if key not in COLUMN_OF}
+    for use in result.experiment.stack.uses:
+        found |= dict(_dotted({use.use: use.options}))
+    return found
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """Return what is worked out from several parts of a result."""
+    experiment, speed = result.experiment, run_throughput(result)
+    return {
+        **_device(result.ranks[0] if result.ranks else None),
+        **flat_speed(speed),
+        "tag": experiment.tag,
+        "compute_dtype": experiment.scenario.compute_dtype,
+        "world_size": experiment.scenario.world_size,
+        "peak_memory_bytes": _peak_memory(result),
+        "mfu": _mfu(result) if speed else None,
+    }
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the texts, numbers and truth values of nested mappings by dotted key."""
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _dotted(item, f"{prefix}{key}.")
+        elif isinstance(item, str | int | float):
+            yield f"{prefix}{key}", item
+
+
+def _mapping(values: Mapping[str, Any]) -> str:
+    """Return JSON that every database reads; what is beyond its limits is left out."""
+    texts = {_text(k): _text(v) if isinstance(v, str) else v for k, v in values.items()}
+    stored = canonical_json({key: item for key, item in texts.items() if _storable(item)})
+    return stored if len(stored) <= MAXIMUM_COLUMN_BYTES else "{}"
+
+
+def _read(sources: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path of attributes and keys; `[0]` is the first of a count."""
+    source, _, rest = path.partition(".")
+    value = sources[source]
+    for name in rest.split("."):
+        key = name.removesuffix("[0]")
+        value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+        if name != key:
+            value = next(iter(value), None) if value else None
+    return value
+
+
+def _fitting(column: DerivedColumn, value: Any) -> Any:
+    """Return a value as its column holds it in every database; null for one that does not fit."""
+    if value is None:
+        return None
+    if column.kind is str:
+        return _text(getattr(value, "value", value))
+    try:
+        converted = column.kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return converted if _storable(converted) else None
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or abs(value) <= MAXIMUM_INTEGER
+
+
+def _text(value: Any) -> str:
+    """Return a text, cut, without what PostgreSQL refuses: NUL and halves of characters."""
+    text = str(value)[:MAXIMUM_LETTERS].replace("\0", "\ufffd")
+    return text.encode("utf8", "replace").decode()
+
+
+def _device(first: RankResult | None) -> dict[str, Any]:
+    device = first.device if first else None
+    return {"device": device.name or device.type, "device_type": device.type} if device else {}
+
+
+def _peak_memory(result: Result) -> float | None:
+    """Return the largest peak of the window over all ranks, of the memory that tables show."""
+    measured = (one for rank in result.ranks for one in rank.metrics)
+    peaks = (one.value for one in measured if one.figure == "peak_memory")
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def _mfu(result: Result) -> float | None:
+    peak = peak_flops_of(result)
+    used = utilization(result, peak) if peak else None
+    return used.mfu.causal if used and used.mfu else None

@@ -1,0 +1,1 @@
+"""One module for each version, which makes it of the one before."""

@@ -1,0 +1,145 @@
+"""Open a database of results after all checks: its place, its file, its version."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from accel_bench.errors import StoreError, StoreUnavailableError
+from accel_bench.store import sqlite
+from accel_bench.store.versions import has_tables, is_outdated, make_tables, migrate
+
+Faults = Callable[[], AbstractContextManager[None]]
+"""Turns what a database raises into a StoreError."""
+
+
+class Opened(NamedTuple):
+    """An open database and the folder of its runs."""
+
+    folder: Path
+    engine: Engine
+
+    place: str
+    """The database, as messages name it."""
+
+    faults: Faults
+
+
+@contextmanager
+def opened_database(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+    """Open the database of a results folder for the block. Raises StoreError."""
+    root = _resolved(folder)
+    path = root / sqlite.FILE_NAME
+    if write:
+        _make_folder(root)
+    with sqlite.named_faults(path):
+        if not write and not path.exists():
+            raise StoreError(_no_results(root))
+    engine = _opened_or_set_aside(path, write, timeout_seconds)
+    try:
+        with _current(engine, path, write, timeout_seconds) as current:
+            yield Opened(root, current, str(path), partial(sqlite.named_faults, path))
+    finally:
+        engine.dispose()
+
+
+def _resolved(folder: Path) -> Path:
+    """Follow links once, so that everything later stays inside what they lead to."""
+    try:
+        root = folder.resolve()
+        str(root).encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(
+            f"{str(folder)!r} cannot be a results folder: its name is not UTF-8, as a database and "
+            "reports must write it; choose another folder with --results"
+        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error
+    return root
+
+
+def _make_folder(root: Path) -> None:
+    """Make the results folder. Raises StoreError with the reason."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreError(
+            f"{root} cannot be a results folder, since a file is in its place; "
+            "choose another folder with --results"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"{root} cannot be made: {error.strerror}; choose another folder with --results"
+        ) from error
+
+
+def _opened_or_set_aside(path: Path, write: bool, timeout_seconds: float) -> Engine:
+    """Open a database; one that cannot be read is left as it is, or set aside with `write`."""
+    try:
+        return _open(path, write, timeout_seconds)
+    except sqlite.BrokenDatabaseError as error:
+        if not write:
+            do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
+            raise StoreError(f"{error}. {do}") from error
+        with sqlite.named_faults(path):
+            kept = sqlite.set_aside(path)
+        do = f"It is kept as {kept.name}; run again to start a new one"
+        raise StoreError(f"{error}. {do}") from error
+
+
+def _open(path: Path, write: bool, timeout_seconds: float) -> Engine:
+    """Open a database after all checks."""
+    engine = sqlite.connect(path, write=write, timeout_seconds=timeout_seconds)
+    try:
+        with sqlite.named_faults(path):
+            sqlite.check_file(path)
+            if not has_tables(engine, str(path)) and not write:
+                raise StoreError(_no_results(path.parent))
+            if write:
+                sqlite.enable_wal(engine, timeout_seconds)
+                make_tables(sqlite.writing(engine), str(path))
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def _current(engine: Engine, path: Path, write: bool, timeout_seconds: float) -> Iterator[Engine]:
+    """Yield the database; for a reader of an earlier version, a migrated copy of it.
+
+    A program of that version may still write to the database itself.
+    """
+    if write or not is_outdated(engine):
+        yield engine
+        return
+    print(
+        f"{path} is of an earlier version, and is migrated anew each time it is read until "
+        "`accel-bench run` or `accel-bench results migrate` has done so once",
+        file=sys.stderr,
+    )
+    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+        copied = Path(folder) / sqlite.FILE_NAME
+        with sqlite.named_faults(copied):
+            sqlite.copy(engine, copied)
+        copy = sqlite.connect(copied, write=True, timeout_seconds=timeout_seconds)
+        try:
+            with sqlite.named_faults(copied):
+                migrate(sqlite.writing(copy), str(path))
+            yield copy
+        finally:
+            copy.dispose()
+
+
+def _no_results(root: Path) -> str:
+    return (
+        f"there are no results in {root}; `accel-bench run SCENARIO --results {root}` makes some, "
+        "and --results DIR names another folder"
+    )
