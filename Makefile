@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 # on their layers are tested there too.
 QUANTIZED := $(VENV)-quantized
 QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels plugins/deepspeed
-# Plugins that need no library of their own; the quickstart takes two.
-LIGHT := plugins/compile plugins/distributed plugins/example plugins/moe plugins/padding-free
+# Plugins whose libraries change no stack that does not use them; the quickstart takes two.
+LIGHT := plugins/compile plugins/distributed plugins/example plugins/moe plugins/padding-free \
+	plugins/ray
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 # Modules are compiled to bytecode when they are first imported: compiling all of torch and

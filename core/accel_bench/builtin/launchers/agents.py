@@ -102,6 +102,24 @@ class Agents:
             self.close()
             raise
 
+    def replace_lost(self, seconds: float) -> None:
+        """Wait for other agents in the places of those that are lost, where a launcher starts such.
+
+        Raises ConnectionError where they have not all come after so many seconds.
+        """
+        self.pump(0)
+        lost, size = [one for one in self._agents if one.lost], len(self._ranks())
+        if not lost:
+            return
+        self._agents = [one for one in self._agents if not one.lost]
+        try:
+            self._await(size, seconds)
+        except AccelBenchError as error:
+            here = self._ranks()
+            missing = [one for one in lost if not here & {rank for rank, _ in one.ranks}]
+            self._agents += missing
+            raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
+
     def check(self) -> None:
         """Raise AccelBenchError when agents that are awaited cannot come any more."""
 

@@ -66,10 +66,11 @@ class StartedAgents(Agents):
         return self._output.read().decode("utf8", "replace").strip()
 
     def close(self) -> None:
-        """End the agents, then the program."""
+        """End the agents, then the program, which ends by itself only after agents."""
+        patience = END_SECONDS if self.nodes() else 0.0
         super().close()
         if self._process is not None:
-            end_program(self._process)
+            end_program(self._process, patience)
         self._output.close()
 
 

@@ -1,0 +1,146 @@
+"""`ray`: starts the ranks on nodes of a Ray cluster, which its placement groups reserve."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import Field
+
+from accel_bench import (
+    Allocation,
+    Job,
+    Options,
+    Plugin,
+    RankProcess,
+    Scenario,
+    hookimpl,
+    python_command,
+    read_machine,
+)
+from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.places import largest
+from accel_bench.builtin.launchers.started import StartedAgents, new_secret
+from accel_bench.errors import ScenarioError
+
+from .request import NOTICE, Request
+
+SLACK_SECONDS = 30.0
+"""How much longer than Ray's placement the parent waits: actors start after it."""
+
+
+class RayOptions(Options):
+    """Which cluster, and what of it."""
+
+    address: str | None = Field(None, pattern=r"^[^\s]+$")
+    """Address of the cluster, `HOST:PORT`, as `ray.init` takes it; `local` starts Ray on this
+    machine for the session; null takes RAY_ADDRESS, or the cluster that this machine is part of."""
+
+    cpus: int | None = Field(None, ge=1, le=1_000_000)
+    """CPUs that each rank reserves; null reserves one beside each GPU, and without GPUs the whole
+    node for its ranks."""
+
+    connect_seconds: float = Field(300.0, gt=0, le=86_400)
+    """How long the cluster may take to reserve what is asked for, and to replace what is lost."""
+
+
+class RayAgents(StartedAgents):
+    """Agents in Ray's actors. Where an actor dies, another one takes its place."""
+
+    replace_seconds = 0.0
+    """How long that may take."""
+
+    def launch(self, job: Job) -> list[RankProcess]:
+        """Start the ranks of a job, once all actors are there again."""
+        self.replace_lost(self.replace_seconds)
+        return super().launch(job)
+
+    def close(self) -> None:
+        """End the agents and the program; print its notices."""
+        notices = [line for line in self.tail().splitlines() if line.startswith(NOTICE)]
+        super().close()
+        for line in notices:
+            print(line, file=sys.stderr)
+
+
+class Ray(Plugin[RayOptions]):
+    """Starts the ranks on nodes of a Ray cluster, which its placement groups reserve.
+
+    An actor on each node is there for the whole session, and starts each rank of a run in a fresh
+    process: Ray's own workers keep what earlier work has left in them.
+    """
+
+    @hookimpl
+    def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
+        """Reserve nodes and wait for the agents of their actors."""
+        if dry_run:
+            command = self.command(self.request(scenarios, 0))
+            print(subprocess.list2cmdline(command), file=sys.stderr)
+            return Ended(None)
+        agents = RayAgents(("", 0), new_secret(), "Ray")
+        try:
+            command = self.command(self.request(scenarios, agents.port))
+        except BaseException:
+            agents.close()
+            raise
+        agents.start(command, "")
+        agents.replace_seconds = self.options.connect_seconds
+        agents.gather(*largest(scenarios), agents.replace_seconds + SLACK_SECONDS)
+        return agents
+
+    @hookimpl
+    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
+        """Have the agent of each node start its ranks."""
+        return launch_on(allocation, job)
+
+    def request(self, scenarios: Sequence[Scenario], port: int) -> Request:
+        """Return what to reserve. Raises ScenarioError where it cannot be one placement group."""
+        nodes, devices = largest(scenarios)
+        options = self.options
+        address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
+        if "://" in address:
+            raise ScenarioError(
+                f"launcher ray: address {address!r} is that of a remote client; run this on a node "
+                "of the cluster, with the HOST:PORT of its head, or without any address"
+            )
+        return Request(
+            address=address,
+            nodes=nodes,
+            devices=devices,
+            device=kind_of_device(scenarios),
+            device_type=type_of_device(scenarios),
+            cpus=options.cpus,
+            seconds=options.connect_seconds,
+            parent=os.getpid(),
+            port=port,
+        )
+
+    def command(self, request: Request) -> list[str]:
+        """Return the command of the program that reserves, and starts the actors."""
+        return python_command("-m", "accel_bench_ray.driver", json.dumps(asdict(request)))
+
+
+def kind_of_device(scenarios: Sequence[Scenario]) -> str:
+    """Return `cuda`, `cpu`, or `auto` where only the cluster's nodes can say."""
+    wanted = {one.resources.device for one in scenarios}
+    if "cuda" in wanted or type_of_device(scenarios):
+        return "cuda"
+    if "auto" in wanted:
+        return "auto" if read_machine().device == "cpu" else "cuda"
+    return "cpu"
+
+
+def type_of_device(scenarios: Sequence[Scenario]) -> str | None:
+    """Return the type of all devices. Raises ScenarioError for two of them."""
+    kinds = sorted({one.resources.device_type for one in scenarios} - {None}, key=str)
+    if len(kinds) > 1:
+        raise ScenarioError(
+            "launcher ray: one placement group cannot have the device types "
+            f"{' and '.join(map(str, kinds))}; run the points one after the other"
+        )
+    return kinds[0] if kinds else None

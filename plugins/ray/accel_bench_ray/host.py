@@ -1,0 +1,63 @@
+"""What an actor does on its node: it runs the agent that starts the node's ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accel_bench.builtin.launchers.agent import end_on_signals, run_agent
+from accel_bench.errors import AccelBenchError
+
+SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "RAY_", "SPT_NOENV")
+"""Beginnings of variables that Ray sets in its workers: ranks go without them, as elsewhere."""
+
+CONNECT_SECONDS = 60.0
+"""How long the parent may take to answer."""
+
+
+class Host:
+    """An actor: one node of a session, with the processes that its agent starts."""
+
+    def take_priority(self) -> str:
+        """Take the priority of Ray's own processes; return by how much it is still lower.
+
+        Ray starts its workers with a lower one, and only root may raise it again.
+        """
+        wanted = os.getpriority(os.PRIO_PROCESS, os.getppid())
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, wanted)
+        return str(os.getpriority(os.PRIO_PROCESS, 0) - wanted)
+
+    def serve(
+        self,
+        parent: tuple[str, int],
+        secret: str,
+        ranks: dict[str, Any],
+        folder: str,
+        variables: Mapping[str, str],
+    ) -> str:
+        """Be the agent of these ranks until the parent ends the session; return what failed.
+
+        `folder` is the name of a temporary one, which an earlier actor may have left behind.
+        """
+        for name in [name for name in os.environ if name.startswith(SET_BY_RAY)]:
+            del os.environ[name]
+        os.environ.update(variables)
+        end_on_signals()
+        own = Path(tempfile.gettempdir(), folder)
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir(mode=0o700)
+        tempfile.tempdir = str(own)
+        try:
+            run_agent(parent, secret.encode(), ranks, CONNECT_SECONDS)
+        except AccelBenchError as error:
+            return str(error)
+        finally:
+            tempfile.tempdir = None
+            shutil.rmtree(own, ignore_errors=True)
+        return ""

@@ -1,0 +1,76 @@
+"""What is asked of Ray, and what is refused before or by a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accel_bench_ray.driver import bundle_of, check_fit
+from accel_bench_ray.request import Request
+from cli.program import call
+from launched import Launched
+
+from accel_bench.errors import AccelBenchError
+
+RAY = ("--set", "launcher.use=ray", "-q", "--oversubscribe")
+
+NODES = [
+    {"CPU": 16.0, "GPU": 4.0, "accelerator_type:A100-40G": 1.0, "node:10.0.0.1": 1.0},
+    {"CPU": 8.0, "GPU": 2.0, "accelerator_type:L4": 1.0, "node:10.0.0.2": 1.0},
+    {"memory": 1e9, "node:10.0.0.3": 1.0},
+]
+"""Resources of a cluster's nodes, as Ray lists them."""
+
+
+def request(**changes: Any) -> Request:
+    """Return a request for one node with two GPUs."""
+    fields = {"address": "auto", "nodes": 1, "devices": 2, "device": "cuda", "device_type": None}
+    return Request(**{**fields, "cpus": None, "seconds": 1.0, "parent": 1, "port": 1, **changes})
+
+
+def test_a_node_reserves_its_devices() -> None:
+    assert bundle_of(request(), NODES) == {"CPU": 2, "GPU": 2}
+    assert bundle_of(request(cpus=3), NODES) == {"CPU": 6, "GPU": 2}
+    typed = {"CPU": 2, "GPU": 2, "accelerator_type:A100-40G": 0.001}
+    assert bundle_of(request(device_type="a100"), NODES) == typed
+    assert bundle_of(request(device="cpu"), NODES) == {"CPU": 8}
+    assert bundle_of(request(device="cpu", cpus=3), NODES) == {"CPU": 6}
+    assert bundle_of(request(device="auto"), [{"CPU": 4.0}]) == {"CPU": 4}
+
+
+def test_what_a_cluster_cannot_have_is_refused_at_once() -> None:
+    with pytest.raises(AccelBenchError, match=r"types of the Ray cluster's devices are: A100-40G"):
+        bundle_of(request(device_type="h100"), NODES)
+    with pytest.raises(AccelBenchError, match=r"--device cuda or --device cpu"):
+        bundle_of(request(device="auto"), NODES)
+    named = [(f"10.0.0.{number}", node) for number, node in enumerate(NODES, 1)]
+    check_fit({"CPU": 4, "GPU": 2}, 2, named)
+    with pytest.raises(AccelBenchError, match=r"2 nodes with CPU 4, GPU 4 each .* 1 nodes of the"):
+        check_fit({"CPU": 4, "GPU": 4}, 2, named)
+
+
+def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
+    program = Launched(tmp_path, tmp_path)
+    done = call("run", program.write(), *RAY, "--dry-run")
+    assert done.code == 0, done.err
+    assert "-m accel_bench_ray.driver" in done.err
+    asked = json.loads(
+        done.err[done.err.index('"{') + 1 : done.err.rindex('}"') + 1].replace("\\", "")
+    )
+    assert asked["nodes"] == 1
+    assert asked["devices"] == 2
+    assert asked["device"] == "cpu"
+
+
+def test_what_ray_lacks_is_named(tmp_path: Path) -> None:
+    program = Launched(tmp_path, tmp_path)
+    client = call("run", program.write(), *RAY, "--set", "launcher.address=ray://head:10001")
+    assert client.code == 2
+    assert "'ray://head:10001' is that of a remote client" in client.err
+    nothing = call("run", program.write(), *RAY, "--set", "launcher.address=127.0.0.1:1")
+    assert nothing.code == 2
+    assert "no Ray cluster can be used at '127.0.0.1:1'" in nothing.err
+    assert "--set launcher.address=local" in nothing.err
+    assert program.left_behind() == []
