@@ -46,6 +46,15 @@ of the active plugin whose code is being called, from 1; 0 for none."""
 HEARTBEAT_BYTES = 24
 """Size of the page: three unsigned 64-bit numbers in the machine's byte order."""
 
+UPDATE_FILE = "rank0.update"
+"""Name of the file in which a run keeps the change of its trained weights until it is compared."""
+
+BYTES_OF_A_CHANGE = 4
+"""Bytes of one number in the file of the weights' change: float32, little-endian."""
+
+SPARE_DISK_BYTES = 1 << 30
+"""Room that is left on a disk on which such a file is written."""
+
 
 class Job(Frozen):
     """One process group's work: everything that its ranks need to know."""
@@ -81,6 +90,9 @@ class Job(Frozen):
     trust_remote_code: bool = False
     """Whether a model may bring code of its own."""
 
+    update_bytes: int = Field(0, ge=0)
+    """Largest file of the trained weights' change that rank 0 may leave; 0: none."""
+
     @property
     def world_size(self) -> int:
         """Ranks to start."""
@@ -101,6 +113,10 @@ class Job(Frozen):
     def log_path(self, rank: int) -> Path:
         """Return the path of the log that gets everything a rank prints."""
         return Path(self.folder) / f"rank{rank}.log"
+
+    def update_path(self) -> Path:
+        """Return the path of the trained weights' change, which the parent takes away."""
+        return Path(self.folder) / UPDATE_FILE
 
     def heartbeat_path(self, rank: int) -> Path:
         """Return the path of the memory-mapped page in which a rank stores its step number."""

@@ -208,6 +208,9 @@ class TensorUpdate(Frozen):
     squares estimates the square of its L2 norm, and the differences of two runs' that of their
     distance."""
 
+    norm: float | None = None
+    """L2 norm of the change; null where only the sketch was kept."""
+
 
 class WeightUpdate(Frozen):
     """How training changed the weights, from before the first step to the end of the window."""
@@ -230,7 +233,13 @@ class WeightUpdate(Frozen):
     """The same before the first step: ranks that hold parts of a model differ there already."""
 
     seconds: float
-    """What the sketches took, outside of all windows."""
+    """What the sketches and the file took, outside of all windows."""
+
+    kept_bytes: int = 0
+    """Size of the file with the exact change, until it was compared; 0 where none was kept."""
+
+    kept_reason: str = ""
+    """Why none was kept that was asked for."""
 
     @property
     def norm(self) -> float:
@@ -437,6 +446,11 @@ class Result(Frozen):
     update_tolerances: dict[str, float] = Field(default_factory=dict)
     """Distance of the weights' change from the baseline's that each plugin allows by design, of
     those that declare one."""
+
+    update_distances: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Exact L2 norms of the difference between this run's change of each tensor and that of a run
+    of the same round, by that run's id: a stack's from the baseline's, stored with the later one.
+    """
 
     machine: Machine | None = None
     nodes: tuple[Node, ...] = ()

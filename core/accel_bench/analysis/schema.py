@@ -12,6 +12,7 @@ from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import TokenSummary
+from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.point_schema import PointFigure, Scaling
 from accel_bench.analysis.statistics.estimators import Interval
@@ -192,6 +193,9 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
 
     phases: Phases | None = None
     """Where a step's time goes; null where the engine marks no phases."""
+
+    update_cost: UpdateCost | None = None
+    """What the update verdict cost; null without torch."""
 
     ranks: RanksSummary | None = None
     """What each rank took, held and waited for; null for one rank."""

@@ -28,6 +28,7 @@ from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
+from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.points import compare_points
 from accel_bench.analysis.scaling import scalings
@@ -174,6 +175,7 @@ def _row(
         tokens=token_summary(last) if last else None,
         start_up=start_up(completed),
         phases=phases(completed),
+        update_cost=update_cost(rank.update) if rank and rank.update else None,
         ranks=ranks_summary(completed),
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",

@@ -23,6 +23,7 @@ from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.unfinished import attempt_in_progress
 from accel_bench.runner.williams_design import williams_rounds
@@ -195,6 +196,8 @@ class SweepPoint:
         most = max(measure.rounds, *(number + 1 for number in numbers), 1)
         order = williams_rounds(list(self._stacks), most, measure.seed)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
+        compared = len(self._stacks) > 1 and plan.baseline in self._stacks
+        self._changes = KeptUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
 
     def run_point(self) -> None:
         """Prepare every stack, then run the rounds."""
@@ -209,9 +212,12 @@ class SweepPoint:
 
     def run_round(self, number: int) -> None:
         """Run one round, where it is missing."""
-        for position, name in enumerate(self.rounds.get(number, ())):
-            if name not in self._dropped:
-                self._run(self._stacks[name], number, position)
+        try:
+            for position, name in enumerate(self.rounds.get(number, ())):
+                if name not in self._dropped:
+                    self._run(self._stacks[name], number, position)
+        finally:
+            self._changes.clear()
         self._warmup = self._warmup or self._found or None
 
     def _prepare(self, planned: Planned) -> None:
@@ -270,13 +276,15 @@ class SweepPoint:
             round=number,
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
+            update_bytes=self._changes.room(root) if purpose == "measure" else 0,
         )
+        changed = made.job.update_path()
         with attempt_in_progress(folder):
             return run_attempt(
                 replace(made, position=position, command=command, allocation=session.allocation),
                 planned.active,
                 lambda progress: session.reporter.on_progress(planned, progress),
-                lambda result: self._keep(folder, result, purpose),
+                lambda result: self._keep(folder, self._changes.add(changed, result), purpose),
             )
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:

@@ -18,6 +18,7 @@ from typing import Any
 
 from accel_bench.documents.files import write_atomically
 from accel_bench.documents.redaction import Redactor
+from accel_bench.job import UPDATE_FILE
 from accel_bench.runner.artifacts import RESULT_FILE, RUNS_FOLDER, redact_file
 from accel_bench.store.database import Store, open_store
 
@@ -68,9 +69,13 @@ def redact_unfinished(root: Path) -> None:
     """Take secrets out of the jobs, logs and ranks' results of attempts that were cut off.
 
     Known are those of this process, of the attempt's scenario, and texts of a known shape. What
-    this user may not write is left as it is.
+    this user may not write is left as it is. The weights' change, which has not been compared, is
+    removed.
     """
     for folder in unfinished_attempts(root):
+        for path in folder.glob(UPDATE_FILE):
+            with contextlib.suppress(OSError):
+                path.unlink()
         redactor = Redactor.of_this_process(_environment(folder / "job.json"))
         for path in sorted(folder.glob("*")):
             if path.suffix in (".json", ".log") and not path.is_symlink():

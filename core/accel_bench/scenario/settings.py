@@ -181,6 +181,10 @@ class Measure(Described):
     rounds: int = Field(5, ge=1, le=10_000)
     """Rounds: each runs every stack once, in fresh processes."""
 
+    exact_update_bytes: int = Field(2**28, ge=0, le=2**40)
+    """Largest file in which a run keeps the change of its trained weights, 4 bytes each, until it
+    is compared with the baseline's; above it, and with 0, sketches alone are compared."""
+
     sync: Literal["window", "each"] = "window"
     """Device synchronisations by the harness: one for the window, or one each step (for parity)."""
 

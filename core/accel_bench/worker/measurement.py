@@ -109,7 +109,7 @@ def run_rank(
 ) -> None:
     """Build, warm up, measure, split a few steps into phases, and collect evidence."""
     engine = build(active, run, heartbeat)
-    window = AroundWindow(active, run, heartbeat, record)
+    window = AroundWindow(job, active, run, heartbeat, record)
     stopwatch = make_stopwatch(job, run, heartbeat, window)
     with run.calling(active.answers("build_engine")):
         take_steps(engine, stopwatch, window)
@@ -207,13 +207,14 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 class AroundWindow:
     """What core does before each window opens and after the last has closed."""
 
+    job: Job
     active: ActivePlugins
     run: Run
     heartbeat: Heartbeat
     record: RankRecord
 
     def __post_init__(self) -> None:
-        self.verification = verification_of(self.run, self.record)
+        self.verification = verification_of(self.job, self.run, self.record)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
         self.communication = communication_of(self.run)
@@ -272,13 +273,13 @@ class AroundWindow:
         self.verification.before_window(strategy, self.synchronizations.per_step())
 
 
-def verification_of(run: Run, record: RankRecord) -> Verification | None:
+def verification_of(job: Job, run: Run, record: RankRecord) -> Verification | None:
     """Verify a run where torch trains; the null engine has nothing to verify."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
     from accel_bench.worker.verify.verification import Verification
 
-    return Verification(run, record)
+    return Verification(run, record, job)
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:

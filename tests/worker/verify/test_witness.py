@@ -14,6 +14,7 @@ from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.optimizers.torch_optimizers_impl import build
 from accel_bench.effective import OptimizerProgress
 from accel_bench.errors import InvalidRunError
+from accel_bench.job import Job
 from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
@@ -79,7 +80,9 @@ def train(make_run: Callable[..., Run], tmp_path: Path) -> Callable[..., RankRec
         parameters = list(run.model.parameters())
         run.optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=RATE)))(parameters)
         heartbeat, record = Heartbeat(tmp_path / "beat"), RankRecord()
-        window = AroundWindow(ActivePlugins([]), run, heartbeat, record)
+        folders = {"folder": str(tmp_path), "cache_folder": str(tmp_path)}
+        job = Job(run_id="run", experiment=run.experiment, **folders)
+        window = AroundWindow(job, ActivePlugins([]), run, heartbeat, record)
         stopwatch = WindowStopwatch(
             HostClock(), heartbeat, warmup=WARMUP, steps=STEPS,
             before_window=window.before, after_window=window.after,

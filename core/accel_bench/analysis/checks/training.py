@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
 from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.distance import (
+    Distance,
+    distance,
+    exact_differences,
+    unmoved_tensors,
+)
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.tokens import token_differences
-from accel_bench.analysis.checks.trained import ONE_EXPERT, trained_differences
+from accel_bench.analysis.checks.trained import trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
-from accel_bench.result import Result, TensorUpdate, WeightUpdate
+from accel_bench.result import Result
 
 UpdateWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
@@ -34,12 +39,6 @@ MAXIMUM_TOLERANCE = 0.3
 Base weights of 4 bits moved adapters of a small pretrained llama 0.11 to 0.20 apart. On random
 weights, where no direction matters more than another, it is 0.35 to 0.56.
 """
-
-UNMOVED = 1e-2
-"""A tensor did not move when its change is less than this fraction of the baseline's."""
-
-NEGLIGIBLE = 1e-3
-"""Fraction of the largest root mean square change below which a tensor's change is rounding."""
 
 HALF_TOLERANCE = 0.2
 """The same where either computes in 16 bits or stores trained weights so: changes are rounded.
@@ -76,8 +75,12 @@ class TrainingComparison(LossComparison):
     update_difference: float | None = None
     """Distance of the two changes over the size of the baseline's, of the worst round; 0.1 is 10 %.
 
-    Both are L2 norms over all trained tensors, estimated from sketches.
+    Both are L2 norms over all trained tensors.
     """
+
+    update_exact: bool = False
+    """Whether the two runs' changes were compared number by number; else sketches estimate the
+    distance, with a standard error of 25 %, and size and cosine with it."""
 
     update_norm_ratio: float | None = None
     """Size of the stack's change over that of the baseline's."""
@@ -134,33 +137,6 @@ def training_not_compared(reason: str) -> TrainingComparison:
     return TrainingComparison(loss_reason=reason, update_reason=reason)
 
 
-class Distance(NamedTuple):
-    """How far two changes of the same tensors are apart."""
-
-    baseline: float
-    """L2 norm of the baseline's change."""
-
-    stack: float
-    apart: float
-    """L2 norm of their difference."""
-
-    @property
-    def relative(self) -> float:
-        return self.apart / self.baseline
-
-    @property
-    def norm_ratio(self) -> float:
-        return self.stack / self.baseline
-
-    @property
-    def cosine(self) -> float | None:
-        """Return the cosine by the law of cosines; None where the stack's change is 0."""
-        if not self.stack:
-            return None
-        product = (self.baseline**2 + self.stack**2 - self.apart**2) / 2
-        return max(-1.0, min(1.0, product / (self.baseline * self.stack)))
-
-
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
@@ -194,10 +170,11 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
         return TrainingComparison(update_reason=f"the update is that of {steps}")
-    whole = distance(baseline, stack)
+    exact = exact_differences(before, after)
+    whole = distance(baseline, stack, exact)
     if not whole.baseline:
         return TrainingComparison(update_reason="the baseline's weights did not change")
-    unmoved = unmoved_tensors(baseline, stack)
+    unmoved = unmoved_tensors(baseline, stack, exact)
     verdict = _verdict(whole, allowed, unmoved, _draw_dropout(before, after))
     reasons: dict[UpdateWord, str] = {
         "equivalent": "",
@@ -210,6 +187,7 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         update_difference=whole.relative,
         update_norm_ratio=whole.norm_ratio,
         update_cosine=whole.cosine,
+        update_exact=exact is not None,
         update_tolerance=allowed.tolerance,
         update_tolerance_by=allowed.plugins,
         update_reason=reasons[verdict],
@@ -233,40 +211,6 @@ def _draw_dropout(*runs: Result) -> bool:
     updates 0.35 to 0.55 apart, of the same size.
     """
     return all(run.ranks[0].effective.dropout for run in runs)
-
-
-def distance(baseline: WeightUpdate, stack: WeightUpdate) -> Distance:
-    """Return how far two updates are apart; a tensor that one side lacks did not change there."""
-    parts = [
-        _distance(baseline.tensors.get(name), stack.tensors.get(name))
-        for name in dict.fromkeys((*baseline.tensors, *stack.tensors))
-    ]
-    return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
-
-
-def unmoved_tensors(baseline: WeightUpdate, stack: WeightUpdate) -> list[str]:
-    """Return the names of tensors that moved in the baseline and did not in the stack.
-
-    Those of single experts are left out: rounding may send the few tokens of one elsewhere.
-    """
-    parts = {
-        name: (_distance(before, stack.tensors.get(name)), before.elements)
-        for name, before in baseline.tensors.items()
-        if not ONE_EXPERT.search(name)
-    }
-    largest = max((part.baseline / math.sqrt(size) for part, size in parts.values()), default=0.0)
-    return [
-        name
-        for name, (part, size) in parts.items()
-        if part.baseline / math.sqrt(size) > NEGLIGIBLE * largest
-        and part.stack < UNMOVED * part.baseline
-    ]
-
-
-def _distance(baseline: TensorUpdate | None, stack: TensorUpdate | None) -> Distance:
-    before = baseline.sketch if baseline else (0.0,) * len(stack.sketch if stack else ())
-    after = stack.sketch if stack else (0.0,) * len(before)
-    return Distance(math.hypot(*before), math.hypot(*after), math.dist(before, after))
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:

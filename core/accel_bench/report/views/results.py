@@ -25,6 +25,9 @@ RUN_KEYS = "run_id session round position attempt status reasons phase started_a
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
 """What of a rank is printed as it is stored."""
 
+UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_bytes")
+"""What of an update is printed: its sketches are for programs."""
+
 
 def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0."""
@@ -93,6 +96,8 @@ def _rank(rank: RankResult) -> dict[str, Any]:
     """Return what a rank reports beside its samples, and how each stage changed its memory."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
+    if rank.update:
+        facts["update"] = rank.update.model_dump(include=set(UPDATE_KEYS))
     if stages := stages_of(rank):
         facts["memory_by_stage"] = [stage.model_dump() for stage in stages]
     return facts

@@ -41,6 +41,7 @@ from accel_bench.report.views.scaling import scaling_tables
 from accel_bench.report.views.training import (
     TrainingVerdict,
     loss_verdict,
+    update_cost_text,
     update_verdict,
     verdict_column,
 )
@@ -279,7 +280,7 @@ def details(summary: Summary) -> list[str]:
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
         parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
-        parts += [_visible(row), allowed]
+        parts += [_visible(row), allowed, update_cost_text(row)]
         notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):
@@ -379,8 +380,8 @@ FLAT = (
     *paths("row.loss", "first last", "loss_{}"),
     *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by"),
     *paths("row", "loss_movement loss_detectable_movement loss_reason"),
-    *paths("row", "update_verdict update_difference update_norm_ratio update_cosine"),
-    *paths("row", "update_tolerance update_tolerance_by update_reason"),
+    *paths("row", "update_verdict update_difference update_exact update_norm_ratio"),
+    *paths("row", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.analysis.wording import count, size
 from accel_bench.report.table import Column
 
 UNIT = "% of max"
@@ -17,6 +19,9 @@ class TrainingVerdict(NamedTuple):
     difference: float | None
     tolerance: float | None
 
+    estimated: bool = False
+    """Whether sketches estimate the difference."""
+
 
 def loss_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on the loss of what has the fields of `LossComparison`."""
@@ -27,7 +32,8 @@ def loss_verdict(row: Any) -> TrainingVerdict:
 def update_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on the update of what has the fields of `TrainingComparison`."""
     word = row.update_verdict.removeprefix("different ")
-    return TrainingVerdict(word, row.update_difference, row.update_tolerance)
+    estimated = not row.update_exact
+    return TrainingVerdict(word, row.update_difference, row.update_tolerance, estimated)
 
 
 def verdict_column(title: str, cell: Any) -> Column:
@@ -36,11 +42,32 @@ def verdict_column(title: str, cell: Any) -> Column:
 
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
-    """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared."""
+    """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared.
+
+    A distance that sketches estimate is `~0.02/0.1`.
+    """
     if verdict.difference is None or verdict.tolerance is None:
         return (verdict.word,)
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
-    return verdict.word, f"{apart}/{allowed}"
+    about = "~" if verdict.estimated and verdict.difference else ""
+    return verdict.word, f"{about}{apart}/{allowed}"
+
+
+def update_cost_text(row: ExperimentSummary) -> str:
+    """Return what the update verdict cost, and whether it is exact."""
+    cost = row.update_cost
+    if cost is None:
+        return ""
+    sketches = f"{count(cost.trained_tensors, 'tensor')} in {cost.sketch_bytes:,} bytes"
+    text = f"update read in {cost.seconds:.2g} s outside the windows: sketches of {sketches}"
+    if cost.kept_bytes:
+        text += f", the whole change in a file of {size(cost.kept_bytes)}"
+    elif cost.kept_reason:
+        text += f", no file of the whole change ({cost.kept_reason})"
+    if row.update_difference is None:
+        return text
+    how = "exact" if row.update_exact else "estimated from sketches, to about 25 %"
+    return f"{text}; its distance is {how}"
 
 
 def _short(number: float) -> str:

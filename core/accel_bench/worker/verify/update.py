@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from accel_bench.modeling.sharding import whole
 from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run import Run
+from accel_bench.worker.verify.kept_update import KeptUpdate
 
 ROW = SKETCH_BUCKETS * 131
 """Elements that are summed with one more sign each; both factors are prime, so that no row of a
@@ -37,12 +39,18 @@ class UpdateSketch:
     sharded tensors are gathered one after the other.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, file: Path | None = None, most: int = 0) -> None:
+        """Sketch the weights; rank 0 writes them to `file` too, of at most `most` bytes."""
         started = time.perf_counter()
         self._run = run
+        self._finished = False
         trained = {name: p for name, p in _parameters(run) if p.requires_grad}
         self._elements = {name: elements_of(p) for name, p in trained.items()}
-        self._before = {name: sketch(name, p) for name, p in trained.items()}
+        keeps = file is not None and most > 0 and run.rank == 0 and bool(trained)
+        self._kept = KeptUpdate(file, self._elements, most) if file and keeps else None
+        self._before = {name: self._read_start(name, p) for name, p in trained.items()}
+        if self._kept:
+            self._kept.sync()
         self._seconds = time.perf_counter() - started
 
     def finish(self, steps: int) -> WeightUpdate:
@@ -51,12 +59,18 @@ class UpdateSketch:
         Ranks other than the first return what compares replicas, and no tensors.
         """
         started = time.perf_counter()
-        now = {name: sketch(name, p) for name, p in _parameters(self._run) if name in self._before}
+        trained = [(name, p) for name, p in _parameters(self._run) if name in self._before]
+        now, norms = {}, {}
+        for name, parameter in trained:
+            now[name], norms[name] = self._read_end(name, parameter)
         tensors = {
-            name: TensorUpdate(elements=self._elements[name], sketch=_numbers(change))
+            name: TensorUpdate(
+                elements=self._elements[name], sketch=_numbers(change), norm=norms[name]
+            )
             for name, after in now.items()
             if bool((change := after - self._before[name]).isfinite().all())
         }
+        kept_bytes, kept_reason = self._finish_file(complete=len(tensors) == len(self._before))
         return WeightUpdate(
             steps=steps,
             trained_tensors=len(self._before),
@@ -65,7 +79,41 @@ class UpdateSketch:
             weights=_together(now),
             weights_before=_together(self._before),
             seconds=self._seconds + time.perf_counter() - started,
+            kept_bytes=kept_bytes,
+            kept_reason=kept_reason,
         )
+
+    def close(self) -> None:
+        """Remove the file of a run that ended before its update was read."""
+        if self._kept and not self._finished:
+            self._kept.remove("the run ended before")
+
+    @torch.no_grad()
+    def _read_start(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the sketch of a parameter, and keep its weights; it is gathered once for both."""
+        weights = whole(parameter).detach()
+        if self._kept:
+            self._kept.write(name, weights)
+        return sketch(name, weights)
+
+    @torch.no_grad()
+    def _read_end(self, name: str, parameter: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+        """Return the sketch of a parameter, and the L2 norm of its change where that is kept."""
+        weights = whole(parameter).detach()
+        if self._kept and weights.numel() != self._elements[name]:
+            self._kept.remove(f"{name} has another shape than before")
+        return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
+
+    def _finish_file(self, *, complete: bool) -> tuple[int, str]:
+        """Leave the file to the parent, unless a tensor is missing; return its size, or why not."""
+        self._finished = True
+        if self._kept is None:
+            return 0, ""
+        if not complete:
+            self._kept.remove("a tensor is gone, or not finite")
+        self._kept.sync()
+        self._kept.close()
+        return 0 if self._kept.reason else self._kept.bytes, self._kept.reason
 
 
 @torch.no_grad()

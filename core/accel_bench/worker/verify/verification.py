@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accel_bench.errors import InvalidRunError
+from accel_bench.job import Job
 from accel_bench.result import Window
 from accel_bench.run import Run
 from accel_bench.worker.flops.trace import read_workload
@@ -22,12 +23,12 @@ from accel_bench.worker.verify.witness import WindowWitness
 class Verification:
     """What core reads of a run to check it, from before the first step; `record` gets all of it."""
 
-    def __init__(self, run: Run, record: RankRecord) -> None:
+    def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
         self._run, self._record = run, record
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
         self._witness = WindowWitness(run, self._probe)
-        self._update = UpdateSketch(run)
+        self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
         """Return the lap of warm-up steps with what is read before it."""
@@ -52,6 +53,7 @@ class Verification:
     def remove(self) -> None:
         """Take all hooks away; what the first step showed is kept even when it ended the run."""
         self._counted.remove()
+        self._update.close()
         self._probe.remove()
         flow = {"gradient_flow": self._probe.flow}
         self._record.effective = self._record.effective.model_copy(update=flow)
