@@ -79,19 +79,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def settings(folder: Path) -> Callable[[tuple[str, str]], Setting]:
+def settings(folder: Path) -> Iterator[Callable[[tuple[str, str]], Setting]]:
     """Return the setting of what trains and of how its weights begin, made once."""
+    made: list[Setting] = []
 
     @cache
     def setting(where: tuple[str, str]) -> Setting:
         trains, weights = where
-        return Setting(trains, model(weights), folder)
+        made.append(Setting(trains, model(weights), folder))
+        return made[-1]
 
     @cache
     def model(weights: str) -> dict[str, Any]:
         return MODELS[weights](folder)
 
-    return setting
+    yield setting
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize(("where", "name"), cases(CHEATS))
@@ -99,6 +103,7 @@ def test_a_cheat_is_refused_by_name(settings: Any, where: tuple[str, str], name:
     row = settings(where).row(name)
     show(where, name, row)
     assert re.search(caught(name), refusal(row)), refusal(row) or row.reasons
+    assert row.update_exact or row.update_difference is None
 
 
 @pytest.mark.parametrize(("where", "name"), cases([*HONEST, *SETTINGS, *SHIPPED]))
@@ -108,6 +113,7 @@ def test_an_honest_acceleration_is_not_refused(
     row = settings(where).row(name)
     show(where, name, row)
     assert row.update_verdict == "equivalent", row.update_reason
+    assert row.update_exact
     assert not refusal(row)
 
 

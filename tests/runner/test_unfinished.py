@@ -52,8 +52,10 @@ def test_an_attempt_that_was_cut_off_is_redacted_when_its_results_are_opened(
     root: Path, attempt: Path
 ) -> None:
     assert holding(root) == ["job.json", "rank0.log"]
+    make_job(attempt).update_path().write_bytes(bytes(100))
     with open_results(root):
         assert holding(root) == []
+    assert not make_job(attempt).update_path().exists()
     assert "token [redacted]" in (attempt / "rank0.log").read_text()
 
 

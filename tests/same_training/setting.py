@@ -15,7 +15,9 @@ from accel_bench import Result
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.settings import Measure
 from accel_bench.testing.running import run_or_skip
 from accel_bench.testing.tiny import this_machine
 
@@ -52,6 +54,11 @@ class Setting:
 
     def __init__(self, trains: str, model: dict[str, Any], folder: Path) -> None:
         self.trains, self._model, self._folder = trains, model, folder
+        self._changes = KeptUpdates("baseline", Measure().exact_update_bytes)
+
+    def close(self) -> None:
+        """Let the baseline's change go."""
+        self._changes.close()
 
     @cached_property
     def planned(self) -> dict[str, Planned]:
@@ -62,14 +69,15 @@ class Setting:
     @cached_property
     def baseline(self) -> Result:
         """The run with which all others are compared."""
-        return run_or_skip(self.planned["baseline"], self._folder).result
+        return run_or_skip(self.planned["baseline"], self._folder, changes=self._changes).result
 
     def row(self, stack: str) -> ExperimentSummary:
         """Run a stack, and return its row beside the baseline's."""
-        result = run_or_skip(self.planned[stack], self._folder).result
+        beside = self.baseline
+        result = run_or_skip(self.planned[stack], self._folder, changes=self._changes).result
         chosen = [self.planned[name] for name in ("baseline", stack)]
         rows = [PlannedSummary(experiment=p.experiment, skipped=p.skipped) for p in chosen]
-        summary = summarize("same-training", "baseline", rows, [self.baseline, result], rounds=1)
+        summary = summarize("same-training", "baseline", rows, [beside, result], rounds=1)
         return summary.experiments[1]
 
 

@@ -55,7 +55,7 @@ class KeptUpdates:
         except (OSError, ValueError) as error:
             return _without_file(result, str(error))
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Let all files go."""
         for change in self._kept.values():
             change.file.close()
@@ -64,16 +64,17 @@ class KeptUpdates:
     def _compare(self, change: Change, result: Result) -> Result:
         """Compare with the baseline's change, or let it wait for that."""
         stack = result.experiment.stack.name
-        if stack != self._baseline and self._baseline not in self._kept:
-            self._kept[stack] = change
-            return result
-        others = dict(self._kept) if stack == self._baseline else {"": self._kept[self._baseline]}
-        found = {other.run_id: distances(change, other) for other in others.values()}
-        if stack == self._baseline:
-            self.clear()
-            self._kept[stack] = change
-        else:
+        is_baseline = stack == self._baseline
+        others = [
+            other for name, other in self._kept.items() if (name == self._baseline) != is_baseline
+        ]
+        found = {other.run_id: distances(change, other) for other in others}
+        if is_baseline:
+            self.close()
+        if others and not is_baseline:
             change.file.close()
+        else:
+            self._kept[stack] = change
         return result.model_copy(update={"update_distances": found})
 
 
@@ -111,8 +112,9 @@ def _take(path: Path, result: Result) -> Change | None:
         remove(path)
         return None
     try:
-        # A link could lead to another file, which is nobody's change.
-        file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        # Neither follow a link to another file, nor wait for one who writes to a pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = open(os.open(path, flags), "rb")
     finally:
         remove(path)
     places = _places(update)

@@ -217,7 +217,7 @@ class SweepPoint:
                 if name not in self._dropped:
                     self._run(self._stacks[name], number, position)
         finally:
-            self._changes.clear()
+            self._changes.close()
         self._warmup = self._warmup or self._found or None
 
     def _prepare(self, planned: Planned) -> None:

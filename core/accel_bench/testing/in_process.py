@@ -24,6 +24,7 @@ from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status, Window
 from accel_bench.run import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.testing.process_state import (
     ProcessState,
     changes,
@@ -144,11 +145,14 @@ class EndedRank:
         """Do nothing: it left no process behind."""
 
 
-def run_in_process(planned: Planned, root: Path, watched: bool = False) -> Execution:
+def run_in_process(
+    planned: Planned, root: Path, watched: bool = False, changes: KeptUpdates | None = None
+) -> Execution:
     """Prepare and measure one experiment in this process, which is as before when it returns.
 
     The result is that of the preparation where that failed, as in the product. What the run leaves
-    behind is only looked for where it is `watched`. Ctrl-C is raised again.
+    behind is only looked for where it is `watched`; `changes` compares its update with those of
+    other runs. Ctrl-C is raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
@@ -156,7 +160,7 @@ def run_in_process(planned: Planned, root: Path, watched: bool = False) -> Execu
         if not preparation.result.status.completed:
             return preparation
         left = preparation.left
-    execution = _attempt(planned, root, "measure", watched=watched)
+    execution = _attempt(planned, root, "measure", watched=watched, changes=changes)
     execution.left = list(dict.fromkeys([*left, *execution.left]))
     return execution
 
@@ -166,18 +170,21 @@ def fail_in_process(planned: Planned, root: Path) -> Execution:
     return _attempt(planned, root, "measure", fails=True, watched=True)
 
 
-def _attempt(
+def _attempt(  # noqa: PLR0913 - how it is run, and what becomes of it
     planned: Planned,
     root: Path,
     purpose: Literal["prepare", "measure"],
+    *,
     fails: bool = False,
     watched: bool = False,
+    changes: KeptUpdates | None = None,
 ) -> Execution:
     """Make a folder and an attempt, then do everything that the product does with them."""
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     (caches := root / "cache").mkdir(exist_ok=True)
-    fields = {"cache_folder": str(caches), "experiment": planned.experiment}
+    fields: dict[str, Any] = {"cache_folder": str(caches), "experiment": planned.experiment}
+    fields["update_bytes"] = changes.room(root) if changes and purpose == "measure" else 0
     attempt = make_attempt(root, folder, SESSION, this_machine(), purpose=purpose, **fields)
     here = InProcess(Options(), "in-process", fails, watched)
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
@@ -193,7 +200,13 @@ def _attempt(
         ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({**planned.experiment.scenario.environment, **ours})
         traces = watch(root) if watched else None
-        result = run_attempt(attempt, active, lambda _: None, lambda found: found)
+        path = attempt.job.update_path()
+        result = run_attempt(
+            attempt,
+            active,
+            lambda _: None,
+            lambda found: changes.add(path, found) if changes else found,
+        )
         here.left += traces.left() if traces else ()
     if here.stopped and not watched:  # In the kit's own process it was the plugin that raised it.
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
+from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process
 from accel_bench.testing.process_state import preserved
@@ -77,13 +79,16 @@ def run_scenario(
         plugins=tuple(plugins), only=tuple(only), overrides=overrides, oversubscribe=True
     )
     with preserved():
-        planned = make_plan(read_draft(path), this_machine(), request).planned
+        plan = make_plan(read_draft(path), this_machine(), request)
+    planned = plan.planned
     if any(one.experiment.scenario.resources.devices > 1 for one in planned):
         raise ScenarioError(f"{path}: the kit starts no ranks; use `run_program`")
     if len({one.experiment.stack.name for one in planned}) < len(planned):
         raise ScenarioError(f"{path}: `settings` must choose one point of its sweep")
-    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        return {one.experiment.stack.name: run_or_skip(one, Path(folder)).result for one in planned}
+    changes = KeptUpdates(plan.baseline, plan.file.measure.exact_update_bytes)
+    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder, closing(changes):
+        results = [run_or_skip(one, Path(folder), changes=changes).result for one in planned]
+    return {result.experiment.stack.name: result for result in results}
 
 
 def run_program(
@@ -111,11 +116,13 @@ def run_program(
     )
 
 
-def run_or_skip(planned: Planned, root: Path, watched: bool = False) -> Execution:
-    """Run a planned experiment unless a constraint excludes it."""
+def run_or_skip(
+    planned: Planned, root: Path, watched: bool = False, changes: KeptUpdates | None = None
+) -> Execution:
+    """Run a planned experiment unless a constraint excludes it; `changes` compares its update."""
     if planned.skipped:
         return Execution(_skipped(planned))
-    return run_in_process(planned, root, watched)
+    return run_in_process(planned, root, watched, changes)
 
 
 def needs_processes(name: str, slots: tuple[str, ...]) -> str:
