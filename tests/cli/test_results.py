@@ -229,3 +229,28 @@ def test_why_refuses_an_id_that_means_several_experiments() -> None:
     done = CliRunner().invoke(app, ["why", "monday", "run-a"])
     assert isinstance(done.exception, StoreError)
     assert "several experiments" in str(done.exception)
+
+
+@pytest.mark.usefixtures("folder")
+def test_conditions_groups_tags_and_notes_from_the_command_line() -> None:
+    rows = json.loads(call("list", "--where", "status = oom or stack = long", "--format", "json"))
+    assert [row["run_id"] for row in rows] == ["run-c"]
+    rows = json.loads(call("list", "--group-by", "stack,status", "--format", "json"))
+    assert [(row["stack"], row["status"], row["runs"]) for row in rows] == [
+        ("long", "oom", 1),
+        ("lora", "degraded", 1),
+        ("lora", "ok", 1),
+    ]
+    assert "tokens_per_second_mean" in call("list", "--group-by", "stack")
+    rows = json.loads(call("list", "--newest", "1", "--format", "json"))
+    assert [row["run_id"] for row in rows] == ["run-c"]
+    assert call("tag", LORA.id, "good", "night=ly") == "2 runs\n"
+    assert call("note", "run-c", "needs a [b]larger[/b] GPU") == "1 run\n"
+    listed = json.loads(call("list", "--where", "tags = good", "--format", "json"))
+    assert [row["tags"] for row in listed] == [["good", "night=ly"]] * 2
+    assert "needs a [b]larger[/b] GPU" in call("show", "run-c")
+    call("tag", "--remove", "run-a", "good")
+    listed = json.loads(call("list", "--where", "tags = good", "--format", "json"))
+    assert [row["run_id"] for row in listed] == ["run-b"]
+    refused = CliRunner().invoke(app, ["list", "--where", "stak = lora"])
+    assert "did you mean 'stack'" in str(refused.exception)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ COLUMNS = "run_id experiment_id stack invariant figures"
 
 def audit(
     results: Annotated[
-        Path,
+        str,
         typer.Argument(envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."),
     ] = options.DEFAULT_RESULTS,
     output: Format = "table",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +18,7 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help=f"What is compared. {WORD}")],
     results: options.Results = options.DEFAULT_RESULTS,
     results_b: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
+        str | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
     ] = None,
     output: AnyFormat = "table",
 ) -> None:

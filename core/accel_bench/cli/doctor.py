@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,9 @@ def doctor(
 
     machine = read_machine()
     redactor = Redactor.of_this_process()
-    found = redactor.redact_model(examine(machine, results))
+    on_server = "://" in results  # files of its runs are in the usual folder
+    folder = Path(options.DEFAULT_RESULTS if on_server else results)
+    found = redactor.redact_model(examine(machine, folder))
     if output == "table":
         print_report(examination_report(found), output)
     floor = redactor.redact_model(_measure(machine)) if noise else None

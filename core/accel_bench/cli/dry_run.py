@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
-from pathlib import Path
 from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
@@ -26,7 +25,7 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 """Columns of `plugins check --scenario`."""
 
 
-def print_plan(plans: Sequence[Plan], machine: Machine, results: Path, output: str) -> None:
+def print_plan(plans: Sequence[Plan], machine: Machine, results: str, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
     documents = [_document(plan, COLUMNS, **_estimate(plan, machine, results)) for plan in plans]
     flat = keyed(
@@ -106,7 +105,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: Plan, machine: Machine, results: Path) -> dict[str, Any]:
+def _estimate(plan: Plan, machine: Machine, results: str) -> dict[str, Any]:
     """Return the number of runs, their memory at least, and the time of all rounds."""
     with ExitStack() as stack:
         store = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
@@ -13,11 +12,16 @@ import typer
 from accel_bench.cli.output import AnyFormat
 from accel_bench.errors import ScenarioError
 
-DEFAULT_RESULTS = Path("accel_bench_results")
+DEFAULT_RESULTS = "accel_bench_results"
 """The results folder where no other is named."""
 
 Results: TypeAlias = Annotated[
-    Path, typer.Option(envvar="ACCEL_BENCH_RESULTS", metavar="DIR", help="Where results are kept.")
+    str,
+    typer.Option(
+        envvar="ACCEL_BENCH_RESULTS",
+        metavar="DIR",
+        help="Where results are kept: a folder, or postgresql+psycopg://USER@HOST/DATABASE.",
+    ),
 ]
 Names: TypeAlias = list[str] | None
 

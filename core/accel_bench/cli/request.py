@@ -22,6 +22,7 @@ from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import SUFFIXES, parse_value
 from accel_bench.documents.presets import find_presets
+from accel_bench.documents.redaction import Redactor
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
 from accel_bench.launcher import Allocation
@@ -143,7 +144,8 @@ def _run(plans: Sequence[Plan], command: Command) -> int:
             command.show(summaries)
             if options.output == "table":
                 print_failures(store, sessions)
-                listing = f"accel-bench results list --results {options.results}"
+                place = Redactor.of_this_process().redact(options.results)
+                listing = f"accel-bench results list --results {place}"
                 print_text(f"\nResults: {store.folder} ({listing})")
     return exit_code(summaries)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,47 +17,114 @@ if TYPE_CHECKING:
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
 
+Identifier = Annotated[
+    str, typer.Argument(metavar="ID", help="A run, experiment or session; its beginning will do.")
+]
+WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
+
 app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
 
 
-@app.command("list")
-def list_results(
-    results: options.Results = options.DEFAULT_RESULTS,
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """Options of `results list`."""
+
+    results: options.Results = options.DEFAULT_RESULTS
     tag: Annotated[
         str | None, typer.Option(help="Only runs of sweep points with this tag; * is any text.")
-    ] = None,
-    output: AnyFormat = "table",
-) -> None:
+    ] = None
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None
+    group_by: Annotated[
+        options.Names,
+        typer.Option(metavar="COLUMN", help="Print figures of groups, a row for each value."),
+    ] = None
+    newest: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the N newest runs.")
+    ] = None
+    output: AnyFormat = "table"
+
+
+@app.command("list")
+@options.takes(ListOptions)
+def list_results(asked: ListOptions) -> None:
     """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`.
 
-    What a kill of the program has cut off is `unfinished`.
+    What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
+
+    A condition compares columns, options of plugins and metrics with values: = != < <= > >= ~ in
+    is null, joined with and, or, not. A value with spaces stands in quotes; ~ takes * for any text.
+
+    Groups are by columns, separated by commas; means are over completed runs.
     """
-    from accel_bench.report.views.results import listing_report
+    from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
     from accel_bench.store.listing import list_runs
+    from accel_bench.store.queries import condition_of, field_of, group_runs
+
+    tag = asked.tag
+    with open_results(asked.results) as store:
+        conditions = [condition_of(store, asked.where)] if asked.where is not None else []
+        if asked.group_by:
+            conditions += [field_of(store, "tag").compare("~", tag)] if tag is not None else []
+            names = [name.strip() for names in asked.group_by for name in names.split(",")]
+            print_report(groups_report(group_runs(store, names, conditions)), asked.output)
+            return
+        cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
+        rows = list_runs(store, cut_off, conditions, asked.newest)
+    rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
+    print_report(listing_report(rows), asked.output)
+
+
+@app.command("tag")
+def tag_results(
+    identifier: Identifier,
+    tags: Annotated[list[str], typer.Argument(metavar="TAG", help="One or more words.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take them away instead.")] = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+) -> None:
+    """Give tags to a run, or to all runs of an experiment or a session: `--where "tags = TAG"`."""
+    _label(results, identifier, "tag", tags, remove)
+
+
+@app.command("note")
+def note_results(
+    identifier: Identifier,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered of it.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take that note away.")] = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+) -> None:
+    """Write a note on a run, or on all runs of an experiment or a session; `show` prints it."""
+    _label(results, identifier, "note", [text], remove)
+
+
+def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
+    """Add labels to runs or remove them, and print how many runs that were."""
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.labels import add_labels, remove_labels
 
     with open_results(results) as store:
-        rows = list_runs(store, unfinished_attempts(store.folder))
-    rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
-    print_report(listing_report(rows), output)
+        store.run_ids(identifier)  # an unknown one is an error before a folder is made
+    with open_results(results, write=True) as store:
+        change = remove_labels if remove else add_labels
+        runs = change(store, identifier, kind, texts)
+    typer.echo(f"{len(runs)} run{'s' if len(runs) > 1 else ''}")
 
 
 @app.command("show")
 def show_results(
-    identifier: Annotated[
-        str,
-        typer.Argument(metavar="ID", help="A run, experiment or session; its beginning will do."),
-    ],
+    identifier: Identifier,
     results: options.Results = options.DEFAULT_RESULTS,
     output: Format = "table",
 ) -> None:
     """Show everything about a run, or about all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
     from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.labels import labels_of
 
     with open_results(results) as store:
         found = store.find(identifier)
-    print_report(results_report(found, store.folder), output)
+        labels = labels_of(store, [result.run_id for result in found])
+    print_report(results_report(found, store.folder, labels), output)
 
 
 @app.command("export")

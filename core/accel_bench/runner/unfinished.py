@@ -41,9 +41,9 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_results(folder: Path, *, write: bool = False) -> Iterator[Store]:
-    """Open a results folder as `open_store` does, after `redact_unfinished`."""
-    with open_store(folder, write=write) as store:
+def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
+    """Open results as `open_store` does, after `redact_unfinished`."""
+    with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         yield store
 

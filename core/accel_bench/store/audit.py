@@ -8,6 +8,8 @@ from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.analysis.schema import Document
 from accel_bench.result import Status
 from accel_bench.store.database import Row, Store
+from accel_bench.store.fields import FIGURES_VERSION
+from accel_bench.store.schema import RUNS
 
 CHECKSUM = "checksum"
 """Name of the invariant that a corrupt row breaks."""
@@ -52,8 +54,8 @@ def audit_store(store: Store) -> AuditReport:
     that another version audited are audited anew.
     """
     rows = store.rows()
-    stale = [row.run_id for row in rows if not row.corrupt and row.broken is None]
-    again = {result.run_id: audit(result) for result in store.results(run_ids=stale)}
+    stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
+    again = {result.run_id: audit(result) for result in stale}
     broken = [one for row in rows for one in _broken(row, again.get(row.run_id))]
     audited = sum(row.status in COMPLETED for row in rows)
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))

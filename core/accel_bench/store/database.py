@@ -58,13 +58,13 @@ class Store:
         self._faults = opened.faults
         self._engine = opened.engine
         self._writing = sqlite.writing(opened.engine)
-        self._untyped = opened.engine.dialect.name == "sqlite"
-        self._reading = reading(self._untyped)
+        self.on_sqlite = opened.engine.dialect.name == "sqlite"
+        self._reading = reading(self.on_sqlite)
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""
         columns = session_columns(session)
-        with self._changing() as connection:
+        with self.changing() as connection:
             same = select(SESSIONS.c.id).where(SESSIONS.c.id == session.id)
             if connection.scalar(same) is not None:
                 raise StoreError(f"the session {session.id!r} is already in {self.place}")
@@ -78,7 +78,7 @@ class Store:
         """
         stored = redact_result(result)
         record = run_record(stored)
-        with self._changing() as connection:
+        with self.changing() as connection:
             same = select(RUNS.c.run_id).where(RUNS.c.run_id == stored.run_id)
             if connection.scalar(same) is not None:
                 raise StoreError(
@@ -95,35 +95,39 @@ class Store:
 
     def results(
         self,
-        *,
+        *conditions: ColumnElement[bool],
         session: str | None = None,
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
-        run_ids: Collection[str] | None = None,
     ) -> list[Result]:
-        """Return intact results by start, round, position, attempt; `rows` has the others too."""
-        conditions: list[ColumnElement[bool]] = []
-        if session is not None:
-            conditions.append(RUNS.c.session == session)
-        if experiment_ids is not None:
-            conditions.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
-        if scenario is not None:
-            conditions.append(RUNS.c.scenario == scenario)
-        if run_ids is not None:
-            conditions.append(RUNS.c.run_id.in_(list(run_ids)))
-        found = (readable(columns) for columns in self._runs(*conditions))
-        return [result for result in found if result is not None]
-
-    def rows(self, *conditions: ColumnElement[bool]) -> list[Row]:
-        """Return a listing of all runs in the same order, corrupt ones included and marked.
+        """Return intact results by start, round, position, attempt; `rows` has the others too.
 
         `conditions` on columns of `schema.RUNS` choose some of them.
         """
-        return [to_row(columns) for columns in self._runs(*conditions)]
+        chosen = [*conditions]
+        if session is not None:
+            chosen.append(RUNS.c.session == session)
+        if experiment_ids is not None:
+            chosen.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
+        if scenario is not None:
+            chosen.append(RUNS.c.scenario == scenario)
+        found = (readable(columns) for columns in self._runs(*chosen))
+        return [result for result in found if result is not None]
+
+    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
+        """Return a listing of all runs in the same order, corrupt ones included and marked.
+
+        `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
+        """
+        if newest is None:
+            return [to_row(columns) for columns in self._runs(*conditions)]
+        last = [column.desc() for column in CHRONOLOGICAL]
+        query = self._reading.where(*conditions).order_by(*last).limit(newest)
+        return [to_row(columns) for columns in self.fetch(query)][::-1]
 
     def count(self) -> int:
         """Return the number of runs."""
-        (found,) = self._fetch(select(func.count().label("runs")).select_from(RUNS))
+        (found,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
         return int(found["runs"])
 
     def unreadable(self) -> list[str]:
@@ -132,9 +136,7 @@ class Store:
 
     def find(self, prefix: str) -> list[Result]:
         """Return the results whose run, experiment or session id is or begins with `prefix`."""
-        found = list(self._runs(or_(*(name == prefix for name in IDS))))
-        if not found and prefix:
-            found = list(self._runs(or_(*(begins_with(name, prefix) for name in IDS))))
+        found = next(filter(None, (list(self._runs(one)) for one in named_by(prefix))), [])
         if not found:
             raise StoreError(self._unknown(prefix))
         sound = [result for columns in found if (result := readable(columns)) is not None]
@@ -142,22 +144,30 @@ class Store:
             raise StoreError("; ".join(map(unreadable, found)))
         return sound
 
+    def run_ids(self, prefix: str) -> list[str]:
+        """Return the ids of the runs that `find` finds, whether they can be read or not."""
+        for condition in named_by(prefix):
+            query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
+            if found := [row["run_id"] for row in self.fetch(query)]:
+                return found
+        raise StoreError(self._unknown(prefix))
+
     def sessions(self) -> list[SessionRecord]:
         """Return all intact sessions in order of their start."""
-        columns = within_limits(SESSIONS, self._untyped, "document")
+        columns = within_limits(SESSIONS, self.on_sqlite, "document")
         query = select(*columns).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
-        found = (to_session(columns) for columns in self._fetch(query))
+        found = (to_session(columns) for columns in self.fetch(query))
         return [session for session in found if session is not None]
 
     @contextmanager
-    def _changing(self) -> Iterator[Connection]:
+    def changing(self) -> Iterator[Connection]:
         """Open a transaction that writes."""
         with self._faults(), self._writing.begin() as connection:
             yield connection
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
         try:
-            yield from self._fetch(self._reading.where(*conditions).order_by(*CHRONOLOGICAL))
+            yield from self.fetch(self._reading.where(*conditions).order_by(*CHRONOLOGICAL))
         except sqlite.BrokenDatabaseError:
             # Sorting reads every row before it gives the first, so none was given yet.
             yield from sorted(self._salvage(*conditions), key=chronological_key)
@@ -167,15 +177,16 @@ class Store:
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
-        ids = dict.fromkeys(found["run_id"] for found in self._fetch(select(RUNS.c.run_id)))
+        ids = dict.fromkeys(found["run_id"] for found in self.fetch(select(RUNS.c.run_id)))
         for run_id in ids:
             this = RUNS.c.run_id == run_id
             try:
-                yield from self._fetch(self._reading.where(this, *conditions))
+                yield from self.fetch(self._reading.where(this, *conditions))
             except sqlite.BrokenDatabaseError:
                 yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
-    def _fetch(self, query: Select[Any]) -> Iterator[Columns]:
+    def fetch(self, query: Select[Any]) -> Iterator[Columns]:
+        """Yield the rows of a query on tables of `schema`."""
         with self._faults(), self._engine.connect() as connection:
             reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
             for row in reading.execute(query).mappings():
@@ -185,7 +196,7 @@ class Store:
         """Return the error for an unknown id, with the nearest ids or the newest."""
         short = (func.substr(name, 1, SHOWN_LETTERS).label(name.name) for name in IDS)
         query = select(*short).order_by(RUNS.c.started_at.desc()).limit(1000)
-        rows = [tuple(map(str, row.values())) for row in self._fetch(query)]
+        rows = [tuple(map(str, row.values())) for row in self.fetch(query)]
         near = did_you_mean(prefix, {name for row in rows for name in row})
         if "did you mean" not in near:
             newest = list(dict.fromkeys(name for row in rows for name in row))[:6]
@@ -194,6 +205,12 @@ class Store:
             f"no run, experiment or session in {self.folder} begins with {prefix!r}{near} "
             "(`accel-bench results list` shows all)"
         )
+
+
+def named_by(prefix: str) -> list[ColumnElement[bool]]:
+    """Return the conditions that an id is a text, and that one begins with it, to be tried so."""
+    begins = [or_(*(begins_with(name, prefix) for name in IDS))] if prefix else []
+    return [or_(*(name == prefix for name in IDS)), *begins]
 
 
 def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
@@ -207,9 +224,12 @@ def open_store(
 ) -> Iterator[Store]:
     """Open a results folder for the block; with `write` it is made when it is not there.
 
+    `place` may be the address of a PostgreSQL database too: `postgresql+psycopg://user@host/name`;
+    files of its runs are in the folder `accel_bench_results`, or where `?folder=DIR` says.
+
     Raises StoreError: no results, not a database, newer schema, locked, disk full, read-only. With
     `write`, a file that is no readable database is set aside under another name, never deleted. A
     database of an earlier version is migrated with `write`; without, a copy is, and is read.
     """
-    with opened_database(Path(place), write, timeout_seconds) as opened:
+    with opened_database(place, write, timeout_seconds) as opened:
         yield Store(opened)

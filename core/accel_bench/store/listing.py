@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.listing import LIST_COLUMNS, Cells
 from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.store.database import Row, Store
+from accel_bench.store.labels import labels_of
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
 
 
-def list_runs(store: Store, cut_off: Iterable[Path] = ()) -> list[Cells]:
+def list_runs(
+    store: Store,
+    cut_off: Iterable[Path] = (),
+    conditions: Sequence[ColumnElement[bool]] = (),
+    newest: int | None = None,
+) -> list[Cells]:
     """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError.
 
-    `cut_off` are folders of attempts that have no result, as a kill of the program leaves them;
-    those that are not stored follow as `unfinished`.
+    `conditions` choose some of them, `newest` so many at most. `cut_off` are folders of attempts
+    that have no result, as a kill of the program leaves them; those that are not stored follow as
+    `unfinished`. Where a run has tags or notes, all rows have a column for them.
     """
-    listed = list(map(_cells, store.rows()))
+    listed = list(map(_cells, store.rows(*conditions, newest=newest)))
     stored = {row["run_id"] for row in listed}
-    unfinished = map(_unfinished_run, cut_off)
-    return listed + [row for row in unfinished if row["run_id"] not in stored]
+    unfinished = (row for row in map(_unfinished_run, cut_off) if row["run_id"] not in stored)
+    return _with_labels([*listed, *unfinished], labels_of(store))
+
+
+def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
+    """Return the rows with `tags` and `notes`, each where any row has some."""
+    for name, kind in (("tags", "tag"), ("notes", "note")):
+        given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
+        if any(given.values()):
+            rows = [{**row, name: given[row["run_id"]]} for row in rows]
+    return rows
 
 
 def _cells(row: Row) -> Cells:

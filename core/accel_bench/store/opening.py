@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from accel_bench.errors import StoreError, StoreUnavailableError
-from accel_bench.store import sqlite
+from accel_bench.store import postgresql, sqlite
 from accel_bench.store.versions import has_tables, is_outdated, make_tables, migrate
 
 Faults = Callable[[], AbstractContextManager[None]]
@@ -33,8 +33,40 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened_database(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
-    """Open the database of a results folder for the block. Raises StoreError."""
+def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+    """Open a database for the block: of a results folder, or on a server. Raises StoreError."""
+    on_server = isinstance(place, str) and postgresql.is_address(place)
+    opened = _on_server(str(place), write, timeout_seconds) if on_server else None
+    with opened or _in_folder(Path(place), write, timeout_seconds) as found:
+        yield found
+
+
+@contextmanager
+def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+    """Open a database of PostgreSQL."""
+    address = postgresql.parse_address(place)
+    root = _resolved(address.folder)
+    if write:
+        _make_folder(root)
+    engine = postgresql.connect(address, write=write, timeout_seconds=timeout_seconds)
+    faults = partial(postgresql.named_faults, address.shown)
+    try:
+        with faults():
+            if write:
+                make_tables(engine, address.shown)
+            elif not has_tables(engine, address.shown) or is_outdated(engine):
+                raise StoreError(
+                    f"there are no results of this version in {address.shown}; "
+                    "`accel-bench run SCENARIO --results ADDRESS` makes some"
+                )
+        yield Opened(root, engine, address.shown, faults)
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
+    """Open the database of a results folder."""
     root = _resolved(folder)
     path = root / sqlite.FILE_NAME
     if write:

@@ -15,6 +15,9 @@ from accel_bench.store.schema import META, METADATA, SHOWN_LETTERS, STORE_VERSIO
 OLDEST_VERSION = 2
 """The earliest version from which there is a migration."""
 
+LOCK = 0xACCE1
+"""Number of the lock under which tables are made in PostgreSQL."""
+
 
 class Version(NamedTuple):
     """What a database says of itself."""
@@ -42,6 +45,8 @@ def make_tables(writing: Engine, place: str) -> None:
     earlier version are migrated.
     """
     with writing.begin() as connection:
+        if connection.dialect.name == "postgresql":  # SQLite has taken its lock
+            connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
         found = _version(connection, place)
         if found is None:
             METADATA.create_all(connection)

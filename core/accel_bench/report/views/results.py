@@ -31,14 +31,34 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 
 def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0."""
-    flat = keyed(LIST_COLUMNS, rows)
+    columns = dict.fromkeys(name for row in rows for name in row) or LIST_COLUMNS
+    flat = keyed(columns, rows)
     forms = {"tokens_per_second": "{:,.1f}".format, "round": lambda number: str(number + 1)}
     shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
     return Report([Section(tables=[Table(shown, rows)])], rows, flat)
 
 
-def results_report(results: Sequence[Result], folder: Path) -> Report:
-    """Return each experiment and its runs; `folder` is the results folder, where their logs are."""
+def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
+    """Return a row for each group of runs with the means of its completed ones."""
+    flat = keyed(rows[0] if rows else ("runs",), rows)
+    shown = [
+        replace(column, form=_short) if column.key.endswith(("_mean", "_min", "_max")) else column
+        for column in flat.columns
+    ]
+    return Report([Section(tables=[Table(shown, rows)])], rows, flat)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def results_report(
+    results: Sequence[Result], folder: Path, labels: Mapping[str, Mapping[str, Any]] | None = None
+) -> Report:
+    """Return each experiment and its runs; `folder` is the results folder, where their logs are.
+
+    `labels` are tags and notes of runs by their ids.
+    """
     sections = []
     machine = None
     for name in dict.fromkeys(result.experiment.id for result in results):
@@ -49,7 +69,7 @@ def results_report(results: Sequence[Result], folder: Path) -> Report:
                 machine = result.machine
                 document = machine and machine.model_dump(mode="json")
                 sections.append(Section(text=_yaml({"machine": document})))
-            sections += _run(result, folder)
+            sections += _run(result, folder, (labels or {}).get(result.run_id, {}))
     return Report(sections, results)
 
 
@@ -70,7 +90,7 @@ def _experiment(runs: Sequence[Result]) -> Section:
     return Section(text=_yaml(document))
 
 
-def _run(result: Result, folder: Path) -> Iterator[Section]:
+def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Section]:
     """Yield how one attempt ended and what it measured."""
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
@@ -79,6 +99,7 @@ def _run(result: Result, folder: Path) -> Iterator[Section]:
             **result.model_dump(mode="json", include=set(RUN_KEYS.split())),
             **{key: getattr(result, key) + 1 for key in ("round", "position", "attempt")},
         },
+        **{f"{kind}s": list(texts) for kind, texts in labels.items()},
         "tokens_per_second": speed.tokens_per_second if speed else None,
         "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
         "ranks": [_rank(rank) for rank in result.ranks],

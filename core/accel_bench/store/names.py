@@ -1,0 +1,226 @@
+"""Names by which people call what is stored of a run: columns, options, metrics, tags."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sqlalchemy import JSON, ColumnElement, Float, Text, and_, case, cast, exists, func
+
+from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.store.schema import COLUMN_OF, DERIVED, LABELS, RUNS, SETTINGS
+
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+IDENTITY = {
+    **dict.fromkeys("run_id session experiment_id scenario stack sweep started_at".split(), str),
+    **dict.fromkeys("round position attempt".split(), int),
+}
+"""Columns that say which run it is, with their kinds."""
+
+ALIASES = {"status": "audited_status", "model": "model.id"}
+"""Short names of columns."""
+
+LABEL_KINDS = {"tags": "tag", "notes": "note"}
+"""What people give to runs."""
+
+_OPTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+
+
+class Field(Protocol):
+    """Something stored of each run that can be compared."""
+
+    name: str
+    """Its full name."""
+
+    @property
+    def value(self) -> ColumnElement[Any]:
+        """What a group has in common."""
+        ...
+
+    def compare(self, sign: str, text: str) -> ColumnElement[bool]:
+        """Return the comparison with a value as it is written. Raises StoreError."""
+        ...
+
+    def is_known(self) -> ColumnElement[bool]:
+        """Return the condition that a run has a value."""
+        ...
+
+    def shown(self, value: Any) -> Any:
+        """Return the value of a group as people and programs read it."""
+        ...
+
+
+class ColumnField:
+    """A column."""
+
+    def __init__(self, name: str, kind: type, value: ColumnElement[Any]) -> None:
+        self.name, self.kind = name, kind
+        self.value: ColumnElement[Any] = value
+
+    def compare(self, sign: str, text: str) -> ColumnElement[bool]:
+        """Compare with a text, a number or a truth value, as the column has them."""
+        if sign == "~":
+            return _like(cast(self.value, Text), text)
+        compared: ColumnElement[bool]
+        compared = COMPARE[sign](self.value, _converted(self.name, self.kind, text))
+        return compared
+
+    def is_known(self) -> ColumnElement[bool]:
+        """Return the condition that the column is not null."""
+        return self.value.is_not(None)
+
+    def shown(self, value: Any) -> Any:
+        """Return the value as it is."""
+        return value
+
+
+class JsonField:
+    """A setting or a metric without a column, in a JSON column."""
+
+    def __init__(self, name: str, column: ColumnElement[str], key: str, sqlite: bool) -> None:
+        self.name = name
+        path = f'$."{key}"'
+        found = cast(column, JSON)[key]
+        self._kind = func.json_type(column, path) if sqlite else func.json_typeof(found)
+        self._text: ColumnElement[Any] = (
+            func.json_extract(column, path) if sqlite else found.as_string()
+        )
+        truth = (self._kind == "true", "true"), (self._kind == "false", "false")
+        self.value: ColumnElement[Any] = case(*truth, else_=self._text) if sqlite else self._text
+
+    def compare(self, sign: str, text: str) -> ColumnElement[bool]:
+        """Compare with a number where a number is written, and with a text elsewhere."""
+        if sign == "~":
+            return _like(cast(self._text, Text), text)
+        if text in ("true", "false"):
+            answer = {"true": ("true", "1"), "false": ("false", "0")}[text]
+            is_truth = self._kind.in_(("true", "false", "boolean"))
+            return and_(is_truth, cast(self._text, Text).in_(answer))
+        number = _number(text)
+        if number is None:
+            is_text = self._kind.in_(("text", "string"))
+            return and_(is_text, COMPARE[sign](cast(self._text, Text), text))
+        is_number = self._kind.in_(("integer", "real", "number"))
+        # PostgreSQL would not read a text as a number, and `and` does not keep it from trying.
+        value = case((is_number, cast(self._text, Float(53))))
+        return and_(is_number, COMPARE[sign](value, number))
+
+    def is_known(self) -> ColumnElement[bool]:
+        """Return the condition that the key is there."""
+        return self._text.is_not(None)
+
+    def shown(self, value: Any) -> Any:
+        """Return a number as one, as every database has it."""
+        number = _number(value) if isinstance(value, str) else value
+        whole = isinstance(number, float) and number.is_integer()
+        return value if number is None else int(number) if whole else number
+
+
+class LabelField:
+    """Tags or notes: a comparison holds for a run that has one of which it holds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._own = and_(LABELS.c.run_id == RUNS.c.run_id, LABELS.c.kind == LABEL_KINDS[name])
+
+    @property
+    def value(self) -> ColumnElement[Any]:
+        """Refuse groups: a run may have several."""
+        raise StoreError(f"runs cannot be grouped by {self.name}, of which one may have several")
+
+    def compare(self, sign: str, text: str) -> ColumnElement[bool]:
+        """Compare with each of them."""
+        same = _like(LABELS.c.text, text) if sign == "~" else COMPARE[sign](LABELS.c.text, text)
+        return exists().where(self._own, same)
+
+    def is_known(self) -> ColumnElement[bool]:
+        """Return the condition that there are any."""
+        return exists().where(self._own)
+
+    def shown(self, value: Any) -> Any:
+        """Return the value as it is."""
+        return value
+
+
+def known_names() -> dict[str, type]:
+    """Return all names of columns, as people write them, with their kinds."""
+    names = {**IDENTITY, "status": str, **{one.name: one.kind for one in DERIVED}}
+    del names["audited_status"]
+    return names
+
+
+def column_field(name: str) -> Field | None:
+    """Return the column or labels that a name means, None for a name that may be an option.
+
+    The last part of a setting's name will do where no other has it, and `optimizer` means
+    `optimizer.use`. Raises StoreError for a last part that several settings have.
+    """
+    if name in LABEL_KINDS:
+        return LabelField(name)
+    name = ALIASES.get(name, name)
+    kinds = {**known_names(), "audited_status": str}
+    spelled = {column: full for full, column in COLUMN_OF.items()}
+    full = next((one for one in (name, f"{name}.use", spelled.get(name)) if one in kinds), None)
+    if full is None:
+        ends = [one.name for one in SETTINGS if one.name.endswith(f".{name}")]
+        if len(ends) > 1:
+            raise StoreError(f"{name!r} means several columns: {', '.join(ends)}")
+        full = ends[0] if ends else None
+    if full is None:
+        return None
+    return ColumnField(full, kinds[full], RUNS.c[COLUMN_OF.get(full, full)])
+
+
+def json_field(name: str, sqlite: bool) -> Field | None:
+    """Return the option `plugin.option` or the metric `metrics.name`; None for another name."""
+    if not _OPTION.fullmatch(name):
+        return None
+    section, _, rest = name.partition(".")
+    if section == "metrics":
+        return JsonField(name, RUNS.c.metrics, rest, sqlite)
+    return JsonField(name, RUNS.c.options, name, sqlite)
+
+
+def unknown_name(name: str, options: set[str]) -> StoreError:
+    """Return the error for a name; `options` are those without a column that runs have."""
+    known = {*known_names(), *LABEL_KINDS, *options}
+    hint = did_you_mean(name, known)
+    return StoreError(f"no stored run has a column or an option {name!r}{hint}")
+
+
+def _converted(name: str, kind: type, text: str) -> Any:
+    """Return a written value as the column has it. Raises StoreError."""
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise StoreError(f"{name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    number = _number(text)
+    if number is None:
+        raise StoreError(f"{name} is a number, and {text!r} is none")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _like(value: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
+    """Compare with a pattern in which * is any text; capital letters are as good as small ones."""
+    escaped = re.sub(r"([\\%_])", r"\\\1", pattern.lower()).replace("*", "%")
+    return func.lower(value).like(escaped, escape="\\")

@@ -1,0 +1,91 @@
+"""Everything that only PostgreSQL needs: its address, connections, and faults of the server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+
+from accel_bench.errors import StoreError, StoreUnavailableError
+
+DRIVER = "postgresql+psycopg"
+"""The only driver; `postgresql://` means it too."""
+
+DEFAULT_FOLDER = "accel_bench_results"
+"""Where runs leave their logs and files when the address names no `folder`."""
+
+
+class Address(NamedTuple):
+    """Where a database is, and where the files of its runs are."""
+
+    url: URL
+    folder: Path
+
+    @property
+    def shown(self) -> str:
+        """The address without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+
+def is_address(place: str) -> bool:
+    """Return whether a place is the address of a server, and not a folder."""
+    return "://" in place
+
+
+def parse_address(place: str) -> Address:
+    """Return `postgresql+psycopg://user@host/database?folder=DIR` as its parts. Raises StoreError.
+
+    An error does not repeat what may hold a password.
+    """
+    scheme = place.partition("://")[0]
+    if scheme not in (DRIVER, "postgresql"):
+        raise StoreError(
+            f"--results {scheme}://... is no kind of database that is known; give a folder, or "
+            f"{DRIVER}://USER@HOST/DATABASE"
+        )
+    try:
+        url = make_url(place).set(drivername=DRIVER)
+    except (ArgumentError, ValueError) as error:
+        raise StoreError(
+            f"--results {scheme}://... cannot be read; expected {DRIVER}://USER@HOST/DATABASE"
+        ) from error
+    folder = url.query.get("folder", DEFAULT_FOLDER)
+    if not isinstance(folder, str):
+        raise StoreError("--results names several folders for the files of its runs")
+    return Address(url.difference_update_query(["folder"]), Path(folder))
+
+
+def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
+    """Make an engine; nothing is opened yet. Raises StoreError without the driver."""
+    milliseconds = int(timeout_seconds * 1000)
+    settings = f"-c lock_timeout={milliseconds}"
+    if not write:
+        settings += " -c default_transaction_read_only=on"
+    connecting = {"connect_timeout": max(2, int(timeout_seconds)), "options": settings}
+    try:
+        return create_engine(address.url, connect_args=connecting, pool_size=1, max_overflow=1)
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"{address.shown} needs psycopg: pip install 'accel-bench[postgresql]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def named_faults(place: str) -> Iterator[None]:
+    """Turn what the server or the driver raises into a StoreError with the place and the reason."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise StoreError(
+            f"{place} refused a row, and nothing is overwritten: {error.orig}"
+        ) from error
+    except DBAPIError as error:
+        problem = " ".join(str(error.orig).split())
+        raise StoreUnavailableError(
+            f"{place} cannot be used: {problem}; check that the server runs and lets you in. What "
+            "was stored before is kept"
+        ) from error

@@ -1,0 +1,114 @@
+"""Questions about stored runs: which ones a condition chooses, and figures of groups of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, case, func, literal, select
+
+from accel_bench.errors import StoreError
+from accel_bench.result import Status
+from accel_bench.store.database import Store
+from accel_bench.store.filter import parse_condition
+from accel_bench.store.names import Field, column_field, json_field, unknown_name
+from accel_bench.store.schema import RUNS
+
+COMPLETED = tuple(status.value for status in Status if status.completed)
+"""Statuses of runs whose figures count."""
+
+GROUP_FIGURES = (
+    ("tokens_per_second", ("mean", "min", "max")),
+    ("median_step_seconds", ("mean",)),
+    ("peak_memory_bytes", ("max",)),
+    ("last_loss", ("mean",)),
+    ("mfu", ("mean",)),
+)
+"""Figures of a group, each over its completed runs."""
+
+KEYS_LOOKED_AT = 1000
+"""Newest runs whose options are looked through for a name that is near an unknown one."""
+
+
+def condition_of(store: Store, text: str) -> ColumnElement[bool]:
+    """Return what `--where` states. Raises StoreError."""
+    return parse_condition(text, lambda name: field_of(store, name))
+
+
+def field_of(store: Store, name: str) -> Field:
+    """Return the column, option or metric that a name means. Raises StoreError with the nearest."""
+    found = column_field(name)
+    if found is not None:
+        return found
+    option = json_field(name, store.on_sqlite)
+    if option is not None and list(store.fetch(_some_run_with(option))):
+        return option
+    raise unknown_name(name, set(_option_names(store)))
+
+
+def group_runs(
+    store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
+) -> list[dict[str, Any]]:
+    """Return a row for each combination of values that runs have of these fields.
+
+    `runs` counts all of them, `completed` those whose figures follow: the others have no figures
+    that may be used.
+    """
+    fields = [field_of(store, name) for name in names]
+    if not fields:
+        raise StoreError("runs are grouped by at least one column, such as stack")
+    labels = [f"key_{number}" for number in range(len(fields))]
+    keys = [one.value.label(label) for one, label in zip(fields, labels, strict=True)]
+    completed = RUNS.c.audited_status.in_(COMPLETED)
+    query = (
+        select(
+            *keys,
+            func.count().label("runs"),
+            func.count(case((completed, literal(1)))).label("completed"),
+            *_figures(completed),
+        )
+        .where(*conditions)
+        .group_by(*labels)
+    )
+    rows = [_named(row, fields) for row in store.fetch(query)]
+    return sorted(rows, key=lambda row: list(map(_place, list(row.values())[: len(fields)])))
+
+
+def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
+    """Return a row with the names of its keys."""
+    keys = {
+        "status" if one.name == "audited_status" else one.name: one.shown(row.pop(f"key_{number}"))
+        for number, one in enumerate(fields)
+    }
+    return keys | row
+
+
+def _place(key: Any) -> tuple[str, Any]:
+    """Return what a key is sorted by: numbers, then texts, then runs that have none."""
+    kind = "none" if key is None else "text" if isinstance(key, str) else "number"
+    return kind, "" if key is None else key
+
+
+def _figures(completed: ColumnElement[bool]) -> Iterator[ColumnElement[Any]]:
+    functions: dict[str, Any] = {"mean": func.avg, "min": func.min, "max": func.max}
+    for name, kinds in GROUP_FIGURES:
+        value = case((completed, RUNS.c[name]))
+        for kind in kinds:
+            yield functions[kind](value).label(f"{name}_{kind}")
+
+
+def _some_run_with(option: Field) -> Select[Any]:
+    return select(RUNS.c.run_id).where(option.is_known()).limit(1)
+
+
+def _option_names(store: Store) -> Iterator[str]:
+    """Yield the names of options and metrics of the newest runs."""
+    query = select(RUNS.c.options, RUNS.c.metrics)
+    newest = query.order_by(RUNS.c.started_at.desc()).limit(KEYS_LOOKED_AT)
+    for row in store.fetch(newest):
+        for column, prefix in (("options", ""), ("metrics", "metrics.")):
+            try:
+                yield from (f"{prefix}{key}" for key in json.loads(row[column] or "{}"))
+            except (TypeError, ValueError, RecursionError):  # damaged
+                continue

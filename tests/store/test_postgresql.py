@@ -1,0 +1,151 @@
+"""The same store on a real PostgreSQL server: nothing lost, the same answers, named faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from store.postgresql_server import running_server
+from store.store_factory import make_result, make_session
+from store.test_queries import CONDITIONS, RESULTS, fill
+from typer.testing import CliRunner
+
+from accel_bench.cli.main import app
+from accel_bench.errors import StoreError, StoreUnavailableError
+from accel_bench.result import Status
+from accel_bench.store import schema
+from accel_bench.store.audit import audit_store
+from accel_bench.store.database import open_store
+from accel_bench.store.listing import list_runs
+from accel_bench.store.queries import condition_of, group_runs
+from accel_bench.store.selection import select_pairs
+
+CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of an empty database."""
+    with running_server() as address:
+        yield address
+
+
+@pytest.fixture
+def address(server: str, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty database, whose runs have a folder of their own."""
+    yield f"{server}&folder={tmp_path}"
+    engine = create_engine(server)
+    with engine.begin() as connection:
+        schema.METADATA.drop_all(connection)
+    engine.dispose()
+
+
+def test_eight_processes_that_start_and_write_together_lose_no_row(address: str) -> None:
+    rows = 25
+    script = (
+        "import os, sys\n"
+        "from accel_bench.store.database import open_store\n"
+        "from store.store_factory import make_result, make_session\n"
+        "def write(writer):\n"
+        "    with open_store(sys.argv[1], write=True) as store:\n"
+        "        store.add_session(make_session(writer))\n"
+        "        for row in range(int(sys.argv[2])):\n"
+        "            store.add(make_result(f'{writer}-{row}', session=writer))\n"
+        "for number in range(8):\n"
+        "    if not os.fork():\n"  # what takes long, the imports, is done once
+        "        write(f'writer-{number}')\n"
+        "        os._exit(0)\n"
+        "sys.exit(any(os.wait()[1] for number in range(8)))\n"
+    )
+    subprocess.run([sys.executable, "-c", script, address, str(rows)], env=CHILD, check=True)
+    with open_store(address, write=False) as store:
+        listed = store.rows()
+        assert len(store.results()) == 8 * rows
+    names = {f"writer-{writer}-{row}" for writer in range(8) for row in range(rows)}
+    assert {row.run_id for row in listed if not row.corrupt} == names
+
+
+def test_it_answers_as_sqlite_does(address: str, tmp_path: Path) -> None:
+    hostile = make_result("hostile", status=Status.FAILED, phase="a\0b", log_tail="\0")
+    answers = []
+    for place in (address, tmp_path):
+        with open_store(place, write=True) as store:
+            fill(store)
+            store.add(hostile)
+            chosen = [
+                [row.run_id for row in store.rows(condition_of(store, condition))]
+                for condition in CONDITIONS
+                if not condition.startswith("STATUS")
+            ]
+            groups = [group_runs(store, [name]) for name in ("stack", "adapter.r", "status")]
+            pairs = select_pairs("a", "c", store)
+            documents = [list_runs(store), list_runs(store, newest=2), store.sessions(), pairs]
+            answers.append([chosen, groups, *documents, audit_store(store), store.results()])
+    assert answers[0] == answers[1]
+    assert len(answers[0][-1]) == len(RESULTS) + 1
+
+
+def test_a_row_is_stored_once_and_a_reader_writes_nothing(address: str) -> None:
+    with pytest.raises(StoreError, match="there are no results of this version"):
+        with open_store(address, write=False):
+            pass
+    with open_store(address, write=True) as store:
+        store.add_session(make_session())
+        store.add(make_result("same"))
+        with pytest.raises(StoreError, match="'same' is already in postgresql"):
+            store.add(make_result("same"))
+        with pytest.raises(StoreError, match=r"'friday'.*add the session first"):
+            store.add(make_result(session="friday"))
+        with pytest.raises(StoreError, match="did you mean 'same'"):
+            store.find("some")
+    with open_store(address, write=False) as store:
+        with pytest.raises(StoreUnavailableError, match="read-only transaction"):
+            store.add(make_result("late"))
+
+
+def test_a_damaged_row_is_corrupt_and_a_newer_version_is_refused(address: str, server: str) -> None:
+    with open_store(address, write=True) as store:
+        fill(store)
+    engine = create_engine(server)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE runs SET tokens_per_second = 1e9 WHERE run_id = 'a'"))
+        connection.execute(text("UPDATE samples SET content = '\\x00' WHERE run_id = 'b'"))
+    with open_store(address, write=False) as store:
+        assert {row.run_id for row in store.rows() if row.corrupt} == {"a", "b"}
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE meta SET schema_version = 99, written_by = '7.5.0'"))
+    engine.dispose()
+    for write in (False, True):
+        with pytest.raises(StoreError, match=r"schema version 99.*Upgrade to 7\.5\.0"):
+            with open_store(address, write=write):
+                pass
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
+    address = f"postgresql://me:canary@/name?host={tmp_path}"
+    with pytest.raises(StoreUnavailableError, match="check that the server runs") as caught:
+        with open_store(address, write=False):
+            pass
+    assert "canary" not in str(caught.value)
+    for place, message in (
+        ("mysql://me:canary@host/name", "mysql://... is no kind of database that is known"),
+        ("postgresql://me:canary@host:port/name", "cannot be read"),
+    ):
+        with pytest.raises(StoreError, match=message) as refused:
+            with open_store(place, write=False):
+                pass
+        assert "canary" not in str(refused.value)
+
+
+def test_commands_take_the_address(address: str) -> None:
+    with open_store(address, write=True) as store:
+        fill(store)
+    arguments = ["results", "list", "--results", address, "--where", "status = ok"]
+    done = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
+    assert [row["run_id"] for row in json.loads(done.stdout)] == ["a", "b", "c"]
