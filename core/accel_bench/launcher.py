@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -64,6 +64,23 @@ class Allocation(Protocol):
 
     def close(self) -> None:
         """Give the processes back; called once, however the session ends."""
+
+
+class Place(Allocation, Protocol):
+    """A part of an allocation, on devices that no other part has."""
+
+    def is_ready(self) -> bool:
+        """Return whether all its processes are there, after waiting for what replaces lost ones."""
+
+
+class DividedAllocation(Allocation, Protocol):
+    """Processes of which some run one sweep point while others run another."""
+
+    places: Sequence[Place]
+    """Its parts; each sweep point has all its rounds on one of them, while that is there."""
+
+    def interrupt(self) -> None:
+        """Wait for nothing any more: the session ends."""
 
 
 class Observer(Protocol):

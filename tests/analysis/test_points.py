@@ -10,7 +10,8 @@ from analysis_factory import STEADY, make_experiment, make_ranks, make_result, m
 from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.result import Result, Status
+from accel_bench.report.views.points import point_tables
+from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
 
@@ -64,6 +65,19 @@ def test_points_that_ran_one_after_another_are_compared_unpaired() -> None:
     assert paired.ratio is not None and paired.ratio.low == pytest.approx(2.0)
     assert unpaired.ratio is not None and unpaired.ratio.low is not None
     assert unpaired.ratio.median == pytest.approx(2.0) and unpaired.ratio.low < 1.8
+
+
+def test_points_that_ran_on_other_nodes_are_compared_unpaired() -> None:
+    def on(name: str, results: list[Result]) -> list[Result]:
+        nodes = (Node(rank=0, name=name, address="192.0.2.1", cores=1, memory_bytes=1),)
+        return [run.model_copy(update={"nodes": nodes}) for run in results]
+
+    first, second = make_rounds(ONE, STEADY), make_rounds(FOUR, scaled(0.5))
+    together = summary([ONE, FOUR], [*on("a", first), *on("a", second)])
+    apart = summary([ONE, FOUR], [*on("a", first), *on("b", second)])
+    assert [row(made.points, 4).paired for made in (together, apart)] == [True, False]
+    (table,) = point_tables(apart)
+    assert any("times or nodes" in note for note in table.notes)
 
 
 def test_two_accumulation_plans_against_one_more_node_are_global_and_per_device() -> None:

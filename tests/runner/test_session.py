@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
+from runner.places import Divided, OnePlace
 
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.machine.info import read_machine
@@ -162,6 +163,18 @@ def test_a_lost_run_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
         "round 1 of 1, attempt 2",
         "round 1 of 1, attempt 3",
     ]
+
+
+def test_a_round_whose_place_is_lost_is_run_again_whole_on_another_one(tmp_path: Path) -> None:
+    scenario = null_scenario({"baseline": [], "other": []})
+    scenario["sweep"] = {"train.micro_batch_size": [1, 2]}
+    places = Divided([OnePlace("a", True, False), OnePlace("b")])
+    notes = run_session(tmp_path, scenario, allocation=places)
+    attempts: dict[str, list[int]] = {}
+    for row in notes.results:
+        attempts.setdefault(row.experiment.point, []).append(row.attempt)
+    assert sorted(attempts.values()) == [[0, 0], [0, 1, 0]]
+    assert len(stored(tmp_path)) == 5
 
 
 def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: Path) -> None:

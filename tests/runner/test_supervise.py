@@ -124,6 +124,16 @@ def test_ctrl_c_while_watching_ends_the_ranks_and_is_raised_again(tmp_path: Path
     assert rank.asked == ["signal 15", "sweep"]
 
 
+def test_a_session_that_ends_elsewhere_ends_the_ranks_as_ctrl_c_does(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    rank, stop = LineProcess(0, ENDLESS), threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        Supervisor(job, [rank], lambda progress: None, stop).run(60.0)
+    assert rank.poll() is not None
+    assert rank.asked == ["signal 15", "sweep"]
+
+
 def test_a_rank_that_ends_on_the_last_moment_has_not_expired(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     write_rank(job, 0)

@@ -1,7 +1,8 @@
 """Sweep points compared with one another: the same stack at other values of the swept keys.
 
-Points of a session are run one after another, unless it interleaves them. So runs of two points are
-pairs only where each round of both was over before the next began; else they are unpaired.
+Points of a session are run one after another, unless it interleaves them, or at once on nodes of
+their own. So runs of two points are pairs only where each round of both was over before the next
+began, on the same nodes; else they are unpaired.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from accel_bench.analysis.compare import unpaired_ratio
 from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
+from accel_bench.result import Result
 
 SEEDS = frozenset({"train.seed", "data.seed"})
 """Swept keys of which one value is as good as another."""
@@ -80,11 +82,20 @@ def ratio_of(
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether each round of both began before the next one of either."""
+    """Return whether each round of both began before the next one of either, on the same nodes."""
     shared = set(a.speeds) & set(b.speeds)
+    if any(_ran_apart(a.completed[key], b.completed[key]) for key in shared):
+        return False
     begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in shared]
     begins.sort()
     return bool(shared) and all(last < first for (_, last), (first, _) in pairwise(begins))
+
+
+def _ran_apart(one: Result, other: Result) -> bool:
+    """Return whether two runs were on other nodes; more ranks may need more of them."""
+    sizes = {run.experiment.scenario.world_size for run in (one, other)}
+    nodes = {frozenset(node.name for node in run.nodes) for run in (one, other)}
+    return len(sizes) == 1 and len(nodes) > 1
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:

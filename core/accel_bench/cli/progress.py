@@ -27,7 +27,7 @@ class LineReporter(Reporter):
         self._runs = 0
         self._ended = 0
         self._seconds = 0.0
-        self._what = ""
+        self._what: dict[str, str] = {}
 
     def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Print notices, skipped stacks and the number of runs."""
@@ -44,21 +44,26 @@ class LineReporter(Reporter):
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Remember which round it is."""
-        self._what = what
+        self._what[planned.experiment.id + planned.experiment.stack.name] = what
 
     def on_result(self, planned: Planned, result: Result) -> None:
         """Print its status, its speed and how long the rest may take."""
-        if self._what != "prepare":
+        what = self._what_of(planned)
+        if what != "prepare":
             self._ended += 1
             self._seconds += result.seconds
         speed = run_throughput(result)
         rate = f"  {speed.tokens_per_second:,.0f} tokens/s" if speed else ""
         self._print(
-            f"{self._what}  {planned.experiment.stack.name}  {result.status.value}"
+            f"{what}  {planned.experiment.stack.name}  {result.status.value}"
             f"{rate}  {result.seconds:.1f} s  {self._left()}"
         )
         if not result.status.completed:
             self._print("  " + "; ".join(result.reasons))
+
+    def _what_of(self, planned: Planned) -> str:
+        """Return which round of an experiment runs; several may run at once."""
+        return self._what.get(planned.experiment.id + planned.experiment.stack.name, "")
 
     def _left(self) -> str:
         if not self._ended:
@@ -105,7 +110,8 @@ class LiveReporter(LineReporter):
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
         """Show phase, step and speed."""
-        parts = [self._what, planned.experiment.stack.name, progress.phase, f"step {progress.step}"]
+        name = planned.experiment.stack.name
+        parts = [self._what_of(planned), name, progress.phase, f"step {progress.step}"]
         rate = self._rate(planned, progress)
         parts += [f"{rate:,.0f} tokens/s"] if rate else []
         self._parts = parts

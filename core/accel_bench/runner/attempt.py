@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -46,6 +47,9 @@ class Attempt:
 
     allocation: Allocation | None = None
     """Processes that the launcher keeps for the whole session."""
+
+    stop: threading.Event | None = None
+    """Once set, the attempt ends as by Ctrl-C: it runs beside others, in a thread of its own."""
 
 
 @dataclass
@@ -109,7 +113,7 @@ def run_attempt(
         job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
         ranks = _start(attempt, active)
         observed.nodes = tuple(filter(None, (getattr(rank, "node", None) for rank in ranks)))
-        supervisor = Supervisor(job, ranks, on_progress)
+        supervisor = Supervisor(job, ranks, on_progress, attempt.stop)
         observed.outcome = supervisor.outcome
         limit = job.experiment.scenario.measure.timeout_seconds
         supervisor.run(limit, lambda: observation.start(ranks))

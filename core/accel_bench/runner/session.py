@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import secrets
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from accel_bench.analysis.aggregate import replaced_rounds
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ResultTooLargeError, ScenarioError
-from accel_bench.launcher import Allocation
+from accel_bench.launcher import Allocation, Place
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
+from accel_bench.runner.at_once import PlaceLostError, first_place, run_points
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.kept_updates import KeptUpdates
@@ -38,7 +41,10 @@ DROPPED = frozenset(
 
 
 class Reporter:
-    """Is called while a session runs; shows nothing unless a subclass does."""
+    """Is called while a session runs; shows nothing unless a subclass does.
+
+    Where sweep points run at once, it is called from several threads.
+    """
 
     def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Called before a plan is run; `runs` of it are still to be done."""
@@ -96,6 +102,9 @@ class Session:
     repeat_round: int | None = None
     """Number of a round, from 0, that is measured again where a run of it stands out."""
 
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the point that writes to the store: points may run at once."""
+
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.
 
@@ -124,8 +133,7 @@ class Session:
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
         self.reporter.on_plan(plan, runs, estimate_time(plan, self.machine, self.store))
         if not self.interleave:
-            for point in points.values():
-                point.run_point()
+            run_points(list(points.values()), self.allocation)
             return
         for point in points.values():
             point.prepare()
@@ -192,6 +200,10 @@ class SweepPoint:
         measure = plan.file.measure
         again = session.repeat_round if replaces else None
         self._replaces = {} if again is None else {again: replaces}
+        self.place = first_place(session.allocation)
+        self.stop: threading.Event | None = None
+        self._done: set[int] = set()
+        self._attempts: Counter[str] = Counter()
         numbers = sorted({*self._missing_rounds(measure.rounds), *self._replaces})
         most = max(measure.rounds, *(number + 1 for number in numbers), 1)
         order = williams_rounds(list(self._stacks), most, measure.seed)
@@ -200,10 +212,15 @@ class SweepPoint:
         self._changes = KeptUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
 
     def run_point(self) -> None:
-        """Prepare every stack, then run the rounds."""
+        """Prepare every stack, then run the rounds that are not done.
+
+        Raises PlaceLostError where that can go on elsewhere: with the whole round again, so that no
+        round compares two places.
+        """
         self.prepare()
-        for number in self.rounds:
+        for number in [one for one in self.rounds if one not in self._done]:
             self.run_round(number)
+            self._done.add(number)
 
     def prepare(self) -> None:
         """Prepare every stack, unless all rounds are complete."""
@@ -224,8 +241,9 @@ class SweepPoint:
         """Fill caches in a process that is not timed; drop a stack that fails here."""
         if not planned.active.implements("prepare_experiment"):
             return
+        self._check_place()
         self._session.reporter.on_start(planned, "prepare")
-        result = self._attempt(planned, "prepare", 0, 0, 0)
+        result = self._attempt(planned, "prepare", 0, 0)
         if not result.status.completed:
             self._dropped.add(planned.experiment.stack.name)
         self._session.reporter.on_result(planned, result)
@@ -233,11 +251,13 @@ class SweepPoint:
     def _run(self, planned: Planned, number: int, position: int) -> None:
         """Run one stack once, and again while a retry may help."""
         rounds = self._plan.file.measure.rounds
-        for attempt in range(self._session.retries + 1):
+        for _ in range(self._session.retries + 1):
+            self._check_place()
+            attempt = self._attempts[_order(planned, "measure", number)]
             again = f", attempt {attempt + 1}" if attempt else ""
             what = f"round {number + 1} of {rounds}{again}"
             self._session.reporter.on_start(planned, what)
-            result = self._attempt(planned, "measure", number, position, attempt)
+            result = self._attempt(planned, "measure", number, position)
             self._session.reporter.on_result(planned, result)
             if result.status.completed or result.status.repeatable:
                 break
@@ -253,11 +273,12 @@ class SweepPoint:
         purpose: Literal["prepare", "measure"],
         number: int,
         position: int,
-        attempt: int,
     ) -> Result:
         """Start one process group, wait for it, and store its result."""
         session = self._session
         root = session.store.folder
+        attempt = self._attempts[_order(planned, purpose, number)]
+        self._attempts[_order(planned, purpose, number)] += 1
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
@@ -281,11 +302,26 @@ class SweepPoint:
         changed = made.job.update_path()
         with attempt_in_progress(folder):
             return run_attempt(
-                replace(made, position=position, command=command, allocation=session.allocation),
+                replace(made, position=position, command=command, **self._where()),
                 planned.active,
                 lambda progress: session.reporter.on_progress(planned, progress),
                 lambda result: self._keep(folder, self._changes.add(changed, result), purpose),
             )
+
+    def _where(self) -> dict[str, Any]:
+        return {"allocation": self.place, "stop": self.stop}
+
+    def _check_place(self) -> None:
+        """Raise PlaceLostError where the place is lost, KeyboardInterrupt where the session ends.
+
+        A point in the main thread has no other place.
+        """
+        if self.stop is None:
+            return
+        if self.stop.is_set():
+            raise KeyboardInterrupt
+        if not cast(Place, self.place).is_ready():
+            raise PlaceLostError
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""
@@ -302,13 +338,15 @@ class SweepPoint:
     def _add(self, result: Result) -> Result:
         """Store a run; one that is too large for a row is stored without what was measured."""
         try:
-            return self._session.store.add(result)
+            with self._session.writing:
+                return self._session.store.add(result)
         except ResultTooLargeError as error:
             status = Status.INVALID if result.status.completed else result.status
             reason = f"{error}; what its ranks measured stays in their files in {result.folder}"
             reasons = (*result.reasons, reason)
             short = {"status": status, "reasons": reasons, "ranks": (), "metrics": ()}
-            return self._session.store.add(result.model_copy(update=short))
+            with self._session.writing:
+                return self._session.store.add(result.model_copy(update=short))
 
     def _missing_rounds(self, rounds: int) -> list[int]:
         """Return numbers of rounds to run: as many as are missing, first those with a gap.
@@ -330,6 +368,11 @@ class SweepPoint:
 def _name(experiment: Experiment) -> tuple[str, str]:
     # Two stacks that do the same have the same id: an A/A comparison needs their names too.
     return experiment.id, experiment.stack.name
+
+
+def _order(planned: Planned, purpose: str, number: int) -> str:
+    """Return what tells a run of a sweep point from its others."""
+    return f"{purpose} {number} {planned.experiment.stack.name}"
 
 
 def _folder_name(

@@ -76,9 +76,15 @@ class Supervisor:
     """Waits for one attempt's ranks, and terminates them at the time limit or after a failure."""
 
     def __init__(
-        self, job: Job, ranks: Sequence[RankProcess], on_progress: Callable[[Progress], None]
+        self,
+        job: Job,
+        ranks: Sequence[RankProcess],
+        on_progress: Callable[[Progress], None],
+        stop: threading.Event | None = None,
     ) -> None:
+        """Supervise these ranks; `stop`, once set, acts as Ctrl-C does in the main thread."""
         self.outcome = ProcessOutcome()
+        self._stop = stop
         self._job = job
         self._ranks = ranks
         self._grace = grace_seconds()
@@ -98,6 +104,8 @@ class Supervisor:
             observe()
             while running := self._running():
                 running[0].wait(POLL_SECONDS)
+                if self._stop is not None and self._stop.is_set():
+                    raise KeyboardInterrupt
                 self._poll()
                 if self.outcome.first_failed is not None:
                     self._terminate_after_grace()

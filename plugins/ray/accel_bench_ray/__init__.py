@@ -25,13 +25,10 @@ from accel_bench import (
 )
 from accel_bench.builtin.launchers.agents import Ended, launch_on
 from accel_bench.builtin.launchers.places import largest
-from accel_bench.builtin.launchers.started import StartedAgents, new_secret
 from accel_bench.errors import ScenarioError
 
-from .request import NOTICE, Request
-
-SLACK_SECONDS = 30.0
-"""How much longer than Ray's placement the parent waits: actors start after it."""
+from .groups import RayGroups
+from .request import Request
 
 
 class RayOptions(Options):
@@ -45,27 +42,11 @@ class RayOptions(Options):
     """CPUs that each rank reserves; null reserves one beside each GPU, and without GPUs the whole
     node for its ranks."""
 
+    at_once: int = Field(1, ge=1, le=1000)
+    """Sweep points that run at the same time, each on nodes and devices of its own."""
+
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
     """How long the cluster may take to reserve what is asked for, and to replace what is lost."""
-
-
-class RayAgents(StartedAgents):
-    """Agents in Ray's actors. Where an actor dies, another one takes its place."""
-
-    replace_seconds = 0.0
-    """How long that may take."""
-
-    def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job, once all actors are there again."""
-        self.replace_lost(self.replace_seconds)
-        return super().launch(job)
-
-    def close(self) -> None:
-        """End the agents and the program; print its notices."""
-        notices = [line for line in self.tail().splitlines() if line.startswith(NOTICE)]
-        super().close()
-        for line in notices:
-            print(line, file=sys.stderr)
 
 
 class Ray(Plugin[RayOptions]):
@@ -79,26 +60,24 @@ class Ray(Plugin[RayOptions]):
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Reserve nodes and wait for the agents of their actors."""
         if dry_run:
-            command = self.command(self.request(scenarios, 0))
+            command = self.command(self.request(scenarios, (0,) * self.options.at_once))
             print(subprocess.list2cmdline(command), file=sys.stderr)
             return Ended(None)
-        agents = RayAgents(("", 0), new_secret(), "Ray")
+        seconds = self.options.connect_seconds
+        groups = RayGroups(self.options.at_once, seconds)
         try:
-            command = self.command(self.request(scenarios, agents.port))
+            groups.start(self.command(self.request(scenarios, groups.ports)), largest(scenarios))
         except BaseException:
-            agents.close()
+            groups.close()
             raise
-        agents.start(command, "")
-        agents.replace_seconds = self.options.connect_seconds
-        agents.gather(*largest(scenarios), agents.replace_seconds + SLACK_SECONDS)
-        return agents
+        return groups
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
         """Have the agent of each node start its ranks."""
         return launch_on(allocation, job)
 
-    def request(self, scenarios: Sequence[Scenario], port: int) -> Request:
+    def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
         """Return what to reserve. Raises ScenarioError where it cannot be one placement group."""
         nodes, devices = largest(scenarios)
         options = self.options
@@ -117,7 +96,7 @@ class Ray(Plugin[RayOptions]):
             cpus=options.cpus,
             seconds=options.connect_seconds,
             parent=os.getpid(),
-            port=port,
+            ports=tuple(ports),
         )
 
     def command(self, request: Request) -> list[str]:

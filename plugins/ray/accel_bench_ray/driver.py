@@ -21,6 +21,9 @@ from accel_bench.errors import AccelBenchError
 from .host import Host
 from .request import NOTICE, Request
 
+WAIT_SECONDS = 0.2
+"""How often the program looks whether all is reserved."""
+
 POLL_SECONDS = 1.0
 """How often the program looks whether its parent is there, and how long it waits to start again."""
 
@@ -35,7 +38,13 @@ PASSED = ("ACCEL_BENCH_", "OMP_NUM_THREADS")
 
 ADDRESS, SECRET = "ACCEL_BENCH_AGENTS", "ACCEL_BENCH_SECRET"
 
-TOO_LITTLE = "ask for fewer (resources.nodes, resources.devices, launcher.cpus) or add nodes to it"
+TYPE = "accelerator_type:"
+"""Beginning of Ray's names of types of devices."""
+
+TOO_LITTLE = (
+    "ask for fewer (resources.nodes, resources.devices, launcher.cpus, launcher.at_once) or add "
+    "nodes to it"
+)
 
 
 def connect(request: Request) -> None:
@@ -82,72 +91,106 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
 
 def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
     """Return Ray's resource of a type of device. Raises AccelBenchError."""
-    prefix = "accelerator_type:"
-    known = sorted({name for node in nodes for name in node if name.startswith(prefix)})
+    known = sorted({name for node in nodes for name in node if name.startswith(TYPE)})
     words = set(kind.lower().replace("-", " ").split())
     for name in known:
-        if words <= set(name.removeprefix(prefix).lower().replace("-", " ").split()):
+        if words <= set(name.removeprefix(TYPE).lower().replace("-", " ").split()):
             return name
-    found = ", ".join(name.removeprefix(prefix) for name in known) or "none"
+    found = ", ".join(name.removeprefix(TYPE) for name in known) or "none"
     raise AccelBenchError(
         f"resources.device_type is {kind}, and the types of the Ray cluster's devices are: {found}"
     )
 
 
 def check_fit(
-    bundle: Mapping[str, float], number: int, nodes: Sequence[tuple[str, Mapping[str, float]]]
+    bundle: Mapping[str, float], request: Request, nodes: Sequence[tuple[str, Mapping[str, float]]]
 ) -> None:
     """Refuse what the cluster could never reserve. Raises AccelBenchError."""
-    able = [name for name, has in nodes if all(has.get(one, 0) >= bundle[one] for one in bundle)]
-    if len(able) < number:
-        listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
-        raise AccelBenchError(
-            f"{number} nodes with {shown(bundle)} each are asked for, and {len(able)} nodes of the "
-            f"Ray cluster have that ({listed}); {TOO_LITTLE}"
-        )
+    kinds = [name for name in bundle if is_counted(name)]
+    rooms = [
+        min(int(has.get(name, 0) // bundle[name]) for name in kinds)
+        for _, has in nodes
+        if all(name in has for name in bundle)
+    ]
+    groups = len(request.ports)
+    # A group has each of its bundles on another node.
+    if sum(min(room, groups) for room in rooms) >= groups * request.nodes:
+        return
+    listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
+    times = f"{groups} times " if groups > 1 else ""
+    raise AccelBenchError(
+        f"{times}{request.nodes} nodes with {shown(bundle)} each are asked for, and the Ray "
+        f"cluster has no room for that ({listed}); {TOO_LITTLE}"
+    )
 
 
 def shown(resources: Mapping[str, float]) -> str:
     """Return `CPU 4, GPU 1`."""
-    kinds = {name: resources[name] for name in sorted(resources) if is_shown(name)}
-    return ", ".join(f"{name} {number:g}" for name, number in kinds.items()) or "no CPU"
+    counted = {name: resources[name] for name in sorted(resources) if is_counted(name)}
+    kinds = [name.partition(":")[2] for name in resources if name.startswith(TYPE)]
+    return ", ".join([*(f"{name} {number:g}" for name, number in counted.items()), *kinds]) or "-"
 
 
-def is_shown(name: str) -> bool:
-    """Return whether a resource is one that users know."""
-    return name in ("CPU", "GPU") or name.startswith("accelerator_type:")
+def is_counted(name: str) -> bool:
+    """Return whether a resource is a number of devices."""
+    return name in ("CPU", "GPU")
 
 
-def reserve(request: Request) -> tuple[Any, dict[str, float]]:
-    """Return a placement group that is placed, and its bundle. Raises AccelBenchError."""
+def reserve(request: Request) -> tuple[list[Any], dict[str, float]]:
+    """Return placement groups that are placed, and the bundle of each of their nodes.
+
+    Raises AccelBenchError.
+    """
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     bundle = bundle_of(request, [node["Resources"] for node in alive])
-    named = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
-    check_fit(bundle, request.nodes, named)
-    group = ray.util.placement_group([bundle] * request.nodes, strategy="STRICT_SPREAD")
+    check_fit(bundle, request, [(one["NodeManagerAddress"], one["Resources"]) for one in alive])
+    bundles = [bundle] * request.nodes
+    groups = [ray.util.placement_group(bundles, strategy="STRICT_SPREAD") for _ in request.ports]
     until = time.monotonic() + request.seconds
-    while not group.wait(POLL_SECONDS):
+    while not all(group.wait(0) for group in groups):
         if os.getppid() != request.parent:
             raise AccelBenchError("the parent has gone")
         if time.monotonic() > until:
             raise AccelBenchError(
-                f"the Ray cluster has not reserved {request.nodes} nodes with {shown(bundle)} each "
-                f"in {request.seconds:g} s, since others use them; it has left: "
-                f"{shown(ray.available_resources())}; wait, or raise launcher.connect_seconds"
+                f"the Ray cluster has not reserved {len(groups)} x {request.nodes} nodes with "
+                f"{shown(bundle)} each in {request.seconds:g} s, since others use them; it has "
+                f"left: {shown(ray.available_resources())}; wait, or raise launcher.connect_seconds"
             )
-    return group, bundle
+        time.sleep(WAIT_SECONDS)
+    if request.device != "cuda":
+        refuse_shared_nodes(groups)
+    return groups, bundle
+
+
+def refuse_shared_nodes(groups: Sequence[Any]) -> None:
+    """Refuse placement groups that have a node in common: its CPUs are one device.
+
+    Raises AccelBenchError.
+    """
+    import ray
+
+    tables = [ray.util.placement_group_table(group) for group in groups]
+    nodes = [node for table in tables for node in table["bundles_to_node_id"].values()]
+    if len(set(nodes)) < len(nodes):
+        raise AccelBenchError(
+            "Ray has placed runs that go on at once on one node, whose CPUs they would share; set "
+            "launcher.cpus to the CPUs of a node divided by resources.devices, or "
+            "launcher.at_once=1"
+        )
 
 
 class Hosts:
     """The actors of a session, one on each of its nodes."""
 
-    def __init__(self, request: Request, group: Any, bundle: Mapping[str, float]) -> None:
+    def __init__(
+        self, request: Request, groups: Sequence[Any], bundle: Mapping[str, float]
+    ) -> None:
         import ray
 
         self._request = request
-        self._group = group
+        self._groups = groups
         self._bundle = bundle
         self._token = secrets.token_hex(8)
         self._secret = os.environ[SECRET]
@@ -156,58 +199,64 @@ class Hosts:
             for name, value in os.environ.items()
             if name.startswith(PASSED) and name not in (ADDRESS, SECRET)
         }
-        self._parent = (ray.util.get_node_ip_address(), request.port)
-        self._running: dict[Any, tuple[int, Any]] = {}
+        self._address = ray.util.get_node_ip_address()
+        self._running: dict[Any, tuple[int, int, Any]] = {}
         self._priorities: list[Any] = []
 
     def run(self) -> int:
         """Keep the actors until the session has ended; return the exit code."""
         import ray
 
-        for node in range(self._request.nodes):
-            self._start(node)
+        for group in range(len(self._groups)):
+            for node in range(self._request.nodes):
+                self._start(group, node)
         while os.getppid() == self._request.parent:
             done, rest = ray.wait(list(self._running), timeout=POLL_SECONDS)
             for one in done:
-                node, _ = self._running.pop(one)
+                group, node, _ = self._running.pop(one)
                 problem = self._result(one)
                 if not problem:
-                    ray.wait(rest, num_returns=len(rest), timeout=END_SECONDS) if rest else None
+                    if rest:
+                        ray.wait(rest, num_returns=len(rest), timeout=END_SECONDS)
                     return 0
                 print(f"node {node}: {problem}", file=sys.stderr, flush=True)
                 time.sleep(POLL_SECONDS)
-                self._start(node)
+                self._start(group, node)
             self._notice()
         return 1
 
-    def _start(self, node: int) -> None:
+    def _start(self, group: int, node: int) -> None:
         """Start the actor of a node; Ray places a group's lost bundle on another one."""
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+        actor = self._new_actor(group, node)
         devices, size = self._request.devices, self._request.nodes * self._request.devices
-        place = PlacementGroupSchedulingStrategy(self._group, node)
-        others = {name: self._bundle[name] for name in self._bundle if name not in ("CPU", "GPU")}
-        actor = (
-            ray.remote(Host)
-            .options(
-                num_cpus=self._bundle["CPU"],
-                num_gpus=self._bundle.get("GPU", 0),
-                resources=others,
-                scheduling_strategy=place,
-            )
-            .remote()
-        )
         ranks = {
             "ranks": [[node * devices + number, number] for number in range(devices)],
             "size": size,
             "node_key": str(node),
             "launcher": "Ray",
         }
-        folder = f"accel-bench-{self._token}-{node}"
+        parent = (self._address, self._request.ports[group])
+        folder = f"accel-bench-{self._token}-{group}-{node}"
         self._priorities.append(actor.take_priority.remote())
-        served = actor.serve.remote(self._parent, self._secret, ranks, folder, self._variables)
-        self._running[served] = node, actor
+        served = actor.serve.remote(parent, self._secret, ranks, folder, self._variables)
+        self._running[served] = group, node, actor
+
+    def _new_actor(self, group: int, node: int) -> Any:
+        """Return an actor that has all that its node reserves."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        others = {name: self._bundle[name] for name in self._bundle if not is_counted(name)}
+        return (
+            ray.remote(Host)
+            .options(
+                num_cpus=self._bundle["CPU"],
+                num_gpus=self._bundle.get("GPU", 0),
+                resources=others,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], node),
+            )
+            .remote()
+        )
 
     def _result(self, served: Any) -> str:
         """Return what has failed, or why the actor has died; Ray's other errors end the program."""

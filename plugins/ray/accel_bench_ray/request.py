@@ -35,5 +35,5 @@ class Request:
     parent: int
     """Process id of the parent, with which the program ends."""
 
-    port: int
-    """Port of the parent."""
+    ports: tuple[int, ...]
+    """Ports of the parent; there are as many placement groups, each of all these nodes."""

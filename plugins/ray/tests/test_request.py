@@ -27,7 +27,9 @@ NODES = [
 def request(**changes: Any) -> Request:
     """Return a request for one node with two GPUs."""
     fields = {"address": "auto", "nodes": 1, "devices": 2, "device": "cuda", "device_type": None}
-    return Request(**{**fields, "cpus": None, "seconds": 1.0, "parent": 1, "port": 1, **changes})
+    return Request(
+        **{**fields, "cpus": None, "seconds": 1.0, "parent": 1, "ports": (1,), **changes}
+    )
 
 
 def test_a_node_reserves_its_devices() -> None:
@@ -46,9 +48,14 @@ def test_what_a_cluster_cannot_have_is_refused_at_once() -> None:
     with pytest.raises(AccelBenchError, match=r"--device cuda or --device cpu"):
         bundle_of(request(device="auto"), NODES)
     named = [(f"10.0.0.{number}", node) for number, node in enumerate(NODES, 1)]
-    check_fit({"CPU": 4, "GPU": 2}, 2, named)
-    with pytest.raises(AccelBenchError, match=r"2 nodes with CPU 4, GPU 4 each .* 1 nodes of the"):
-        check_fit({"CPU": 4, "GPU": 4}, 2, named)
+    twice = request(ports=(1, 2))
+    check_fit({"CPU": 4, "GPU": 2}, request(nodes=2), named)
+    check_fit({"CPU": 4, "GPU": 2}, twice, named)
+    check_fit({"CPU": 8}, twice, named)
+    with pytest.raises(AccelBenchError, match=r"2 nodes with CPU 4, GPU 4 each .* no room"):
+        check_fit({"CPU": 4, "GPU": 4}, request(nodes=2), named)
+    with pytest.raises(AccelBenchError, match=r"2 times 1 nodes with CPU 16 .*launcher.at_once"):
+        check_fit({"CPU": 16}, twice, named)
 
 
 def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def pairing(rows: Sequence[PointFigure]) -> list[str]:
     for row in rows:
         if row.ratio is not None:
             pairs = f"paired within {count(row.rounds, 'round')}"
-            alone = "unpaired: its runs and the reference's are of different times"
+            alone = "unpaired: its runs and the reference's are of different times or nodes"
             notes.append((_name(row), pairs if row.paired else alone))
     return grouped_by_reason(notes)
 
