@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from faults.program import wait_for
 
 PROGRAM = Path(__file__).with_name("ray_cluster.py")
 
@@ -23,6 +25,12 @@ class Cluster:
 
     address: str
     process: psutil.Process
+    temporary: Path
+
+    def left_behind(self) -> list[object]:
+        """Return actors, and folders of ranks, that are still there after a while."""
+        wait_for(lambda: not self.hosts(), give_up=10.0)
+        return [*self.hosts(), *self.temporary.glob("accel-bench-*")]
 
     def hosts(self) -> list[psutil.Process]:
         """Return the actors on its nodes."""
@@ -49,15 +57,18 @@ def running_cluster() -> Iterator[Cluster]:
     # Ray's sockets lie in the folder, and their paths are limited to 107 characters.
     folder = tempfile.mkdtemp(prefix="ray-")
     command = [sys.executable, str(PROGRAM), folder]
+    temporary = Path(folder, "temporary")
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             address = process.stdout.readline().strip()
             assert address, "Ray's cluster has not started"
-            yield Cluster(address, psutil.Process(process.pid))
+            yield Cluster(address, psutil.Process(process.pid), temporary)
         finally:
             process.stdin.close()
             process.wait(60)
