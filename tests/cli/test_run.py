@@ -176,6 +176,25 @@ def test_a_job_that_is_run_again_continues_its_own_sessions_alone(
         assert f"nulls: {runs} run" in done.err
 
 
+def test_files_of_a_job_that_share_an_experiment_run_it_each(folder: Path) -> None:
+    for name in ("first", "second"):
+        write_nulls(folder, f"{name}.yaml", name=name)
+
+    def runs(*names: str) -> list[str]:
+        files = [f"{name}.yaml" for name in names]
+        again = ("run", *files, "--only", "baseline", "--results", "shared")
+        done = call(*again, ACCEL_BENCH_JOB="slurm-c-8")
+        assert done.code == 0, done.err
+        return [line for line in done.err.splitlines() if " run" in line and ":" in line]
+
+    (planned,) = runs("first")  # as far as the job came before it was queued again
+    assert "first: 1 run" in planned
+    for expected in (1, 0):
+        first, second = runs("first", "second")
+        assert "first: 0 runs" in first
+        assert f"second: {expected} run" in second
+
+
 def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: Path) -> None:
     alone = run("--repeat-round", "1", "-q")
     assert alone.code == 2

@@ -176,14 +176,17 @@ def new_sessions(
 ) -> Iterator[Callable[..., Session]]:
     """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
 
-    The sessions share their id but for a number, and continue those of the same job.
+    The sessions share their id but for a number, and continue those of the same job: where they are
+    of one file each, those of their number; with `continues`, all are of one file.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
     before = [one.id for one in store.sessions() if one.document.get("job") == job] if job else []
     with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
 
-        def new_session(continues: Sequence[str] = (), **settings: Any) -> Session:
+        def new_session(continues: Sequence[str] | None = None, **settings: Any) -> Session:
             number = next(numbers)
+            suffix = "" if number == 1 else f".{number}"
+            own = [one for one in before if one[len(first) :] == suffix]
             return Session(
                 store,
                 machine,
@@ -192,9 +195,9 @@ def new_sessions(
                 resume=options.resume,
                 command=tuple(sys.argv),
                 allocation=allocation,
-                continues=(*before, *continues),
+                continues=tuple(own) if continues is None else (*before, *continues),
                 job=job,
-                id=first if number == 1 else f"{first}.{number}",
+                id=f"{first}{suffix}",
                 **settings,
             )
 
