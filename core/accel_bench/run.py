@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import locked
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import Trace
@@ -178,7 +178,7 @@ class Run:
         wait; a fill that fails leaves nothing behind. Raises what `fill` raises.
         """
         target = self.cache_folder / kind / digest(key, 24)
-        with _locked(target.with_suffix(".lock")):
+        with locked(target.with_suffix(".lock")):
             if not target.exists():
                 _fill_aside(target, fill)
         return target
@@ -193,11 +193,3 @@ def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

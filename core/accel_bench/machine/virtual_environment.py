@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import locked
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.provenance import distribution_version
@@ -52,9 +52,7 @@ def build_environment(
     distributions of this environment, which are installed there as they are here. One process
     builds while others wait. Raises ScenarioError with the last lines of pip's output.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder.with_suffix(".lock")):
         if found := python_of(folder):
             return found
         on_start()

@@ -238,19 +238,24 @@ def activate(
         for number, use in enumerate(stack.uses)
     ]
     _check_stack(stack, plugins)
-    for slot in Work.SLOTS:
-        use = getattr(scenario, slot)
-        if use.use != NO_PLUGIN:
-            plugins.append(use_plugin(use, slot, slot))
-        elif use.options:
-            given = ", ".join(use.options)
-            raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
+    plugins += [use_plugin(use, slot, slot) for slot, use in _filled_slots(scenario)]
     plugins += [
         use_plugin(use, "metrics", "metrics", number) for number, use in enumerate(scenario.metrics)
     ]
     active = ActivePlugins(plugins)
     _check_slots(scenario, active)
     return active
+
+
+def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
+    """Yield each slot with its use. Raises PluginError for one without a plugin, but options."""
+    for slot in Work.SLOTS:
+        use: Use = getattr(scenario, slot)
+        if use.use != NO_PLUGIN:
+            yield slot, use
+        elif use.options:
+            given = ", ".join(use.options)
+            raise PluginError(f"{slot}: none has no option {given}; name a plugin with {slot}.use")
 
 
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:

@@ -35,28 +35,16 @@ def allocated(
     differ, and where this is one of several processes and its launcher does not take them over.
     """
     files = [resolve_request(draft, request) for draft in drafts]
-    launchers = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
-    active = {
-        key: ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
-        for key, file in launchers.items()
-    }
-    allocating = [one for one in active.values() if one.implements(HOOK)]
-    if not allocating:
+    launcher = _allocating_launcher(files)
+    if launcher is None:
         refuse_several_programs()
         yield None
         return
-    if len(active) > 1:
-        names = ", ".join(sorted({one.scenario.launcher.use for one in files}))
-        raise ScenarioError(
-            f"the scenarios have different launchers or options of them ({names}), and one of them "
-            "keeps its processes for the whole session; run them one after the other"
-        )
     scenarios = [
         with_written_device(point, file)
         for file in files
         for point in chosen_points(file, request, machine.device)
     ]
-    launcher = allocating[0]
     allocation: Allocation | None = launcher.call_plugin(
         launcher.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
     )
@@ -65,6 +53,23 @@ def allocated(
     finally:
         if allocation is not None:
             allocation.close()
+
+
+def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
+    """Return the launcher of all files if it keeps processes; None where none of theirs does."""
+    by_options = {canonical_json(one.scenario.launcher.model_dump()): one for one in files}
+    launchers = [
+        ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
+        for file in by_options.values()
+    ]
+    allocating = [one for one in launchers if one.implements(HOOK)]
+    if allocating and len(launchers) > 1:
+        names = ", ".join(sorted({one.scenario.launcher.use for one in files}))
+        raise ScenarioError(
+            f"the scenarios have different launchers or options of them ({names}), and one of them "
+            "keeps its processes for the whole session; run them one after the other"
+        )
+    return allocating[0] if allocating else None
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:

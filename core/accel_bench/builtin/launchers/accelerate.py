@@ -14,15 +14,12 @@ from pydantic import Field
 
 from accel_bench import (
     Allocation,
-    Job,
     Options,
-    Plugin,
-    RankProcess,
     Scenario,
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
 from accel_bench.builtin.launchers.node import free_port
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
@@ -56,7 +53,7 @@ class AccelerateOptions(Options):
     """How long the processes may take to find one another."""
 
 
-class Accelerate(Plugin[AccelerateOptions]):
+class Accelerate(AgentLauncher[AccelerateOptions]):
     """Starts the ranks by `accelerate launch`, with a configuration that is given or written."""
 
     @hookimpl
@@ -64,10 +61,10 @@ class Accelerate(Plugin[AccelerateOptions]):
         """Start accelerate and wait for its agents; on other nodes, until the session has ended."""
         nodes, devices = largest(scenarios)
         way_out = " and launcher.machine_rank; start the command on each node"
-        endpoint, is_parent = meeting_point("accelerate", nodes, self.options.endpoint, way_out)
+        meeting = meeting_point("accelerate", nodes, self.options.endpoint, way_out)
         with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
             written = Path(folder) / "accelerate.yaml"
-            main = endpoint or ("127.0.0.1", free_port("127.0.0.1"))
+            main = meeting.endpoint or ("127.0.0.1", free_port("127.0.0.1"))
             configuration = self.configuration(nodes, devices, main)
             written.write_text(json.dumps(configuration, indent=1), encoding="utf8")  # YAML too
             path = self.options.config_file or str(written)
@@ -78,14 +75,9 @@ class Accelerate(Plugin[AccelerateOptions]):
             if dry_run:
                 print(subprocess.list2cmdline(command), file=sys.stderr)
                 print(Path(path).read_text(encoding="utf8"), file=sys.stderr)
-                return Ended(None if is_parent else 0)
+                return Ended(None if meeting.is_parent else 0)
             seconds, names = self.options.connect_seconds, ("accelerate launch", ONE_PROCESS)
-            return start_agents(command, endpoint, (nodes, devices), seconds, names)
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have each agent start its rank."""
-        return launch_on(allocation, job)
+            return start_agents(command, meeting, (nodes, devices), seconds, names)
 
     def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
         """Return the configuration for a scenario.

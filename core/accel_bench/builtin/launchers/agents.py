@@ -8,17 +8,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from accel_bench import Job, RankProcess
+from accel_bench import Job, Options, Plugin, RankProcess, hookimpl
 from accel_bench.builtin.launchers.agent import set_interface
 from accel_bench.builtin.launchers.listener import Listener, node_of
 from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
 from accel_bench.builtin.launchers.node import (
     describe_node,
+    described_at,
     free_port,
-    interface_of,
-    link_speed,
 )
 from accel_bench.builtin.launchers.places import (
     cores_of,
@@ -38,6 +37,8 @@ from accel_bench.errors import AccelBenchError, ScenarioError
 
 PUMP_SECONDS = 0.05
 """How often at most a handle that is asked for its exit code looks for messages."""
+
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 """Variable that tells the ranks where they meet."""
@@ -298,13 +299,6 @@ class Agents:
         return PreparedNodes(processes, jobs) if len(processes) > 1 else processes[0]
 
 
-def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
-    """Return the parent's description with the address by which the other nodes reach it."""
-    interface = interface_of(address)
-    link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
-    return {**description, "address": address, **link}
-
-
 def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -317,3 +311,12 @@ def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
             "use the launcher local"
         )
     return allocation.launch(job)
+
+
+class AgentLauncher(Plugin[OptionsT]):
+    """Base of launchers whose `allocate_ranks` returns agents."""
+
+    @hookimpl
+    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
+        """Have each agent start its rank."""
+        return launch_on(allocation, job)

@@ -6,23 +6,19 @@ import os
 import socket
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
 from accel_bench import (
     Allocation,
-    Job,
     Options,
     Placement,
-    Plugin,
-    RankProcess,
     Scenario,
     hookimpl,
     read_placement,
 )
 from accel_bench.builtin.launchers.agent import end_on_signals, ranks_of, run_agent
-from accel_bench.builtin.launchers.agents import Agents, Ended, launch_on
+from accel_bench.builtin.launchers.agents import AgentLauncher, Agents, Ended
 from accel_bench.builtin.launchers.places import largest, wrong_size
 from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
@@ -41,7 +37,7 @@ class EnvOptions(Options):
     """How long the processes may take to find one another."""
 
 
-class Env(Plugin[EnvOptions]):
+class Env(AgentLauncher[EnvOptions]):
     """Takes over the processes that torchrun, MPI, SLURM or a platform has started.
 
     Rank 0 is the parent. Every other process becomes an agent, which starts each of its ranks in a
@@ -67,11 +63,6 @@ class Env(Plugin[EnvOptions]):
         agents.add_parent(ranks)
         agents.gather(nodes, devices, self.options.connect_seconds)
         return agents
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have each process start its ranks."""
-        return launch_on(allocation, job)
 
     def _address(self, placement: Placement | None) -> tuple[str, int]:
         """Return where the parent is. Raises ScenarioError where the launcher does not say."""

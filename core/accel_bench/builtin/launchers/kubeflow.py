@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Allocation, Job, Plugin, RankProcess, Scenario, hookimpl
-from accel_bench.builtin.launchers.agents import launch_on
+from accel_bench import Allocation, Scenario, hookimpl
+from accel_bench.builtin.launchers.agents import AgentLauncher
 from accel_bench.builtin.launchers.places import device_of_nodes
 from accel_bench.builtin.launchers.rendering import (
     RenderOptions,
@@ -51,7 +51,7 @@ class KubeflowOptions(RenderOptions):
     """Labels of the nodes, such as `{nvidia.com/gpu.product: NVIDIA-L4}`."""
 
 
-class Kubeflow(Plugin[KubeflowOptions]):
+class Kubeflow(AgentLauncher[KubeflowOptions]):
     """Renders the command as a TrainJob of Kubeflow Trainer, which `--dry-run` prints.
 
     It submits nothing. On each node the same command takes the node's processes over, as the
@@ -68,11 +68,6 @@ class Kubeflow(Plugin[KubeflowOptions]):
         documents = [{**kept, "stringData": {SECRET: secret}}, self.job(scenarios, command, name)]
         text = "---\n".join(map(to_yaml, documents))
         return print_job(text, dry_run, "kubeflow", "kubectl create -f")
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Refuse: a TrainJob is rendered for a whole session."""
-        return launch_on(allocation, job)
 
     def job(
         self, scenarios: Sequence[Scenario], command: Sequence[str], name: str

@@ -27,6 +27,13 @@ def describe_node(address: str) -> dict[str, Any]:
     }
 
 
+def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
+    """Return the parent's description with the address by which the other nodes reach it."""
+    interface = interface_of(address)
+    link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
+    return {**description, "address": address, **link}
+
+
 def interface_of(address: str) -> str | None:
     """Return the network interface that has an address; None where none has."""
     import psutil

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Allocation, Job, Plugin, RankProcess, Scenario, hookimpl
-from accel_bench.builtin.launchers.agents import launch_on
+from accel_bench import Allocation, Scenario, hookimpl
+from accel_bench.builtin.launchers.agents import AgentLauncher
 from accel_bench.builtin.launchers.places import device_of_nodes
 from accel_bench.builtin.launchers.rendering import (
     RenderOptions,
@@ -32,11 +32,12 @@ class SkyPilotOptions(RenderOptions):
     """More keys of the task, such as `{resources: {infra: aws, use_spot: true}}`."""
 
 
-class SkyPilot(Plugin[SkyPilotOptions]):
+class SkyPilot(AgentLauncher[SkyPilotOptions]):
     """Renders the command as a task of SkyPilot, which `--dry-run` prints; submits nothing.
 
     On each node the same command takes the node's processes over, as the launcher `env` does. The
     nodes get the working folder; the results stay on the first one, in the folder of `--results`.
+    The printed task holds a secret, which is this task's alone.
     """
 
     @hookimpl
@@ -46,11 +47,6 @@ class SkyPilot(Plugin[SkyPilotOptions]):
         """Print the task."""
         text = to_yaml(merged(self.task(scenarios, command), self.options.extra))
         return print_job(text, dry_run, "skypilot", "sky launch")
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Refuse: a task is rendered for a whole session."""
-        return launch_on(allocation, job)
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:
         """Return the task, without `extra`."""

@@ -9,21 +9,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from accel_bench import (
     Allocation,
-    Job,
     Options,
-    Plugin,
-    RankProcess,
     Scenario,
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
 from accel_bench.builtin.launchers.places import device_of_nodes, largest, memory_of_nodes
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
@@ -83,7 +79,7 @@ class SlurmOptions(Options):
     """How long the nodes of a job may take to start their ranks."""
 
 
-class Slurm(Plugin[SlurmOptions]):
+class Slurm(AgentLauncher[SlurmOptions]):
     """Submits the command as a job of SLURM; within a job, starts the ranks on its nodes.
 
     The job runs this same command, so the results folder must be one that its first node reaches.
@@ -110,11 +106,6 @@ class Slurm(Plugin[SlurmOptions]):
         agents.start(srun, "")
         agents.gather(nodes, devices, self.options.connect_seconds)
         return agents
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have each agent start its rank."""
-        return launch_on(allocation, job)
 
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
         """Return the script of the job, which runs the command again on its first node.

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from accel_bench import Allocation, python_command
 from accel_bench.builtin.launchers.agent import LOST, PARENT, UNSET
@@ -162,37 +163,45 @@ def is_here(host: str) -> bool:
     return False
 
 
-def meeting_point(
-    launcher: str, nodes: int, endpoint: str | None, way_out: str
-) -> tuple[tuple[str, int] | None, bool]:
-    """Return where several nodes meet, None for one node, and whether the parent is here.
+class MeetingPoint(NamedTuple):
+    """Where the nodes of a launcher meet."""
 
-    Raises ScenarioError with the way out where no endpoint is given, or it is none.
+    endpoint: tuple[str, int] | None
+    """Host and port, after which the agents use the next one; None for one node."""
+
+    is_parent: bool
+    """Whether the parent is this machine."""
+
+
+def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:
+    """Return where several nodes meet, by the option `endpoint`.
+
+    Raises ScenarioError with the way out where none is given, or it is none.
     """
     if nodes == 1:
-        return None, True
+        return MeetingPoint(None, True)
     if endpoint is None:
         needed = "needs --set launcher.endpoint=HOST:PORT"
         raise ScenarioError(f"launcher {launcher} on {nodes} nodes {needed}{way_out}")
     found = split_endpoint(endpoint, "launcher.endpoint")
-    return found, is_here(found[0])
+    return MeetingPoint(found, is_here(found[0]))
 
 
 def start_agents(
     command: Sequence[str],
-    endpoint: tuple[str, int] | None,
+    meeting: MeetingPoint,
     shape: tuple[int, int],
     seconds: float,
     names: tuple[str, str],
 ) -> Allocation:
     """Start a launcher's program and wait for its agents; on other nodes, until it ends.
 
-    Nodes meet at an `endpoint`, and the agents use the port after it. `names` are the launcher's
-    and the hint that `Agents` take.
+    `names` are the launcher's and the hint that `Agents` take.
     """
+    endpoint = meeting.endpoint
     host, port = endpoint or ("127.0.0.1", 0)
     secret = new_secret() if endpoint is None else shared_secret()
-    if endpoint is not None and not is_here(host):
+    if not meeting.is_parent:
         return Ended(follow(command, agent_environment(host, port + 1, secret)))
     agents = StartedAgents(listening_address(endpoint), secret, *names)
     agents.start(command, host)

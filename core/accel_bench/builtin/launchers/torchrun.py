@@ -5,21 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
 from accel_bench import (
     Allocation,
-    Job,
     Options,
-    Plugin,
-    RankProcess,
     Scenario,
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.builtin.launchers.started import (
     agent_command,
@@ -42,7 +38,7 @@ class TorchrunOptions(Options):
     """How long the nodes may take to find one another."""
 
 
-class Torchrun(Plugin[TorchrunOptions]):
+class Torchrun(AgentLauncher[TorchrunOptions]):
     """Starts the ranks by torchrun, on one node or on several.
 
     torchrun starts an agent for each rank once for the session; an agent starts its rank in a fresh
@@ -54,18 +50,13 @@ class Torchrun(Plugin[TorchrunOptions]):
         """Start torchrun and wait for its agents; on other nodes, until the session has ended."""
         nodes, devices = largest(scenarios)
         way_out = ", with a HOST among them; start the same command on each node"
-        endpoint, is_parent = meeting_point("torchrun", nodes, self.options.endpoint, way_out)
-        command = [*self.command(nodes, devices, is_parent), *agent_command()]
+        meeting = meeting_point("torchrun", nodes, self.options.endpoint, way_out)
+        command = [*self.command(nodes, devices, meeting.is_parent), *agent_command()]
         if dry_run:
             print(subprocess.list2cmdline(command), file=sys.stderr)
-            return Ended(None if is_parent else 0)
+            return Ended(None if meeting.is_parent else 0)
         seconds = self.options.connect_seconds
-        return start_agents(command, endpoint, (nodes, devices), seconds, ("torchrun", ""))
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have each agent start its rank."""
-        return launch_on(allocation, job)
+        return start_agents(command, meeting, (nodes, devices), seconds, ("torchrun", ""))
 
     def command(self, nodes: int, devices: int, is_parent: bool) -> list[str]:
         """Return the command of torchrun on this node, up to the program that it starts."""
