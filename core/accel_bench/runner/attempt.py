@@ -106,17 +106,9 @@ def run_attempt(
     verdict: Verdict | None = None
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
-    on_gpu = job.experiment.scenario.resources.device != "cpu"
     group = read_memory_group()
     try:
-        observed.before = read_state(on_gpu)
-        job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
-        ranks = _start(attempt, active)
-        observed.nodes = tuple(filter(None, (getattr(rank, "node", None) for rank in ranks)))
-        supervisor = Supervisor(job, ranks, on_progress, attempt.stop)
-        observed.outcome = supervisor.outcome
-        limit = job.experiment.scenario.measure.timeout_seconds
-        supervisor.run(limit, lambda: observation.start(ranks))
+        _run_ranks(attempt, active, observed, on_progress, observation.start)
     except KeyboardInterrupt as stop:
         interruption = stop
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
@@ -130,12 +122,35 @@ def run_attempt(
         hurried = interruption is not None
         observed.metrics, observed.fault = observation.finish(observed.ranks, hurried)
         # Who pressed Ctrl-C does not wait for a driver.
-        observed.after = None if hurried else read_settled_state(observed.before, on_gpu)
+        observed.after = None if hurried else read_settled_state(observed.before, _on_gpu(job))
         redact_files(job)
         result = keep(_result(attempt, active, _with_observations(verdict, observed), observed))
     if interruption is not None:
         raise interruption
     return result
+
+
+def _on_gpu(job: Job) -> bool:
+    return job.experiment.scenario.resources.device != "cpu"
+
+
+def _run_ranks(
+    attempt: Attempt,
+    active: ActivePlugins,
+    observed: Observations,
+    on_progress: Callable[[Progress], None],
+    on_start: Callable[[Sequence[RankProcess]], None],
+) -> None:
+    """Start the ranks and supervise them until all have ended; `on_start` gets them."""
+    job = attempt.job
+    observed.before = read_state(_on_gpu(job))
+    job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
+    ranks = _start(attempt, active)
+    observed.nodes = tuple(filter(None, (getattr(rank, "node", None) for rank in ranks)))
+    supervisor = Supervisor(job, ranks, on_progress, attempt.stop)
+    observed.outcome = supervisor.outcome
+    limit = job.experiment.scenario.measure.timeout_seconds
+    supervisor.run(limit, lambda: on_start(ranks))
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:

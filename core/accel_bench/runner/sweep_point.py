@@ -1,0 +1,239 @@
+"""The stacks of one sweep point: prepare them, run the rounds that are missing, store each run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from accel_bench.analysis.aggregate import replaced_rounds
+from accel_bench.documents.redaction import Redactor
+from accel_bench.errors import ResultTooLargeError
+from accel_bench.launcher import Place
+from accel_bench.planning.plan import Plan, Planned
+from accel_bench.result import Result, Status
+from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
+from accel_bench.runner.at_once import PlaceLostError, first_place
+from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.kept_updates import KeptUpdates
+from accel_bench.runner.unfinished import attempt_in_progress
+from accel_bench.runner.williams_design import williams_rounds
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.records import redact_result
+
+if TYPE_CHECKING:
+    from accel_bench.runner.session import Session
+
+DROPPED = frozenset(
+    {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
+)
+"""Statuses after which a stack is not run again in this session: it would likely fail again."""
+
+
+class SweepPoint:
+    """The stacks of one sweep point, and the rounds that are still to be run."""
+
+    def __init__(
+        self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
+    ) -> None:
+        """Find the missing rounds; `replaces` is a session whose `repeat_round` is run again."""
+        self._stacks = {one.experiment.stack.name: one for one in planned}
+        self._session = session
+        self._plan = plan
+        self._stored = session.earlier([one.experiment.id for one in planned])
+        self._dropped: set[str] = set()
+        # None lets round 1 find the warm-up.
+        self._warmup = max(filter(None, map(_warmup_steps, self._stored)), default=None)
+        self._found = 0
+        measure = plan.file.measure
+        again = session.repeat_round if replaces else None
+        self._replaces = {} if again is None else {again: replaces}
+        self.place = first_place(session.allocation)
+        self.stop: threading.Event | None = None
+        self._done: set[int] = set()
+        self._attempts: Counter[str] = Counter()
+        numbers = sorted({*self._missing_rounds(measure.rounds), *self._replaces})
+        most = max(measure.rounds, *(number + 1 for number in numbers), 1)
+        order = williams_rounds(list(self._stacks), most, measure.seed)
+        self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
+        compared = len(self._stacks) > 1 and plan.baseline in self._stacks
+        self._changes = KeptUpdates(plan.baseline, measure.exact_update_bytes if compared else 0)
+
+    def run_point(self) -> None:
+        """Prepare every stack, then run the rounds that are not done.
+
+        Raises PlaceLostError where that can go on elsewhere: with the whole round again, so that no
+        round compares two places.
+        """
+        self.prepare()
+        for number in [one for one in self.rounds if one not in self._done]:
+            self.run_round(number)
+            self._done.add(number)
+
+    def prepare(self) -> None:
+        """Prepare every stack, unless all rounds are complete."""
+        for planned in self._stacks.values() if self.rounds else ():
+            self._prepare(planned)
+
+    def run_round(self, number: int) -> None:
+        """Run one round, where it is missing."""
+        try:
+            for position, name in enumerate(self.rounds.get(number, ())):
+                if name not in self._dropped:
+                    self._run(self._stacks[name], number, position)
+        finally:
+            self._changes.close()
+        self._warmup = self._warmup or self._found or None
+
+    def _prepare(self, planned: Planned) -> None:
+        """Fill caches in a process that is not timed; drop a stack that fails here."""
+        if not planned.active.implements("prepare_experiment"):
+            return
+        self._check_place()
+        self._session.reporter.on_start(planned, "prepare")
+        result = self._attempt(planned, "prepare", 0, 0)
+        if not result.status.completed:
+            self._dropped.add(planned.experiment.stack.name)
+        self._session.reporter.on_result(planned, result)
+
+    def _run(self, planned: Planned, number: int, position: int) -> None:
+        """Run one stack once, and again while a retry may help."""
+        rounds = self._plan.file.measure.rounds
+        for _ in range(self._session.retries + 1):
+            self._check_place()
+            attempt = self._attempts[_order(planned, "measure", number)]
+            again = f", attempt {attempt + 1}" if attempt else ""
+            what = f"round {number + 1} of {rounds}{again}"
+            self._session.reporter.on_start(planned, what)
+            result = self._attempt(planned, "measure", number, position)
+            self._session.reporter.on_result(planned, result)
+            if result.status.completed or result.status.repeatable:
+                break
+        if result.status in DROPPED:
+            self._dropped.add(planned.experiment.stack.name)
+        if self._plan.file.measure.warmup == "auto" and result.status.completed:
+            # The largest of round 1 becomes that of all stacks.
+            self._found = max(self._found, _warmup_steps(result))
+
+    def _attempt(
+        self,
+        planned: Planned,
+        purpose: Literal["prepare", "measure"],
+        number: int,
+        position: int,
+    ) -> Result:
+        """Start one process group, wait for it, and store its result."""
+        session = self._session
+        root = session.store.folder
+        attempt = self._attempts[_order(planned, purpose, number)]
+        self._attempts[_order(planned, purpose, number)] += 1
+        name = _folder_name(planned.experiment, purpose, number, position, attempt)
+        redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
+        tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
+        folder = run_folder(root, session.id, name, tag)
+        command = repeat_command(folder, root, self._plan.request)
+        record_start(folder, planned, command)
+        made = make_attempt(
+            root,
+            folder,
+            session.id,
+            planned.machine(session.machine),
+            purpose=purpose,
+            experiment=planned.experiment,
+            interpreter=planned.command,
+            warmup=self._warmup,
+            round=number,
+            attempt=attempt,
+            trust_remote_code=self._plan.request.trust_remote_code,
+            update_bytes=self._changes.room(root) if purpose == "measure" else 0,
+        )
+        changed = made.job.update_path()
+        with attempt_in_progress(folder):
+            return run_attempt(
+                replace(made, position=position, command=command, **self._where()),
+                planned.active,
+                lambda progress: session.reporter.on_progress(planned, progress),
+                lambda result: self._keep(folder, self._changes.add(changed, result), purpose),
+            )
+
+    def _where(self) -> dict[str, Any]:
+        return {"allocation": self.place, "stop": self.stop}
+
+    def _check_place(self) -> None:
+        """Raise PlaceLostError where the place is lost, KeyboardInterrupt where the session ends.
+
+        A point in the main thread has no other place.
+        """
+        if self.stop is None:
+            return
+        if self.stop.is_set():
+            raise KeyboardInterrupt
+        if not cast(Place, self.place).is_ready():
+            raise PlaceLostError
+
+    def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
+        """Store a run, and a preparation only when it failed; return it without secrets."""
+        if purpose == "measure":
+            result = result.model_copy(update={"replaces": self._replaces.get(result.round, "")})
+        if purpose == "measure" or not result.status.completed:
+            stored = self._add(result)
+        else:
+            stored = redact_result(result)
+        if folder.is_dir():  # it may have been removed while the run went on
+            record_result(folder, stored)
+        return stored
+
+    def _add(self, result: Result) -> Result:
+        """Store a run; one that is too large for a row is stored without what was measured."""
+        try:
+            with self._session.writing:
+                return self._session.store.add(result)
+        except ResultTooLargeError as error:
+            status = Status.INVALID if result.status.completed else result.status
+            reason = f"{error}; what its ranks measured stays in their files in {result.folder}"
+            reasons = (*result.reasons, reason)
+            short = {"status": status, "reasons": reasons, "ranks": (), "metrics": ()}
+            with self._session.writing:
+                return self._session.store.add(result.model_copy(update=short))
+
+    def _missing_rounds(self, rounds: int) -> list[int]:
+        """Return numbers of rounds to run: as many as are missing, first those with a gap.
+
+        A round is complete when every stack has a completed run in it from one session.
+        """
+        by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
+        replaced = replaced_rounds(self._stored)
+        for result in self._stored:
+            key = (result.session, result.round)
+            if result.status.completed and key not in replaced:
+                by_round.setdefault(key, set()).add(_name(result.experiment))
+        every = {_name(planned.experiment) for planned in self._stacks.values()}
+        complete = [number for (_, number), found in by_round.items() if found == every]
+        missing = [number for number in range(rounds) if number not in complete]
+        return missing[: max(0, rounds - len(complete))]
+
+
+def _name(experiment: Experiment) -> tuple[str, str]:
+    # Two stacks that do the same have the same id: an A/A comparison needs their names too.
+    return experiment.id, experiment.stack.name
+
+
+def _order(planned: Planned, purpose: str, number: int) -> str:
+    """Return what tells a run of a sweep point from its others."""
+    return f"{purpose} {number} {planned.experiment.stack.name}"
+
+
+def _folder_name(
+    experiment: Experiment, purpose: str, number: int, position: int, attempt: int
+) -> str:
+    """Return a name that sorts in the order of the rounds: `01-2-baseline-0123456789ab`."""
+    order = "prepare" if purpose == "prepare" else f"{number + 1:02}-{position + 1}"
+    again = f"-attempt{attempt + 1}" if attempt else ""
+    return f"{order}-{experiment.stack.name}-{experiment.id}{again}"
+
+
+def _warmup_steps(result: Result) -> int:
+    return max((len(rank.window.warmup) for rank in result.ranks if rank.window), default=0)
