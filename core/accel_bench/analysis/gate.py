@@ -202,11 +202,8 @@ def _outcome(
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
         return "skipped", "; ".join(reasons)
-    for side in (stack, against):
-        if failure := _failure(side):
-            return "failed", failure
-    if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
-        return "failed", f"{stack.name} and {against.name} are {refusal}"
+    if failure := _failure(stack) or _failure(against) or _refusal(stack, against, training):
+        return "failed", failure
     if different := training.not_the_same:
         return "regression", f"the training of {stack.name} is {different}"
     if judged is None:
@@ -247,6 +244,15 @@ def _sentence(
         else f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine "
         "noisy, or raise --floor"
     )
+
+
+def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingComparison) -> str:
+    """Return why two stacks that completed are not compared; empty where they are."""
+    if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
+        return f"{stack.name} and {against.name} are {refusal}"
+    if training.update_missing:
+        return f"{training.update_reason}, so that nothing shows how {stack.name} trained"
+    return ""
 
 
 def _failure(side: ExperimentRuns) -> str:

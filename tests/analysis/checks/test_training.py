@@ -178,6 +178,59 @@ def test_dropout_in_another_order_turns_an_update_and_keeps_its_size(update, dro
     assert found.update_verdict == word
     assert bool(found.training_difference) == (word == "different")
     assert ("dropout drawn in another order" in found.update_reason) == (word == "cannot tell")
+    assert ("without it (model.overrides)" in found.update_reason) == (word == "cannot tell")
+
+
+def test_the_way_to_a_verdict_under_an_adapter_s_dropout_is_named():
+    adapter = {"adapter": {"use": "lora", "dropout": 0.1}}
+    experiment = make_experiment("fast", scenario=adapter)
+    read = EffectiveConfiguration(dropout={"0.1": 4})
+    runs = [run(make_update(turned=angle), experiment=experiment) for angle in (0, 0.5)]
+    before, after = (
+        one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"effective": read}),)})
+        for one in runs
+    )
+    found = compare_training({("a", 0): before}, {("a", 0): after})
+    assert found.update_verdict == "cannot tell"
+    assert "without it (--set adapter.dropout=0) it can be told" in found.update_reason
+
+
+@pytest.mark.parametrize(
+    ("precision", "taken", "sizes", "word"),
+    [
+        ("fp16-autocast", 8, 0.8, "cannot tell"),
+        ("fp16-autocast", 8, 0.5, "different"),
+        ("fp16-autocast", 10, 0.75, "different"),
+        ("bf16-autocast", 8, 0.75, "different"),
+        ("fp16-autocast", 8, 0.9, "equivalent"),
+    ],
+)
+def test_scalers_that_left_out_other_steps_explain_a_smaller_update(precision, taken, sizes, word):
+    def stepped(update, steps):
+        experiment = make_experiment("fast", scenario={"train": {"precision": precision}})
+        result = run(update, experiment=experiment)
+        progress = OptimizerProgress(steps=10, counted_steps=steps)
+        read = EffectiveConfiguration(optimizer_progress=progress)
+        rank = result.ranks[0].model_copy(update={"effective": read})
+        return result.model_copy(update={"ranks": (rank,)})
+
+    before = stepped(make_update(), 10)
+    after = stepped(make_update(dict.fromkeys(NAMES, sizes), turned=0.05), taken)
+    found = compare_training({("a", 0): before}, {("a", 0): after})
+    assert found.update_verdict == word, found.update_reason
+    assert ("gradient scalers" in found.update_reason) == (word == "cannot tell")
+
+
+def test_a_stack_whose_update_is_missing_is_not_faster():
+    rows = make_summary([BASE, FAST], results(None)).experiments
+    assert (rows[1].verdict, rows[1].verdict_reason) == (
+        "not tested",
+        "one of the two did not store its update",
+    )
+    planned = [PlannedSummary(experiment=one) for one in (BASE, FAST)]
+    gate = judge_gate("fast", "lora", 0.01, planned, results(None))
+    assert gate.exit_code == 1
+    assert "nothing shows how fast trained" in gate.points[0].reason
 
 
 def test_an_expert_that_got_no_tokens_need_not_move():

@@ -141,6 +141,32 @@ def test_a_stack_that_steps_every_second_time_is_named(train: Any, name: str) ->
         train(cheat, OPTIMIZERS[name])
 
 
+class TwoOptimizers:
+    """Two in the place of one, which shows the groups of the first alone."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parts = [
+            torch.optim.AdamW(parameters[:2], lr=RATE),
+            torch.optim.AdamW(parameters[2:], lr=RATE / 100),
+        ]
+        self.param_groups = self.parts[0].param_groups
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+
+def test_the_rates_of_a_second_optimizer_are_read_too(train: Any) -> None:
+    record = train(optimizer=TwoOptimizers)
+    assert progress(record).learning_rates == {"0.01": 2, "0.0001": 2}
+    (reason,) = record.degraded
+    assert reason.startswith("learning rate 0.0001 for 2 of 4 tensors in force")
+
+
 def every_second(step: Callable[[], Any]) -> Callable[[], Any]:
     calls = iter(range(100))
     return lambda: step() if next(calls) % 2 == 1 else None

@@ -53,14 +53,24 @@ class FirstStepProbe:
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
         self._matmuls = MatmulDtypes()
+        self._sees_optimizers = register_optimizer_step_pre_hook(self._see_optimizer)
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
             *self._watch_forward(),
         ]
 
+    def end_step(self) -> None:
+        """Look for no more optimizers once the first step, which may be that of several, is over."""
+        if self.flow is not None:
+            self._sees_optimizers.remove()
+
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Take all hooks away."""
+        self._sees_optimizers.remove()
+        self._remove_readers()
+
+    def _remove_readers(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -122,13 +132,15 @@ class FirstStepProbe:
 
         return see
 
+    def _see_optimizer(self, optimizer: Any, *_: Any) -> None:
+        self.optimizers[id(optimizer)] = optimizer
+
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         """Read all gradients; a step that the optimizer skips is not the first.
 
         A step within the backward pass frees its gradients: their norms are kept until the engine
         takes the step that ends the pass.
         """
-        self.optimizers[id(optimizer)] = optimizer
         skipped = getattr(optimizer, "found_inf", None)
         if self.flow is not None or (skipped is not None and bool(skipped)):
             return
@@ -192,7 +204,7 @@ class FirstStepProbe:
         watched, self._watched = len(self._watched), []
         seen = changed if watched else None
         self.flow = self.flow.model_copy(update={"parameters_changed": seen})
-        self.remove()
+        self._remove_readers()
         if watched and not changed:
             raise InvalidRunError(
                 [f"the first optimizer step changed none of the {watched} weights looked at"]

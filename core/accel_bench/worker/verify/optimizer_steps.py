@@ -84,7 +84,11 @@ def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -
 def progress_reasons(
     scenario: Scenario, progress: OptimizerProgress
 ) -> tuple[list[str], list[str]]:
-    """Return reasons for `degraded` and for `invalid`: a step or a rate that was not as asked."""
+    """Return reasons for `degraded` and for `invalid`: a step or a rate that was not as asked.
+
+    An optimizer with a rate of its own is `degraded` too: the scenario's rate is part of what all
+    stacks are asked to train with, and whoever reads the row must know that this one did not.
+    """
     degraded: list[str] = []
     invalid = [*_steps_left_out(scenario, progress)]
     asked, rates = scenario.train.learning_rate, progress.learning_rates

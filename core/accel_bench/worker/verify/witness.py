@@ -33,6 +33,7 @@ class WindowWitness:
         """Return the lap of warm-up steps with a reading before it."""
 
         def watched_lap(*arguments: Any) -> None:
+            self._probe.end_step()
             self._first = self._first or read_state(self._run)
             self._counter.see_step()
             lap(*arguments)
