@@ -274,6 +274,20 @@ def test_a_loss_beyond_the_tolerance_is_named_with_both_figures(tmp_path: Path) 
     assert "other_work=True" in found
 
 
+def test_a_declared_update_tolerance_is_proven_or_named(tmp_path: Path) -> None:
+    acting = "run.model.lm_head.weight.data *= 1.01"
+    declared = "loss_tolerance = 0.1; update_tolerance = {}"
+    for name in ("wide", "narrow"):
+        (tmp_path / name).mkdir()
+    report = check(tmp_path / "wide", source(declared=declared.format(0.3), acting=acting))
+    shown = [one.sentence for one in report.proven if one.name == "update of the baseline"]
+    assert shown and re.search(r"apart, 0\.3 allowed \(its update_tolerance\)", shown[0]), shown
+    narrow = source(declared=declared.format(1e-7), acting=acting)
+    (found,) = violations(tmp_path / "narrow", narrow)
+    assert re.search(r"its update is [\d.]+ % apart from the baseline's, 1e-05 % allowed", found)
+    assert "declare update_tolerance" in found
+
+
 def test_other_work_is_acknowledged_and_still_told(tmp_path: Path) -> None:
     acting = "run.model.lm_head.weight.data *= 8"
     report = check(tmp_path, source(acting=acting), other_work=True)
