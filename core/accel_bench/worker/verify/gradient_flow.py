@@ -61,7 +61,7 @@ class FirstStepProbe:
         ]
 
     def end_step(self) -> None:
-        """Look for no more optimizers once the first step, which may be that of several, is over."""
+        """Look for no more optimizers once the first step, which several may take, is over."""
         if self.flow is not None:
             self._sees_optimizers.remove()
 
