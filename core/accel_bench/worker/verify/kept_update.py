@@ -2,6 +2,9 @@
 
 The file holds the numbers of all trained tensors one after the other, in float32: first the weights
 before training, then the change in their place. A copy in memory would count as the run's memory.
+
+A billion weights take 4 GB of disk and 50 s on one busy CPU core, beside 20 s for their sketches,
+and the parent 40 s to compare two files; the quickstart takes 5 MiB, and 0.2 s for all of it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""What readers see of the update verdict: whether its distance is exact, and what it cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_factory import FAST, LORA, STEADY, UPDATE, make_rank, make_result, make_summary
+
+from accel_bench.report.views.results import results_report
+from accel_bench.report.views.stack_comparison import details
+from accel_bench.report.views.training import TrainingVerdict, verdict_parts
+from accel_bench.result import Result, TensorUpdate
+
+
+@pytest.mark.parametrize(
+    ("difference", "estimated", "shown"),
+    [(0.0123, True, "~1.2/10"), (0.0123, False, "1.2/10"), (0.0, True, "0/10")],
+)
+def test_a_distance_that_sketches_estimate_is_marked(
+    difference: float, estimated: bool, shown: str
+) -> None:
+    cell = TrainingVerdict("equivalent", difference, 0.1, estimated)
+    assert verdict_parts(cell) == ("equivalent", shown)
+
+
+def run(experiment: object, number: int, kept: int = 0, reason: str = "") -> Result:
+    tensor = TensorUpdate(elements=100, sketch=(1.0,) * 31, norm=5.0 if kept else None)
+    changes = {"tensors": {"head": tensor}, "kept_bytes": kept, "kept_reason": reason, "steps": 3}
+    rank = make_rank().model_copy(update={"update": UPDATE.model_copy(update=changes)})
+    return make_result(experiment, round=number, ranks=[rank])  # type: ignore[arg-type]
+
+
+def test_seconds_and_bytes_of_the_update_stand_in_the_details_and_with_each_run(
+    tmp_path: Path,
+) -> None:
+    base = [run(LORA, number, kept=400) for number in range(len(STEADY))]
+    fast = [
+        run(FAST, number, kept=400).model_copy(
+            update={"update_distances": {base[number].run_id: {"head": 0.01}}}
+        )
+        for number in range(len(STEADY))
+    ]
+    read = "update read in 0.01 s outside the windows: sketches of 1 tensor in 248 bytes"
+    first, second, *_ = details(make_summary([LORA, FAST], [*base, *fast]))
+    assert f"{read}, the whole change in a file of 0.000381 MiB" in first
+    assert second.endswith("0.000381 MiB; its distance is exact")
+
+    above = "it takes 412 MiB, and 256 MiB may be used"
+    sketched = [run(FAST, number, reason=above) for number in range(len(STEADY))]
+    _, third, *_ = details(make_summary([LORA, FAST], [*base, *sketched]))
+    assert f"{read}, no file of the whole change ({above})" in third
+    assert third.endswith("its distance is estimated from sketches, to about 25 %")
+
+    shown = "".join(section.text or "" for section in results_report(base[:1], tmp_path).sections)
+    assert "seconds: 0.01\n    kept_bytes: 400" in shown
