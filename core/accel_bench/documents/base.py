@@ -24,6 +24,8 @@ class Frozen(BaseModel):
         strict=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        # A validator is built at its first use: a worker needs few of them.
+        defer_build=True,
     )
 
 

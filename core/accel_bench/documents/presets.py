@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +24,14 @@ def presets_root() -> Path:
 
 def preset_roots() -> list[Path]:
     """Return all folders of presets: the shipped one, then those of distributions by name."""
+    return [presets_root(), *_roots_on(tuple(sys.path))]
+
+
+@lru_cache(maxsize=1)
+def _roots_on(_path: tuple[str, ...]) -> tuple[Path, ...]:
+    """Return the folders that distributions bring, which are read once for each `sys.path`."""
     entries = sorted(metadata.entry_points(group=PRESETS_GROUP), key=lambda entry: entry.name)
-    return [presets_root(), *(root for entry in entries if (root := _root_of(entry)))]
+    return tuple(root for entry in entries if (root := _root_of(entry)))
 
 
 def find_presets(kind: str) -> dict[str, Path]:

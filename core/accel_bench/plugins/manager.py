@@ -34,7 +34,11 @@ from accel_bench.plugins.loading import (
 )
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.shipped import is_shipped
-from accel_bench.plugins.validation import validation_problems, wrong_declarations
+from accel_bench.plugins.validation import (
+    marked_methods,
+    validation_problems,
+    wrong_declarations,
+)
 from accel_bench.result import PluginVersion
 from accel_bench.run import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
@@ -71,12 +75,22 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
 
+class _Hooks(pluggy.PluginManager):
+    """Looks for hooks among the methods that are marked, not at every attribute of a plugin."""
+
+    marked: frozenset[str] = frozenset()
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """Return the marks of an attribute; None where it is no hook."""
+        return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
+
+
 class ActivePlugins:
     """The plugins of one run, in the order in which their hooks are called."""
 
     def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
         self.plugins = tuple(plugins)
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Hooks(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         for number, plugin in enumerate(self.plugins):
             self._register(plugin, f"{number}:{plugin.name}")
@@ -151,6 +165,7 @@ class ActivePlugins:
         if wrong := validation_problems(type(plugin.instance)):
             label = f"plugin {plugin.name!r} ({plugin.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
+        self._manager.marked = frozenset(dict(marked_methods(type(plugin.instance))))
         with attribute_errors_to(plugin, "registration"):
             self._manager.register(plugin.instance, name)
 

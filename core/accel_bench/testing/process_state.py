@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import inspect
 import operator
 import os
 import signal
@@ -78,6 +77,10 @@ GLOBAL_HOOKS = {
 """Where torch keeps hooks of all modules and of all optimizers."""
 
 
+METHODS = (classmethod, staticmethod, property)
+"""What a class holds of methods that cannot be called itself."""
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """The state of a process that a run can change and that outlives it."""
@@ -91,7 +94,7 @@ class ProcessState:
 
 def read_process_state() -> ProcessState:
     """Read the state as it is now; imports nothing but torch."""
-    return ProcessState(dict(_settings()), dict(_functions()))
+    return ProcessState(dict(_settings()), _functions())
 
 
 def changes(before: ProcessState, after: ProcessState, matmul_precision: str) -> list[str]:
@@ -112,7 +115,7 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
 def replaced_measuring(before: ProcessState) -> list[str]:
     """Return a sentence for each function that measures and is another one now."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
-    return [*_changed_functions(was, dict(_functions_of(_measures)))]
+    return [*_changed_functions(was, _functions_of(_measures))]
 
 
 @contextlib.contextmanager
@@ -194,18 +197,20 @@ def _global_hooks() -> dict[str, dict[int, Any]]:
     }
 
 
-def _functions() -> Iterator[tuple[tuple[str, str], Any]]:
+def _functions() -> dict[tuple[str, str], Any]:
     prefixes = tuple(f"{one}." for one in WATCHED)
     return _functions_of(
         lambda name: name == "torch" or f"{name}.".startswith(prefixes) or _is_standard(name)
     )
 
 
-def _functions_of(watched: Callable[[str], bool]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _functions_of(watched: Callable[[str], bool]) -> dict[tuple[str, str], Any]:
+    found: dict[tuple[str, str], Any] = {}
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and watched(name):
-            yield from _of_module(name, module, seen)
+            _add_module(found, name, module, seen)
+    return found
 
 
 def _measures(name: str) -> bool:
@@ -216,18 +221,20 @@ def _is_standard(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
-def _of_module(name: str, module: ModuleType, seen: set[int]) -> Iterator[tuple[Any, Any]]:
-    """Yield what one module holds that can be called."""
+def _add_module(
+    found: dict[tuple[str, str], Any], name: str, module: ModuleType, seen: set[int]
+) -> None:
+    """Add what one module holds that can be called. There are tens of thousands of them."""
     for key, value in list(vars(module).items()):
         if not callable(value):
             continue
-        yield (name, key), value
-        watched = getattr(value, "__module__", None) == name and inspect.isclass(value)
-        if watched and id(value) not in seen:
+        found[name, key] = value
+        if isinstance(value, type) and value.__module__ == name and id(value) not in seen:
             seen.add(id(value))
+            owner = f"{name}.{key}"
             for attribute, inner in list(vars(value).items()):
-                if callable(inner) or isinstance(inner, classmethod | staticmethod | property):
-                    yield (f"{name}.{key}", attribute), inner
+                if callable(inner) or isinstance(inner, METHODS):
+                    found[owner, attribute] = inner
 
 
 def _is_cache_of_torch(name: str, was: Any, now: Any) -> bool:
