@@ -1,7 +1,7 @@
 """Two ranks against one process: the same global batch gives the same losses and tokens.
 
 With SGD, since an Adam takes the same steps whatever the scale of the gradients. The one process is
-this one; the ranks are started by the program.
+this one; the ranks are its children, as the tests of the launchers start ranks that train too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import call
 from fault_plugins.distribution import install
+from several_ranks.scenarios import forking
 
 from accel_bench import Result, Sample, Status
 from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
 from accel_bench.store.database import open_store
-from accel_bench.testing import run_program, run_scenario
+from accel_bench.testing import run_scenario
 
 pytestmark = pytest.mark.long
 
@@ -90,24 +92,13 @@ def run(
     results = scenario.with_suffix("")
     pairs = [f"{key}={str(value).lower()}" for key, value in settings.items()]
     words = [word for pair in ("resources.devices=2", *pairs) for word in ("--set", pair)]
-    done = run_program(
-        *(
-            "run",
-            str(scenario),
-            "--quiet",
-            "--oversubscribe",
-            *words,
-            *more,
-            "--results",
-            str(results),
-        ),
-        folder=scenario.parent,
-        environment={
-            "ACCEL_BENCH_CACHE": str(results.with_suffix(".cache")),
-            **({"PYTHONPATH": str(site)} if site else {}),
-        },
-    )
-    assert done.returncode == code, done.stdout + done.stderr
+    variables = {"ACCEL_BENCH_CACHE": str(results.with_suffix(".cache"))}
+    if site:
+        variables["PYTHONPATH"] = str(site)
+    with forking(results.with_suffix(".launcher")) as forked:
+        arguments = ("run", str(scenario), "--quiet", "--oversubscribe", *words, *more, *forked)
+        done = call(*arguments, "--results", str(results), folder=scenario.parent, **variables)
+    assert done.code == code, done.out + done.err
     with open_store(results, write=False) as store:
         return {result.experiment.stack.name: result for result in store.results()}
 

@@ -9,12 +9,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary
 from cli.program import call, write_nulls
 from fault_plugins.distribution import install
+from several_ranks.scenarios import forking
 
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
@@ -60,8 +62,10 @@ FEW = (
     *("--set", "model.overrides.num_hidden_layers=1", "--set", "data.sequence_length=32"),
     *("--set", "data.limit_bytes=100000"),
     *("--set", "stacks.torch-compile.torch-compile.backend=aot_eager"),
+    *("--set", "launcher=forking"),
 )
-"""What makes a run of the quickstart short; inductor alone takes most of a minute."""
+"""What makes a run of the quickstart short; inductor alone takes most of a minute. The demo of
+`make` and the tests of the launchers start workers as a reader's program does."""
 
 
 def shortened(arguments: list[str]) -> list[str]:
@@ -73,7 +77,8 @@ def shortened(arguments: list[str]) -> list[str]:
     if arguments[0] not in ("run", "gate") or "--dry-run" in arguments:
         return arguments
     own_file = any(word.endswith(".yaml") for word in arguments)
-    return [*arguments, *(("--rounds", "1") if own_file else FEW)]
+    seeds = ("--seeds", "2") if "--seeds" in arguments else ()
+    return [*arguments, *(("--rounds", "1", *seeds) if own_file else FEW)]
 
 
 @pytest.fixture(autouse=True)
@@ -94,12 +99,16 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # In this process; tests/cli/test_main.py starts the program as a shell does.
 @pytest.mark.parametrize("command", [command for command in commands() if is_ours(command)])
-def test_a_command_runs(command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_runs(
+    command: str, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(workplace)
     command, _, target = command.partition(" > ")
     words = [stored_id(workplace) if word == "ID" else word for word in shlex.split(command)]
     arguments = words[3:] if words[0] == "python" else words[1:]
-    done = call(*shortened(arguments))
+    short = shortened(arguments)
+    with forking(tmp_path) if "launcher=forking" in short else nullcontext():
+        done = call(*short)
     # A gate needs five rounds, and has one here: it stays open.
     assert done.code == (5 if "gate" in words else 0), done.out + done.err
     assert done.out

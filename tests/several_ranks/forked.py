@@ -11,8 +11,6 @@ import json
 import os
 import sys
 import tempfile
-import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,59 +20,15 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 import transformers.models.llama.modeling_llama
 import transformers.models.mixtral.modeling_mixtral  # noqa: F401
+from launcher import Forked
 
-from accel_bench import Options, Plugin, hookimpl
-from accel_bench.documents.files import write_atomically
-from accel_bench.job import Job
+from accel_bench import Options
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
 from accel_bench.result import Result
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.scenario.draft import read_draft
-from accel_bench.testing.in_process import EndedRank
 from accel_bench.testing.tiny import this_machine
-from accel_bench.worker import settings
-from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.measurement import measure
-
-
-class Forked(Plugin[Options]):
-    """A launcher whose ranks are children of this process."""
-
-    @hookimpl
-    def launch_ranks(self, job: Job) -> Sequence[Any]:
-        """Fork one child a rank, and wait until all have ended."""
-        children = [_fork(job, rank) for rank in range(job.world_size)]
-        for child in children:
-            os.waitpid(child, 0)
-        ranks = [EndedRank() for _ in children]
-        for number, rank in enumerate(ranks):
-            rank.rank = number
-        return ranks
-
-
-def _fork(job: Job, rank: int) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        with job.log_path(rank).open("w") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        _work(job, rank)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
-
-
-def _work(job: Job, rank: int) -> None:
-    """Do what `python -m accel_bench.worker` does."""
-    settings.set_environment()
-    sent = Job.model_validate_json(job.path().read_bytes())
-    active = activate(sent.experiment.scenario, sent.experiment.stack, allow_torch=True)
-    result = measure(sent, rank, rank, active, Heartbeat(job.heartbeat_path(rank)))
-    write_atomically(job.result_path(rank), result.model_dump_json())
 
 
 def run(planned: Planned, root: Path) -> Result:

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fault_plugins.distribution import install
 
 from accel_bench import Result
+from accel_bench.plugins.registry import installed
 
 WORK: dict[str, Any] = {
     "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1, "hidden_size": 64}},
@@ -70,3 +73,21 @@ def run_all(
         }
         for name, stacks in json.loads(out.read_text()).items()
     }
+
+
+@contextmanager
+def forking(folder: Path) -> Iterator[tuple[str, str]]:
+    """Install `launcher.py` for as long as the block lasts; yield the words that choose it.
+
+    For programs that run in this process: their ranks import nothing anew.
+    """
+    import accel_bench.modeling.loading  # noqa: F401 - once, for all ranks
+
+    source = "from several_ranks.launcher import Forked\n"
+    folder.mkdir(exist_ok=True)
+    install(folder, "accel-bench-forking", {"forking": "Forked"}, source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        installed.cache_clear()
+        yield ("--set", "launcher=forking")
+    installed.cache_clear()
