@@ -96,8 +96,8 @@ def imported(folder: Path) -> set[str]:
     [["plugins"], ["plugins", "--format", "json"], ["stacks", "list"], ["models", "list"]],
 )
 def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: Path) -> None:
-    done = start(*arguments, PYTHONPATH=str(site))
-    assert done.code == 0, done.err
+    done = call(*arguments, PYTHONPATH=str(site))
+    assert not done.code, done.err
     assert imported(tmp_path) == set()
     if "plugins" in arguments:
         assert "accel-bench-first" in done.out
@@ -105,7 +105,7 @@ def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: P
 
 def test_a_plan_imports_the_plugins_that_it_names_and_no_other(site: Path, tmp_path: Path) -> None:
     scenario = write_nulls(tmp_path, stacks="{baseline: [], other: [first]}")
-    done = start("run", str(scenario), "--dry-run", PYTHONPATH=str(site))
+    done = call("run", str(scenario), "--dry-run", PYTHONPATH=str(site))
     assert done.code == 0, done.err
     assert imported(tmp_path) == {"accel_bench_first"}
 

@@ -1,9 +1,10 @@
 """One attempt through the real parent's code, with a rank that pretends to use a device.
 
-    python attempt.py FOLDER PLAN OPTIONS
+    python attempt.py < REQUESTS
 
-It runs in a process of its own, so that the bindings load the stand-in library. The last line of
-its output is the Result as JSON.
+It runs in a process of its own, so that the bindings load the stand-in library, and forks one for
+each attempt, and that one for its rank. A request is a line of JSON: `folder`, `plan`, `options`,
+`environment` and `output`, a file whose last line is the Result as JSON. The exit code is printed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
+import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fake_nvml import rank
 from runner.job_factory import LineProcess, make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
@@ -23,7 +26,38 @@ from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
 from accel_bench.runner.attempt import Attempt, run_attempt
 
-RANK = Path(__file__).with_name("rank.py")
+
+class Child:
+    """A forked process that has the methods of a `Popen`."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._code: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            result, script, plan = arguments
+            _leave(lambda: rank.main(Path(result), Path(script), json.loads(plan)))
+
+    def poll(self) -> int | None:
+        """Exit code, or None."""
+        return self.wait(os.WNOHANG)
+
+    def wait(self, options: int = 0) -> int | None:
+        """Exit code."""
+        if self._code is None:
+            ended, status = os.waitpid(self.pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if ended else None
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        """Send it, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
 
 
 class Rank(LineProcess):
@@ -31,7 +65,7 @@ class Rank(LineProcess):
 
     def __init__(self, arguments: list[str]) -> None:
         self.rank, self.asked = 0, []
-        self._process = subprocess.Popen([sys.executable, str(RANK), *arguments])
+        self._process: Any = Child(arguments)
         self.pid = self._process.pid
 
 
@@ -92,5 +126,32 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
     print(result.model_dump_json())
 
 
+def _leave(act: Any) -> None:
+    """End this process, which was forked, with the code that an action returns."""
+    code = 1
+    try:
+        code = act() or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _attempt(request: dict[str, Any]) -> None:
+    """Carry out what a request says, with its variables and its file for output."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    with open(request["output"], "w", encoding="utf8") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    main(Path(request["folder"]), json.dumps(request["plan"]), request["options"])
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    for request in map(json.loads, sys.stdin):
+        child = os.fork()
+        if not child:
+            _leave(partial(_attempt, request))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -65,11 +65,39 @@ class Watched(NamedTuple):
         return found
 
 
+class Attempts:
+    """The process of `attempt.py`, which imports once what all attempts need."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = str(library)
+        variables = {"LD_LIBRARY_PATH": self.library, "PYTHONPATH": str(HERE.parent)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "attempt.py")],
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, **request: Any) -> int:
+        """Carry out one attempt; return its exit code."""
+        streams = self._process.stdin, self._process.stdout
+        assert streams[0] and streams[1]
+        streams[0].write(f"{json.dumps(request)}\n")
+        streams[0].flush()
+        return int(streams[1].readline())
+
+    def end(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
 class Machine:
     """A machine whose NVML says what a script says."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
+    def __init__(self, folder: Path, library: Path, attempts: Attempts | None = None) -> None:
         self.folder = folder
+        self.attempts = attempts
         self.script = folder / "devices.txt"
         self.environment = {
             **os.environ,
@@ -110,14 +138,17 @@ class Machine:
         plan = {"uuid": uuid, "seconds": 0.4, "before": ours, "during": [], "gone": [], **plan}
         work = self.folder / "work"
         work.mkdir()
-        arguments = [str(work), json.dumps(plan), json.dumps(options or {})]
-        done = subprocess.run(
-            [sys.executable, str(HERE / "attempt.py"), *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        *before_it, last = done.stdout.splitlines()
+        request = {"folder": str(work), "plan": plan, "options": options or {}}
+        output, library = self.folder / "output", Path(self.environment["LD_LIBRARY_PATH"])
+        # A library is looked for where the process was told to when it began.
+        known = self.attempts if self.attempts and self.attempts.library == str(library) else None
+        attempts = known or Attempts(library)
+        try:
+            code = attempts.run(**request, environment=self.environment, output=str(output))
+        finally:
+            if not known:
+                attempts.end()
+        said = output.read_text(encoding="utf8")
+        assert code == 0, said
+        *before_it, last = said.splitlines()
         return Watched(Result.model_validate_json(last), "\n".join(before_it))

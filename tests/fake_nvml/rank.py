@@ -1,15 +1,11 @@
 """A rank that computes nothing: it tells the stand-in library what it uses, and leaves a result.
 
-    python rank.py RESULT SCRIPT PLAN
-
-PLAN is JSON: `uuid` of the device, `before` and `during` (lines for the script: before the window,
+Its plan: `uuid` of the device, `before` and `during` (lines for the script: before the window,
 and in its middle; PID stands for its own), `gone` (lines to take away at its end), `seconds` of the
 window; `exit` is a code to leave with instead of a result.
 """
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -68,7 +64,3 @@ def main(result: Path, script: Path, plan: dict) -> int:
     heartbeat.phase = WRITES_RESULT
     result.write_text(found.model_dump_json())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])))

@@ -1,4 +1,7 @@
-"""Rounds: interleaved, resumed as a whole, tried again, given up, all with real workers."""
+"""Rounds: interleaved, resumed as a whole, tried again, given up.
+
+With real workers where processes end otherwise than well, or are watched; the others are forked.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 from fault_plugins.active import faulty_installed
 from faults.program import null_scenario, write_scenario
 from runner.places import Divided, OnePlace
+from several_ranks.scenarios import forking
 
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.machine.info import read_machine
@@ -26,6 +30,9 @@ from accel_bench.store import database
 from accel_bench.store.database import open_store
 
 MACHINE = read_machine()
+
+FORKED = {"launcher": "forking"}
+"""Ranks that import nothing anew."""
 
 
 class Notes:
@@ -52,8 +59,9 @@ class Notes:
 
 @pytest.fixture(scope="module", autouse=True)
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
-    """The faulty plugins are installed, here and in workers."""
-    with faulty_installed(tmp_path_factory.mktemp("site")) as patch:
+    """The faulty plugins are installed, here and in workers, and a launcher that forks."""
+    site = tmp_path_factory.mktemp("site")
+    with faulty_installed(site) as patch, forking(site, trains=False):
         yield patch
 
 
@@ -81,9 +89,11 @@ def warmups(rows: list[Result]) -> list[int]:
     return [len(window.warmup) for window in windows if window is not None]
 
 
-def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path) -> None:
+def test_rounds_are_interleaved_in_an_order_that_is_stored_and_resuming_fills_a_gap(
+    tmp_path: Path,
+) -> None:
     measure = {"warmup": 1, "steps": 2, "rounds": 3, "seed": 5}
-    scenario = null_scenario({"baseline": [], "a": [], "b": []}, measure=measure)
+    scenario = null_scenario({"baseline": [], "a": [], "b": []}, measure=measure, **FORKED)
     notes = run_session(tmp_path, scenario)
     wanted = williams_rounds(["baseline", "a", "b"], 3, 5)
     rows = stored(tmp_path)
@@ -95,6 +105,16 @@ def test_rounds_are_interleaved_and_the_effective_order_is_stored(tmp_path: Path
     assert notes.runs == 9
     assert notes.results == rows
     assert {row.status for row in rows} == {Status.OK}
+
+    # A round that was lost in the middle is run again as itself, with its own order of stacks.
+    lost = next(r for r in rows if (r.round, r.experiment.stack.name) == (1, "a"))
+    database = sqlite3.connect(tmp_path / "results" / "results.sqlite")
+    with database:
+        database.execute("DELETE FROM runs WHERE run_id = ?", (lost.run_id,))
+    database.close()
+    resumed = run_session(tmp_path, scenario, resume=True)
+    assert [r.round for r in resumed.results] == [1, 1, 1]
+    assert [r.experiment.stack.name for r in resumed.results] == wanted[1]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +133,7 @@ def test_a_wrong_variable_is_refused_before_anything_is_stored_or_started(
 
 def test_the_warm_up_that_round_1_finds_is_frozen_for_all(tmp_path: Path) -> None:
     measure = {"warmup": "auto", "steps": 2, "rounds": 2}
-    scenario = null_scenario({"baseline": [], "other": []}, measure=measure)
+    scenario = null_scenario({"baseline": [], "other": []}, measure=measure, **FORKED)
     run_session(tmp_path, scenario)
     found = warmups(stored(tmp_path))
     assert min(found[:2]) >= 10
@@ -180,7 +200,7 @@ def test_a_round_whose_place_is_lost_is_run_again_whole_on_another_one(tmp_path:
 def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: Path) -> None:
     stacks = {"baseline": [], "prepared": ["faulty-preparation"]}
     measure = {"warmup": 1, "steps": 2, "rounds": 2}
-    notes = run_session(tmp_path, null_scenario(stacks, measure=measure))
+    notes = run_session(tmp_path, null_scenario(stacks, measure=measure, **FORKED))
     assert notes.starts[0] == ("prepared", "prepare")
     assert [what for _, what in notes.starts].count("prepare") == 1
     assert len(stored(tmp_path)) == 4
@@ -206,22 +226,6 @@ def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
     assert steps == sorted(steps)
     assert any(0 < step < 22 for step in steps)
     assert "window" in {progress.phase for progress in notes.progress}
-
-
-def test_resuming_fills_the_gap_under_its_own_number(tmp_path: Path) -> None:
-    """A round that was lost in the middle is run again as itself, with its own order of stacks."""
-    stacks = {"baseline": [], "other": []}
-    scenario = null_scenario(stacks, measure={"warmup": 1, "steps": 2, "rounds": 4})
-    first = run_session(tmp_path, scenario)
-    lost = next(r for r in first.results if (r.round, r.experiment.stack.name) == (1, "other"))
-    database = sqlite3.connect(tmp_path / "results" / "results.sqlite")
-    with database:
-        database.execute("DELETE FROM runs WHERE run_id = ?", (lost.run_id,))
-    database.close()
-    resumed = run_session(tmp_path, scenario, resume=True)
-    order = williams_rounds(["baseline", "other"], 4, 0)[1]
-    assert [r.round for r in resumed.results] == [1, 1]
-    assert [r.experiment.stack.name for r in resumed.results] == order
 
 
 def test_a_folder_removed_while_it_runs_costs_that_run_alone(tmp_path: Path) -> None:
@@ -262,7 +266,8 @@ def test_a_round_that_a_slow_run_spoils_is_measured_again_by_all_stacks_and_once
 ) -> None:
     engine = {"use": "null", "step_seconds": 0.01}
     measure = {"warmup": 1, "steps": 4, "rounds": 5}
-    scenario = null_scenario({"baseline": [], "other": []}, measure=measure, engine=engine)
+    stacks = {"baseline": [], "other": []}
+    scenario = null_scenario(stacks, measure=measure, engine=engine, **FORKED)
     run_session(tmp_path, scenario)
     slowed_down(tmp_path, 2, "other", 3.0)
     first = stored(tmp_path)

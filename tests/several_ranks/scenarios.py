@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -76,13 +77,13 @@ def run_all(
 
 
 @contextmanager
-def forking(folder: Path) -> Iterator[tuple[str, str]]:
+def forking(folder: Path, trains: bool = True) -> Iterator[tuple[str, str]]:
     """Install `launcher.py` for as long as the block lasts; yield the words that choose it.
 
-    For programs that run in this process: their ranks import nothing anew.
+    For programs that run in this process: what `trains` needs is imported once, for all ranks.
     """
-    import accel_bench.modeling.loading  # noqa: F401 - once, for all ranks
-
+    if trains:
+        importlib.import_module("accel_bench.modeling.loading")
     source = "from several_ranks.launcher import Forked\n"
     folder.mkdir(exist_ok=True)
     install(folder, "accel-bench-forking", {"forking": "Forked"}, source)

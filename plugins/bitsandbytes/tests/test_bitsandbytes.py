@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_arguments
+from cli.program import call
+from several_ranks.scenarios import forking
 
 from accel_bench import Device, Run, load_base_model
 from accel_bench.documents.load import load_file
@@ -209,12 +211,13 @@ def count_in_full(shape: tuple[int, ...]) -> int:
 
 def test_no_layer_is_kept_in_full_precision_beside_its_quantized_one(tmp_path):
     shape = (384, 128)
+    before = count_in_full(shape)  # Compiled code of other tests may hold some.
     plain = load_base_model(make_run(tmp_path, small()))
-    assert count_in_full(shape) == 4
+    assert count_in_full(shape) == before + 4
     del plain
     _, run = load(tmp_path, {})
     assert evidence_of(run)["quantized_modules"] == 14
-    assert count_in_full(shape) == 0
+    assert count_in_full(shape) <= before
 
 
 @pytest.mark.parametrize("model", [None, GPT2], ids=["llama", "gpt2"])
@@ -422,27 +425,12 @@ def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):
         "resources: {device: cpu, threads: 1}\n"
         "measure: {warmup: 1, steps: 3, rounds: 1}\n"
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "accel_bench",
-            "run",
-            "work.yaml",
-            "--plugin",
-            "bitsandbytes",
-            "--results",
-            "results",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with forking(tmp_path / "site") as forked:
+        words = ("run", "work.yaml", "--plugin", "bitsandbytes", "--results", "results", *forked)
+        done = call(*words, folder=tmp_path)
+    assert done.code == 0, done.out + done.err
     assert "adapter: lora added to every stack: bitsandbytes needs one" in " ".join(
-        (done.stdout + done.stderr).split()
+        (done.out + done.err).split()
     )
-    table = {line.partition(" ")[0] for line in done.stdout.splitlines()}
+    table = {line.partition(" ")[0] for line in done.out.splitlines()}
     assert {"baseline", "bitsandbytes"} <= table

@@ -64,7 +64,8 @@ has the most parts is compiled: `three` below."""
 @pytest.mark.parametrize(
     ("name", "baseline"),
     [
-        ("single-gpu-full-cpu", "eager"),
+        # The next one has its stacks too, under an adapter.
+        pytest.param("single-gpu-full-cpu", "eager", marks=pytest.mark.release),
         ("single-gpu-lora-cpu", "lora"),
         pytest.param("single-gpu-qlora-cpu", "qlora", marks=NEEDS_BITSANDBYTES),
     ],

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from cli.program import call
+from several_ranks.scenarios import forking
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.documents.presets import find_presets
@@ -112,13 +114,12 @@ def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
 def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
     """One process of it; that it learns alike is shown in this process, above."""
     few = ("--only", "moe-grouped", "--no-baseline", "--set", "measure.steps=2")
-    done = run_program(
-        *("run", "moe-cpu", "--results", "r", *few),
-        folder=tmp_path,
-        environment={"COLUMNS": "200"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    table = done.stdout[done.stdout.index("───") :]
+    with forking(tmp_path / "site") as forked:
+        done = call(
+            "run", "moe-cpu", "--results", "r", *few, *forked, folder=tmp_path, COLUMNS="200"
+        )
+    assert done.code == 0, done.out + done.err
+    table = done.out[done.out.index("───") :]
     row = next(line.split() for line in table.splitlines() if line.startswith("moe-grouped"))
     assert float(row[1].replace(",", "")) > 0
 

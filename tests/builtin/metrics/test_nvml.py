@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_nvml.library import NAME, Machine, compile_library, compiler_found
+from fake_nvml.library import NAME, Attempts, Machine, compile_library, compiler_found
 
 from accel_bench.result import Status
 
@@ -37,10 +37,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_library(tmp_path_factory.mktemp("library"))
 
 
+@pytest.fixture(scope="module")
+def attempts(library: Path) -> Iterator[Attempts]:
+    """What carries attempts out."""
+    attempts = Attempts(library)
+    yield attempts
+    attempts.end()
+
+
 @pytest.fixture
-def machine(tmp_path: Path, library: Path) -> Machine:
+def machine(tmp_path: Path, library: Path, attempts: Attempts) -> Machine:
     """A machine with two devices."""
-    return Machine(tmp_path, library)
+    return Machine(tmp_path, library, attempts)
 
 
 @pytest.fixture

@@ -12,15 +12,17 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from cli.program import call
 from imported_modules import imported
 from packaging.requirements import Requirement
+from several_ranks.scenarios import forking
 
 from accel_bench.documents.load import load_file
 from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
 from accel_bench.plugins.template.new_plugin import REGISTERED, plugin_files, write_plugin
 from accel_bench.plugins.validation import hook_arguments
-from accel_bench.testing import check_plugin, declared, run_plugin, run_program
+from accel_bench.testing import check_plugin, declared, run_plugin
 
 pytestmark = pytest.mark.long
 
@@ -129,10 +131,11 @@ def test_ranks_that_it_joins_send_no_buffers(tmp_path: Path) -> None:
     name = install_written(tmp_path, ["parallelize_model"])
     (tmp_path / "two.yaml").write_text(TWO_RANKS.format(name=name))
     path = {"PYTHONPATH": str(tmp_path / f"accel-bench-{name}")}
-    words = ("run", "two.yaml", "-q", "--oversubscribe", "--format", "json")
-    done = run_program(*words, folder=tmp_path, environment=path)
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["experiments"]
+    with forking(tmp_path / "site") as forked:
+        words = ("run", "two.yaml", "-q", "--oversubscribe", "--format", "json", *forked)
+        done = call(*words, folder=tmp_path, **path)
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["experiments"]
     # A busy machine degrades a run too, for reasons of its own.
     assert row["status"] in {"ok", "degraded"}, row["reasons"]
     assert not [reason for reason in row["reasons"] if "buffers" in reason]
