@@ -37,6 +37,10 @@ class PriceError(AccelBenchError):
     """A price is unknown, ambiguous or badly written."""
 
 
+class ImportFileError(AccelBenchError):
+    """A file of another program cannot be imported."""
+
+
 class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 

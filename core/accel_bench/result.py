@@ -389,6 +389,37 @@ class PluginVersion(Frozen):
     """The distribution's version; with commit and dirty hash when installed from a checkout."""
 
 
+class Provenance(Frozen):
+    """Where a row comes from: measured by this program, or imported from a file of another one."""
+
+    origin: Literal["measured", "imported"] = "measured"
+
+    format: str = ""
+    """Format of the file that it was imported from."""
+
+    file: str = ""
+    """That file, as it was named."""
+
+    sha256: str = ""
+    """Hex digest of the file's content."""
+
+    imported_at: str = ""
+    """UTC time, ISO 8601."""
+
+    machine: str = ""
+    """The machine or device, as the file describes it."""
+
+    stated: tuple[str, ...] = ()
+    """Dotted keys of the scenario that the file states; all others are unknown, whatever the
+    scenario holds there."""
+
+    corrections: tuple[str, ...] = ()
+    """What was changed or computed on the way in, each a sentence."""
+
+    series: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)
+    """Raw numbers of the file by name, such as `seconds_per_call` or `loss`."""
+
+
 class Result(Frozen):
     """One attempt of one run: the row that is stored, and that nothing overwrites."""
 
@@ -468,6 +499,15 @@ class Result(Frozen):
 
     log_tail: str = ""
     """Last lines of the guilty rank's log, when it did not end well."""
+
+    provenance: Provenance = Provenance()
+    """Whether it was measured here; figures of an imported row are `metrics`, and it has no ranks.
+    """
+
+    @property
+    def imported(self) -> bool:
+        """Whether another program measured it: such a row is in no verdict, rank or cost."""
+        return self.provenance.origin == "imported"
 
     @property
     def data_ranks(self) -> tuple[RankResult, ...]:

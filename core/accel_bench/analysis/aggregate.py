@@ -50,6 +50,9 @@ class ExperimentRuns:
     disowned: tuple[str, ...] = ()
     """Invariants that completed runs break: no verdict rests on figures that contradict them."""
 
+    imported: str = ""
+    """Why no figure of it is used, where its runs were imported; empty where they were measured."""
+
     repeated: frozenset[int] = frozenset()
     """Rounds that were measured again, whatever became of that."""
 
@@ -66,6 +69,8 @@ class ExperimentRuns:
     @property
     def how_it_ended(self) -> str:
         """The ending as a verb, for the reason why there is no figure."""
+        if self.imported:
+            return self.imported
         status = self.ending.status
         if status.completed and self.disowned:
             return f"is disowned by its self-audit ({join_names(self.disowned, 1)})"
@@ -118,13 +123,31 @@ def collect_runs(
     counted = {key: with_audit(run) for key, run in counted_runs(own).items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
     valid = end.status is not Status.INVALID
-    completed = {key: run for key, run in counted.items() if valid and run.status.completed}
+    imported = _imported(counted.values())
+    if imported:
+        end = StopReason(end.status, (*end.reasons, f"it {imported}"))
+    completed = {
+        key: run
+        for key, run in counted.items()
+        if valid and run.status.completed and not run.imported
+    }
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
     disowned = dict.fromkeys(figures for run in completed.values() for figures in disowning(run))
     again = frozenset(number for _, number in replaced)
     return ExperimentRuns(
-        planned, end, counted, completed, speeds, disowned=tuple(disowned), repeated=again
+        planned, end, counted, completed, speeds, tuple(disowned), imported, again
     )
+
+
+def _imported(runs: Iterable[Result]) -> str:
+    """Return that runs were imported, from where and with which speed; empty where none was."""
+    run = next((run for run in runs if run.imported), None)
+    if run is None:
+        return ""
+    speeds = (one for one in run.metrics if one.name == "tokens_per_second" and one.value)
+    speed = next((f", which states {one.value:,.6g} tokens/s" for one in speeds), "")
+    origin = run.provenance
+    return f"was imported from {origin.file} ({origin.format}){speed}: it was not measured here"
 
 
 def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:

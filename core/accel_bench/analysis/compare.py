@@ -117,8 +117,8 @@ def _speed(
 ) -> Comparison:
     """Return a verdict on comparable pairs, else the ratio and why there is no more."""
     before, after = left.seconds_per_token, right.seconds_per_token
-    if disowned := _disowned(left, right):
-        return Comparison(verdict_reason=disowned)
+    if unused := _disowned(left, right):
+        return Comparison(verdict_reason=unused)
     if not paired:
         ratio = unpaired_ratio(list(before.values()), list(after.values()))
         failed = [
@@ -144,9 +144,10 @@ def _training(
 
 
 def _disowned(left: ExperimentRuns, right: ExperimentRuns) -> str:
-    """Return which of the two its self-audit disowns, and why; empty for neither."""
+    """Return which of the two was imported or is disowned by its self-audit; empty for neither."""
     sides = (("A", left), ("B", right))
-    return ", ".join(f"{name} {side.how_it_ended}" for name, side in sides if side.disowned)
+    unused = [(name, side) for name, side in sides if side.disowned or side.imported]
+    return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)
 
 
 def _numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:

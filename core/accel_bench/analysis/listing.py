@@ -9,6 +9,7 @@ from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
+from accel_bench.scenario.layers import look_up
 
 Cells = dict[str, Any]
 """A flat row by column name: texts, numbers and None."""
@@ -25,8 +26,22 @@ LIST_COLUMNS = (
     "status",
     "tokens_per_second",
     "started_at",
+    "provenance",
 )
 """Columns of `results list`."""
+
+SETTING_COLUMNS = {
+    "model": "model.id",
+    "dtype": "model.dtype",
+    "sequence_length": "data.sequence_length",
+}
+"""Columns that hold a setting of the scenario, by dotted key."""
+
+FACTORS = ("resources.devices", "train.micro_batch_size", "train.gradient_accumulation")
+"""Settings whose product is the global batch size."""
+
+COPIED = ("run_id", "session", "round", "position", "attempt", "phase", "started_at", "seconds")
+"""Columns that hold a field of the result as it is."""
 
 
 def flat_run(result: Result) -> Cells:
@@ -34,6 +49,8 @@ def flat_run(result: Result) -> Cells:
 
     A run whose figures the self-audit finds to disagree is `degraded`, with the reason.
     """
+    if result.imported:
+        return _flat_imported(result)
     result = with_audit(result)
     scenario = result.experiment.scenario
     device = result.ranks[0].device if result.ranks else None
@@ -60,9 +77,40 @@ def flat_run(result: Result) -> Cells:
         "world_size": scenario.world_size,
         "device": device.name or device.type if device else "",
         "host": result.machine.host if result.machine else "",
+        "provenance": provenance_of(result),
         **flat_speed(run_throughput(result)),
         **flat_metrics(result),
     }
+
+
+def provenance_of(result: Result) -> str:
+    """Return `measured`, or `imported` with the format."""
+    return f"{result.provenance.origin} {result.provenance.format}".rstrip()
+
+
+def _flat_imported(result: Result) -> Cells:
+    """Return an imported run on one row; what its file does not state is None."""
+    scenario, stated = result.experiment.scenario, result.provenance.stated
+    settings = scenario.model_dump(mode="json")
+    cells: Cells = {name: getattr(result, name) for name in COPIED}
+    cells |= {
+        "experiment_id": result.experiment.id,
+        "scenario": scenario.name,
+        "stack": result.experiment.stack.name,
+        "sweep": canonical_json(result.experiment.sweep),
+        "tag": result.experiment.tag,
+        "status": result.status.value,
+        "reasons": "; ".join(result.reasons),
+        "provenance": provenance_of(result),
+        "device": result.provenance.machine,
+    }
+    for name, key in SETTING_COLUMNS.items():
+        cells[name] = look_up(settings, key)[1] if key in stated else None
+    known = set(FACTORS) <= set(stated) or "train.global_batch_size" in stated
+    cells["global_batch_size"] = scenario.train.global_batch_size if known else None
+    cells["seconds"] = result.seconds or None
+    cells["world_size"] = scenario.world_size if "resources.devices" in stated else None
+    return cells | {metric.name: metric.value for metric in result.metrics}
 
 
 def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:

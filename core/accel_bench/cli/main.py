@@ -17,6 +17,7 @@ from accel_bench.cli import (
     doctor,
     gate,
     hardware,
+    import_results,
     models,
     new,
     plugins,
@@ -45,6 +46,7 @@ app.command("gate")(gate.gate)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)
+app.command("import")(import_results.import_results)
 app.command("doctor")(doctor.doctor)
 for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])

@@ -131,8 +131,12 @@ def show_results(
 def export_results(
     results: options.Results = options.DEFAULT_RESULTS,
     output_format: Annotated[
-        Literal["json", "csv"],
-        typer.Option("--format", help="`json`: everything; `csv`: a row for each run."),
+        Literal["json", "csv", "fms-csv", "mllog"],
+        typer.Option(
+            "--format",
+            help="`json`: everything; `csv`: a row for each run; `fms-csv`, `mllog`: the columns "
+            "of fms-acceleration, and lines of MLPerf.",
+        ),
     ] = "json",
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; else it is printed.")
@@ -151,9 +155,14 @@ def export_results(
         corrupt = [row.run_id for row in store.rows() if row.run_id not in readable]
     if corrupt:
         typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
-    rows = [flat_run(result) for result in found]
-    keys = dict.fromkeys(name for row in rows for name in row)
-    text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)
+    if output_format in ("fms-csv", "mllog"):
+        from accel_bench.interchange.export import export_text
+
+        text = export_text(found, output_format)
+    else:
+        rows = [flat_run(result) for result in found]
+        keys = dict.fromkeys(name for row in rows for name in row)
+        text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)
     if output is None:
         print_text(text, end="")
     else:

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from accel_bench.cli.import_scenarios import import_scenarios
 from accel_bench.cli.output import Format
 from accel_bench.documents.shown import printable
 
 app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
+
+app.command("import")(import_scenarios)
 
 COLUMNS = ("name", "slow", "stacks", "description")
 

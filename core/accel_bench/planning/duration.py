@@ -101,7 +101,7 @@ def _recent_results(store: Store | None) -> list[Result]:
     if store is None:
         return []
     with suppress(StoreError):
-        sessions = store.sessions()[-RECENT_SESSIONS:]
+        sessions = [one for one in store.sessions() if not one.imported][-RECENT_SESSIONS:]
         return [result for one in sessions for result in store.results(session=one.id)]
     return []
 

@@ -18,8 +18,10 @@ from accel_bench.result import RankResult, Result
 from accel_bench.store.schema import (
     COLUMN_OF,
     DERIVED,
+    IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     SECTIONS,
+    SETTINGS,
     DerivedColumn,
 )
 
@@ -34,7 +36,13 @@ MAXIMUM_LETTERS = 10_000
 
 
 def derived_columns(result: Result) -> dict[str, Any]:
-    """Return the values of all derived columns of a result; null where it does not say."""
+    """Return the values of all derived columns of a result; null where it does not say.
+
+    An imported one has the status `imported` there, so that no condition on a status and no figure
+    of a group mixes it with what was measured; its figures are `metrics` alone.
+    """
+    if result.imported:
+        return _imported_columns(result)
     broken = audit(result)
     audited = marked_degraded(result, broken)
     sources = {
@@ -52,6 +60,29 @@ def derived_columns(result: Result) -> dict[str, Any]:
         "metrics": _mapping(flat_metrics(result)),
         "figures_version": FIGURES_VERSION,
     }
+
+
+def _imported_columns(result: Result) -> dict[str, Any]:
+    """Return the columns of an imported result: settings that its file states, and its reasons."""
+    sources = {"result": result, "scenario": result.experiment.scenario}
+    stated = {one for one in SETTINGS if one.name in result.provenance.stated}
+    found = {one.column: _fitting(one, _read(sources, one.path)) for one in stated}
+    options = {key: item for key, item in options_of(result).items() if _is_stated(key, result)}
+    return {
+        **{one.column: found.get(one.column) for one in DERIVED},
+        "audited_status": IMPORTED,
+        "reasons": _text("; ".join(result.reasons)),
+        "seconds": result.seconds or None,
+        "device": _text(result.provenance.machine) or None,
+        "broken": "[]",
+        "options": _mapping(options | {"provenance.format": result.provenance.format}),
+        "metrics": _mapping({one.name: one.value for one in result.metrics}),
+        "figures_version": FIGURES_VERSION,
+    }
+
+
+def _is_stated(key: str, result: Result) -> bool:
+    return any(f"{key}.".startswith(f"{one}.") for one in result.provenance.stated)
 
 
 def options_of(result: Result) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
 
 def _cells(row: Row) -> Cells:
     cells = {name: getattr(row, name) for name in LIST_COLUMNS}
-    return cells | {"status": row.audited_status or row.status}
+    audited = None if row.imported else row.audited_status
+    return cells | {"status": audited or row.status}
 
 
 def _unfinished_run(folder: Path) -> Cells:

@@ -21,6 +21,7 @@ from accel_bench.result import RankResult, Result, Sample
 from accel_bench.store.fields import FIGURES_VERSION, derived_columns
 from accel_bench.store.schema import (
     DOCUMENTS,
+    IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     MAXIMUM_PAYLOAD_BYTES,
     RUNS,
@@ -82,6 +83,11 @@ class SessionRecord(Frozen):
     document: dict[str, JsonValue] = Field(default_factory=dict)
     """What the plan was: the text of the resolved scenario file, the order of the rounds."""
 
+    @property
+    def imported(self) -> bool:
+        """Whether its runs are those of another program."""
+        return "imported" in self.document
+
 
 @dataclass(frozen=True)
 class Row:
@@ -110,7 +116,8 @@ class Row:
     """`degraded` where the self-audit finds something in a completed run, else the status."""
 
     tokens_per_second: float | None = None
-    """Real tokens of all ranks per second; null where nothing was measured."""
+    """Real tokens of all ranks per second, of an imported run what its file states; null where that
+    is not known."""
 
     broken: tuple[tuple[str, str], ...] | None = None
     """Invariants that the self-audit of this version finds broken, with the figures; null for a run
@@ -118,6 +125,21 @@ class Row:
 
     problem: str = ""
     """Why the row cannot be believed; empty where it can."""
+
+    imported_from: str = ""
+    """Format of the file that it was imported from."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether another program measured it."""
+        return self.audited_status == IMPORTED
+
+    @property
+    def provenance(self) -> str | None:
+        """`measured`, or `imported` with the format; null where the row cannot be believed."""
+        if self.corrupt:
+            return None
+        return f"{IMPORTED} {self.imported_from}".rstrip() if self.imported else "measured"
 
     @property
     def corrupt(self) -> bool:
@@ -273,6 +295,10 @@ def problem_of(columns: Mapping[str, Any]) -> str:
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
     problem = problem_of(columns)
+    speed, form = _real(columns["tokens_per_second"]), ""
+    if columns["audited_status"] == IMPORTED:
+        speed = _real(_mapping(columns["metrics"]).get("tokens_per_second"))
+        form = _text(_mapping(columns["options"]).get("provenance.format", ""))
     return Row(
         run_id=_text(columns["run_id"]),
         session=_text(columns["session"]),
@@ -287,9 +313,10 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         started_at=_text(columns["started_at"]),
         tag=None if problem else _optional_text(columns["tag"]),
         audited_status=None if problem else _optional_text(columns["audited_status"]),
-        tokens_per_second=None if problem else _real(columns["tokens_per_second"]),
+        tokens_per_second=None if problem else speed,
         broken=None if problem else _broken(columns),
         problem=problem,
+        imported_from=form,
     )
 
 

@@ -122,6 +122,9 @@ FIGURES = (
 DERIVED: tuple[DerivedColumn, ...] = (*SETTINGS, *EFFECTIVE, *FIGURES)
 """All columns that are read from a result."""
 
+IMPORTED = "imported"
+"""Audited status of every run that another program measured."""
+
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 

@@ -54,7 +54,10 @@ def _candidates(store: Store, word: str) -> Runs:
         return store.find(word)
     ids = {row.run_id for row in named}
     results = store.results(experiment_ids={row.experiment_id for row in named})
-    return [result for result in results if result.run_id in ids]
+    runs = [result for result in results if result.run_id in ids]
+    # A bare name means what was measured; imported runs of that name are named by session or id.
+    measured = [result for result in runs if not result.imported]
+    return runs if slash else measured or runs
 
 
 def _of_one_command(word: str, runs: Runs, command: Command | None) -> Runs:

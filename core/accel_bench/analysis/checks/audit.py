@@ -40,8 +40,9 @@ class Broken(Frozen):
 
 
 def audit(result: Result) -> list[Broken]:
-    """Return the invariants that a completed run breaks; one that did not complete has none."""
-    if not result.status.completed:
+    """Return the invariants that a completed run breaks; one that did not complete has none, nor
+    has an imported one, whose figures are not ours."""
+    if not result.status.completed or result.imported:
         return []
     return [
         Broken(invariant=name, figures=figures)

@@ -247,7 +247,9 @@ def _notes(
     instances: int,
 ) -> Iterator[str]:
     """Yield what makes a cost less certain than it seems."""
-    if measured.tokens_per_second is None:
+    if measured.imported:
+        yield f"no cost, since it {measured.imported}"
+    elif measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value
         yield f"no cost, since no run completed: {why}"
     if measured.disowned:

@@ -18,6 +18,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.report.table import Report, Section, Table, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import RankResult, Result
+from accel_bench.scenario.layers import look_up
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
 """What of a run is printed for people, who count rounds, positions and attempts from 1."""
@@ -59,10 +60,13 @@ def results_report(
 
     `labels` are tags and notes of runs by their ids.
     """
-    sections = []
+    sections: list[Section] = []
     machine = None
     for name in dict.fromkeys(result.experiment.id for result in results):
         runs = [result for result in results if result.experiment.id == name]
+        if runs[0].imported:
+            sections += map(_imported, runs)
+            continue
         sections.append(_experiment(runs))
         for result in runs:
             if result.machine != machine:
@@ -86,6 +90,27 @@ def _experiment(runs: Sequence[Result]) -> Section:
         "plugins": [plugin.model_dump() for plugin in result.plugins],
         "notices": list(experiment.notices),
         "scenario": experiment.scenario.model_dump(mode="json"),
+    }
+    return Section(text=_yaml(document))
+
+
+def _imported(result: Result) -> Section:
+    """Return an imported run: where it comes from, what its file states, and what was corrected."""
+    origin = result.provenance.model_dump(mode="json", exclude={"series", "stated"})
+    series = {name: len(values) for name, values in result.provenance.series.items()}
+    scenario = result.experiment.scenario.model_dump(mode="json")
+    stated = {key: look_up(scenario, key)[1] for key in result.provenance.stated}
+    run = result.model_dump(mode="json", include=set(RUN_KEYS.split()) - {"exits"})
+    document = {
+        "imported": {**origin, "raw_numbers": series},
+        "run": {**run, **{key: run[key] + 1 for key in ("round", "position", "attempt")}},
+        "scenario": result.experiment.scenario.name,
+        "stack": result.experiment.stack.name,
+        "stated": stated,
+        "figures": [
+            one.model_dump(mode="json", include={"name", "value", "unit", "scope", "reason"})
+            for one in result.metrics
+        ],
     }
     return Section(text=_yaml(document))
 

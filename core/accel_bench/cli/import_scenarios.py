@@ -1,0 +1,87 @@
+"""`accel-bench scenarios import`: experiments of another program as native scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accel_bench.documents.shown import plain
+
+if TYPE_CHECKING:
+    from accel_bench.interchange.fms_scenarios import Matrix
+    from accel_bench.interchange.fms_stacks import Uses
+    from accel_bench.interchange.mapping import Findings
+    from accel_bench.interchange.native import NativeScenario
+
+WRONG = 2
+"""Exit code where names are misspelt, or lead nowhere."""
+
+
+def import_scenarios(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER_OR_FILE",
+            help="A checkout of fms-acceleration, or the IPFS framework's JSON configuration.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to.")],
+    devices: Annotated[
+        str, typer.Option(metavar="1,2", help="Numbers of devices, for fms-acceleration.")
+    ] = "1,2",
+    batch_sizes: Annotated[
+        str, typer.Option(metavar="4,8", help="Samples in a step, for fms-acceleration.")
+    ] = "4,8",
+    lengths: Annotated[
+        str, typer.Option(metavar="4096", help="Sequence lengths, for fms-acceleration.")
+    ] = "4096",
+) -> None:
+    """Write another program's experiments as scenarios and stacks, and report what is wrong.
+
+    The set of experiments is the same: scenarios x configurations x models x batch sizes x devices,
+    whose defaults are those of the program. Names that are misspelt or lead nowhere are reported
+    with file and line, and so is what has no counterpart; the exit code is then 2.
+    """
+    from accel_bench.interchange.fms_scenarios import Matrix
+    from accel_bench.interchange.mapping import Findings
+
+    findings = Findings()
+    matrix = Matrix(_numbers(batch_sizes), _numbers(devices), _numbers(lengths))
+    scenarios = _convert(source, output, matrix, findings)
+    for line in findings.lines():
+        typer.echo(plain(line), err=True)
+    for one in scenarios:
+        typer.echo(plain(f"{output / one.name}.yaml: {one.experiments} experiments"))
+    if findings.wrong:
+        raise typer.Exit(WRONG)
+
+
+def _convert(
+    source: Path, output: Path, matrix: Matrix, findings: Findings
+) -> list[NativeScenario]:
+    """Read and write everything; return the scenarios that were written."""
+    from accel_bench.interchange import fms_scenarios, ipfs_config
+    from accel_bench.interchange.native import stack_text, write_files
+
+    stacks: dict[str, Uses] = {}
+    if source.is_file():
+        scenarios = ipfs_config.read_config(source, findings)
+    else:
+        scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
+    kept = [one for one in scenarios if one.stacks]
+    files = {f"{one.name}.yaml": one.text() for one in kept}
+    files |= {f"stacks/{name}.yaml": stack_text(uses, str(source)) for name, uses in stacks.items()}
+    write_files(output, files)
+    return kept
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the positive whole numbers of a list. Raises ImportFileError."""
+    from accel_bench.errors import ImportFileError
+
+    parts = [part.strip() for part in text.replace(",", " ").split()]
+    if not parts or not all(part.isdigit() and int(part) for part in parts):
+        raise ImportFileError(f"{text!r}: expected positive whole numbers, such as 1,2")
+    return [int(part) for part in parts]

@@ -1,0 +1,1 @@
+"""Read results and scenarios of other programs, and write results as theirs."""

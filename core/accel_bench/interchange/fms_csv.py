@@ -1,0 +1,193 @@
+"""CSV files of fms-acceleration's benchmark: `benchmarks.csv`, `raw_summary.csv`, references."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+
+from accel_bench.catalog.hardware import find_hardware
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import ImportFileError
+from accel_bench.interchange.rows import (
+    UNKNOWN,
+    ImportedRow,
+    Source,
+    figure,
+    figures,
+    number,
+    texts,
+    whole,
+)
+from accel_bench.interchange.trainer import peak_allocated
+from accel_bench.result import Metric, Status
+
+Cells = Mapping[str, str]
+
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
+    "train_steps_per_second": ("steps_per_second", "1/s", "global", "higher"),
+    "train_tokens_per_second": ("tokens_per_second_per_device", "1/s", "device", "higher"),
+    "train_loss": ("mean_loss", "1", "global", "lower"),
+    "epoch": ("epochs", "1", "global"),
+}
+"""Figures by column."""
+
+PEAK, LEVEL, DRIVER = (
+    "peak_torch_mem_alloc_in_bytes",
+    "torch_mem_alloc_in_bytes",
+    "nvidia_mem_reserved",
+)
+"""Memory columns; newer files put `mem_` before them. The last one is in MiB."""
+
+MIB = 1024 * 1024
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+PER_DEVICE = (
+    "train_tokens_per_second is that of one device, and counts padding: the global rate is that x "
+    "num_gpus; train_samples_per_second and train_steps_per_second are global as they stand"
+)
+SAME_RATE = "num_gpus is not stated, so that only the rate of one device is known"
+DRIVER_MEMORY = "nvidia_mem_reserved is in MiB, the mean over devices: it was converted to bytes"
+TORCH_MEMORY = "memory by torch is rank 0's alone"
+
+FULL = 0.95
+"""Fraction of a device's memory from which a run is taken to have needed more."""
+
+HARDLY = 1024.0
+"""MiB below which no model was on the device."""
+
+
+def recognizes(source: Source) -> bool:
+    """Return whether the first line holds the columns of such a file."""
+    columns = set(next(csv.reader([source.text.partition("\n")[0]]), []))
+    ours = {"train_runtime", "train_tokens_per_second", "train_samples_per_second"}
+    return bool(ours & columns) and "model_name_or_path" in columns
+
+
+def read(source: Source) -> Iterator[ImportedRow]:
+    """Return a row for each line. Raises ImportFileError for a line with too many cells."""
+    lines = list(csv.DictReader(io.StringIO(source.text)))
+    most = max((number(_memory(line, DRIVER)) or 0.0 for line in lines), default=0.0)
+    for place, line in enumerate(lines):
+        if None in line:
+            raise ImportFileError(f"{source.path}: line {place + 2} has more cells than columns")
+        cells = {key: value.strip() for key, value in line.items() if value and value.strip()}
+        yield _row(cells, place, most)
+
+
+def _row(cells: Cells, place: int, most: float) -> ImportedRow:
+    metrics = figures(cells, KNOWN)
+    metrics += _global_rate(cells)
+    metrics += _memory_figures(cells)
+    status, reasons = _ending(cells, most)
+    framework = cells.get("framework_config", "")
+    return ImportedRow(
+        key=f"line {place + 2}",
+        scenario="fms-acceleration",
+        stack=framework if framework not in ("", "none") else "none",
+        settings=_settings(cells),
+        metrics=metrics,
+        status=status,
+        reasons=reasons,
+        corrections=_corrections(cells),
+        machine=cells.get("gpu_device_name", ""),
+        seconds=number(cells.get("train_runtime")),
+    )
+
+
+def _settings(cells: Cells) -> dict[str, JsonValue]:
+    """Return what the line states of the work; a value that is none of ours is left out."""
+    devices = whole(cells.get("num_gpus"))
+    found: dict[str, JsonValue | None] = {
+        "model.id": cells.get("model_name_or_path"),
+        "train.micro_batch_size": whole(cells.get("per_device_train_batch_size")),
+        "train.gradient_accumulation": whole(cells.get("gradient_accumulation_steps")),
+        "train.learning_rate": number(cells.get("learning_rate")),
+        "data.sequence_length": whole(cells.get("max_seq_len") or cells.get("max_seq_length")),
+        "resources.devices": devices,
+    }
+    dtype = cells.get("torch_dtype")
+    found["model.dtype"] = dtype if dtype in DTYPES else None
+    found["train.precision"] = _precision(cells)
+    if method := cells.get("peft_method"):
+        found["adapter.use"] = method
+        found["adapter.r"] = whole(cells.get("r"))
+        found["adapter.alpha"] = number(cells.get("lora_alpha"))
+        found["adapter.dropout"] = number(cells.get("lora_dropout"))
+        modules = cells.get("target_modules", "").split()
+        found["adapter.target_modules"] = list(modules) or None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _precision(cells: Cells) -> str | None:
+    for column, precision in (("fp16", "fp16-autocast"), ("bf16", "bf16-autocast")):
+        if cells.get(column, "").lower() == "true":
+            return precision
+    return None
+
+
+def _global_rate(cells: Cells) -> Iterator[Metric]:
+    rate, devices = number(cells.get("train_tokens_per_second")), whole(cells.get("num_gpus"))
+    if rate is not None and devices is not None:
+        yield figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
+
+
+def _memory(cells: Mapping[str, str | None], column: str) -> str | None:
+    return cells.get(f"mem_{column}") or cells.get(column)
+
+
+def _memory_figures(cells: Cells) -> Iterator[Metric]:
+    stages = peak_allocated(cells)
+    peak = number(_memory(cells, PEAK))
+    if peak is not None:
+        yield figure("peak_memory_bytes", peak, "bytes", "device", "lower")
+    elif stages is not None:
+        yield stages
+    if (level := number(_memory(cells, LEVEL))) is not None:
+        yield figure("memory_bytes", level, "bytes", "device", "lower")
+    if (driver := number(_memory(cells, DRIVER))) is not None:
+        yield figure("peak_driver_memory_bytes", driver * MIB, "bytes", "device", "lower")
+
+
+def _corrections(cells: Cells) -> list[str]:
+    found = []
+    if number(cells.get("train_tokens_per_second")) is not None:
+        found += [PER_DEVICE, *([] if whole(cells.get("num_gpus")) else [SAME_RATE])]
+    if _memory(cells, DRIVER) is not None:
+        found.append(DRIVER_MEMORY)
+    if _memory(cells, PEAK) is not None or _memory(cells, LEVEL) is not None:
+        found.append(TORCH_MEMORY)
+    if "provenance" in cells:
+        found.append(f"the file marks the row as {texts(cells['provenance'])!r}")
+    return found
+
+
+def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
+    """Return how a run ended: a line without figures failed, for a reason that it may state."""
+    stated = cells.get("error_messages", "")
+    if not stated and number(cells.get("train_runtime")) is not None:
+        return Status.OK, ()
+    if "OutOfMemoryError" in stated or "CUDA out of memory" in stated:
+        return Status.OOM, (texts(stated)[-500:],)
+    if stated:
+        return Status.FAILED, (texts(stated)[-500:],)
+    return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells, most)}",)
+
+
+def _inferred(cells: Cells, most: float) -> str:
+    """Return the likeliest reason of a line without figures, from the driver's peak."""
+    driver = number(_memory(cells, DRIVER))
+    if driver is None:
+        return "it left no figure"
+    if driver < HARDLY:
+        return f"it failed before a model was on the device, of which {driver:,.0f} MiB were used"
+    device = cells.get("gpu_device_name", UNKNOWN)
+    row = find_hardware(device)
+    total, of = most, "the most that any run of the file used"
+    if row is not None and row.hardware.memory_bytes:
+        total, of = row.hardware.memory_bytes / MIB, f"the memory of {device}"
+    if driver >= FULL * total:
+        return f"out of memory, since it used {driver:,.0f} MiB, {driver / total:.0%} of {of}"
+    return f"it failed with {driver:,.0f} MiB of the device used, {driver / total:.0%} of {of}"

@@ -1,0 +1,146 @@
+"""The JSON tree of the IPFS framework's training benchmarks: family, model, hardware, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accel_bench.interchange.rows import (
+    ImportedRow,
+    Source,
+    figure,
+    number,
+    some,
+    texts,
+    whole,
+)
+from accel_bench.result import Metric, Status
+
+STATISTICS = ("min", "max", "mean", "std")
+
+WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
+"""What our names say for a statistic."""
+
+THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
+MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
+SUMMARY = "performance_summary was left out: it is computed from these rows"
+
+
+def recognizes(source: Source) -> bool:
+    """Return whether the file holds such a tree."""
+    found = source.json or {}
+    return isinstance(found.get("benchmarks"), dict) and "system_info" in found
+
+
+def read(source: Source) -> Iterator[ImportedRow]:
+    """Return a row for each configuration, and one for a model that never got to any."""
+    found = source.json
+    for family, models in found["benchmarks"].items():
+        for model, devices in models.items():
+            for hardware, tree in devices.items():
+                where = (texts(family), texts(model), texts(hardware))
+                yield from _rows(where, tree, found)
+
+
+def _rows(
+    where: tuple[str, str, str], tree: Mapping[str, Any], found: Mapping[str, Any]
+) -> Iterator[ImportedRow]:
+    runs = tree.get("training_results") or {}
+    for tag, run in runs.items():
+        yield _row(where, texts(tag), run, tree, found)
+    if not runs:
+        yield _row(where, "no configuration", tree, tree, found)
+
+
+def _row(
+    where: tuple[str, str, str],
+    tag: str,
+    run: Mapping[str, Any],
+    tree: Mapping[str, Any],
+    found: Mapping[str, Any],
+) -> ImportedRow:
+    family, model, hardware = where
+    system = found["system_info"] or {}
+    status, reasons = _ending(run)
+    corrections = [SUMMARY] if "performance_summary" in tree else []
+    facts = (hardware, system.get("processor"), system.get("platform"))
+    return ImportedRow(
+        key="/".join((*where, tag)),
+        scenario=family,
+        stack=tag,
+        settings={"model.id": model, **_settings(hardware, tag, run)},
+        metrics=list(_figures(run, tree, corrections)),
+        status=status,
+        reasons=reasons,
+        corrections=corrections,
+        machine=", ".join(texts(fact) for fact in facts if fact),
+        started_at=texts(found.get("timestamp") or ""),
+    )
+
+
+def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a leaf states, and what its tag adds: sequence length, rate and optimizer."""
+    parts = tag.split("_")
+    tagged = dict(zip(parts[::2], parts[1::2], strict=False))
+    kind = {"cpu": "cpu", "cuda": "cuda"}.get(hardware)
+    return some(
+        {
+            "resources.device": kind,
+            "train.micro_batch_size": whole(run.get("batch_size", tagged.get("batch"))),
+            "train.gradient_accumulation": whole(
+                run.get("gradient_accumulation_steps", tagged.get("accum"))
+            ),
+            "data.sequence_length": whole(tagged.get("seq")),
+            "train.learning_rate": number(tagged.get("lr")),
+            "optimizer.use": tagged.get("opt"),
+            "resources.devices": None if run.get("distributed", True) else 1,
+        }
+    )
+
+
+def _figures(
+    run: Mapping[str, Any], tree: Mapping[str, Any], corrections: list[str]
+) -> Iterator[Metric]:
+    yield from _statistics(run.get("training_time"), "{}_step_seconds", "seconds", corrections)
+    yield from _statistics(run.get("loss"), "{}_loss", "1", corrections)
+    memory = run.get("memory_usage")
+    if memory:
+        corrections.append(MEMORY)
+    yield from _statistics(memory, "{}_memory_of_unstated_unit", "unstated", corrections)
+    if run.get("throughput") is not None:
+        corrections.append(THROUGHPUT)
+        yield figure("samples_per_second", run["throughput"], "1/s", "global", "higher")
+    if run.get("loss_convergence_rate") is not None:
+        yield figure("loss_change_per_step", run["loss_convergence_rate"], "1", "global", "lower")
+    if run.get("mixed_precision") is not None:
+        yield figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
+    if tree.get("model_load_time") is not None:
+        yield figure("model_load_seconds", tree["model_load_time"], "seconds", "global", "lower")
+
+
+def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
+    """Yield the statistics of a quantity; a smallest above the largest is pointed out."""
+    if not isinstance(found, Mapping):
+        return
+    low, high = number(found.get("min")), number(found.get("max"))
+    if low is not None and high is not None and low > high:
+        shown = name.format("").strip("_").replace("_", " ")
+        corrections.append(
+            f"{shown}: the file's min {low:g} is above its max {high:g}; both are as they stand"
+        )
+    for key in STATISTICS:
+        if found.get(key) is not None:
+            yield figure(name.format(WORDS[key]), found[key], unit)
+
+
+def _ending(run: Mapping[str, Any]) -> tuple[Status, tuple[str, ...]]:
+    status = texts(run.get("status", "completed"))
+    error = texts(run.get("error") or run.get("error_message") or "")[:500]
+    if status == "completed" and not error:
+        if not run.get("training_time") and "throughput" not in run:
+            return Status.FAILED, ("inferred, the file states no reason: it left no figure",)
+        return Status.OK, ()
+    if "out of memory" in error.lower():
+        return Status.OOM, (error,)
+    reason = error or f"the file states the status {status!r} and no reason"
+    return Status.FAILED, (reason,)

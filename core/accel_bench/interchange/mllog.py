@@ -1,0 +1,221 @@
+"""MLPerf's log lines, `:::MLLOG {...}`: read them, and write runs as such lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from accel_bench.errors import ImportFileError
+from accel_bench.interchange.rows import (
+    UNKNOWN,
+    Better,
+    ImportedRow,
+    Source,
+    figure,
+    number,
+    some,
+    texts,
+    whole,
+)
+from accel_bench.result import Metric, Status
+
+LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
+
+SETTINGS = {
+    "gradient_accumulation_steps": "train.gradient_accumulation",
+    "max_sequence_length": "data.sequence_length",
+    "global_batch_size": "train.global_batch_size",
+    "micro_batch_size": "train.micro_batch_size",
+    "lora_rank": "adapter.r",
+}
+"""Whole numbers of a log by key, and what they are in a scenario."""
+
+RATES = {"opt_base_learning_rate": "train.learning_rate", "lora_alpha": "adapter.alpha"}
+"""Other numbers."""
+
+SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
+"""Keys that a log repeats: each entry is kept."""
+
+SIZES = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
+"""Settings of `train` that determine one another."""
+
+CUT_OFF = "inferred, the log states no end: it was cut off before run_stop"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a log."""
+
+    key: str
+    value: Any
+    milliseconds: float | None
+    metadata: Mapping[str, Any]
+    namespace: str
+
+
+def recognizes(source: Source) -> bool:
+    """Return whether any line is one of the log's."""
+    return ":::MLLOG" in source.text
+
+
+def read(source: Source) -> Iterator[ImportedRow]:
+    """Return a row for each namespace of the log. Raises ImportFileError for a broken line."""
+    spaces: dict[str, list[Event]] = {}
+    for place, line in enumerate(source.text.splitlines(), 1):
+        if ":::MLLOG" in line:
+            event = _event(line, f"{source.path}:{place}")
+            spaces.setdefault(event.namespace, []).append(event)
+    for namespace, events in spaces.items():
+        yield _row(namespace, events)
+
+
+def _event(line: str, where: str) -> Event:
+    found = LINE.search(line)
+    try:
+        data = json.loads(found[1]) if found else None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or not isinstance(data.get("key"), str):
+        raise ImportFileError(f"{where}: a line of :::MLLOG without a JSON object that has a key")
+    metadata = data.get("metadata")
+    return Event(
+        data["key"],
+        data.get("value"),
+        number(data.get("time_ms")),
+        metadata if isinstance(metadata, dict) else {},
+        texts(data.get("namespace") or ""),
+    )
+
+
+def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
+    facts = {event.key: event.value for event in events}
+    times = {event.key: event.milliseconds for event in events}
+    status, reasons = _ending(events)
+    corrections: list[str] = []
+    metrics = list(_figures(events, times, corrections))
+    settings = some(
+        {
+            **{ours: whole(facts.get(key)) for key, ours in SETTINGS.items()},
+            **{ours: number(facts.get(key)) for key, ours in RATES.items()},
+        }
+    )
+    _fit_sizes(settings, corrections)
+    seconds = _span(times, "run_start", "run_stop")
+    return ImportedRow(
+        key=namespace or "log",
+        scenario=texts(facts.get("submission_benchmark") or UNKNOWN),
+        stack=texts(facts.get("submission_entry") or facts.get("submission_org") or UNKNOWN),
+        settings=settings,
+        metrics=metrics,
+        status=status,
+        reasons=reasons,
+        corrections=corrections,
+        series=_series(events),
+        machine=texts(facts.get("submission_platform") or ""),
+        started_at=_time(times.get("run_start")),
+        seconds=seconds,
+    )
+
+
+def _fit_sizes(settings: dict[str, Any], corrections: list[str]) -> None:
+    """Work out the devices from the batch sizes; without them, leave out sizes that do not fit."""
+    total, micro, steps = (settings.get(f"train.{key}") for key in SIZES)
+    parts = (micro or 1) * (steps or 1)
+    if total is None or (micro is None and total % parts == 0):
+        return
+    if micro is not None and steps is not None and total % parts == 0:
+        settings["resources.devices"] = total // parts
+        corrections.append("the number of devices was worked out from the batch sizes")
+        return
+    for key in SIZES[1:]:
+        if settings.pop(f"train.{key}", None) is not None:
+            corrections.append(f"{key} was left out: it does not divide the global batch size")
+
+
+def _figures(
+    events: Sequence[Event], times: Mapping[str, float | None], corrections: list[str]
+) -> Iterator[Metric]:
+    """Yield time to train, the last of each series, and throughput where the log states it."""
+    seconds = _span(times, "run_start", "run_stop")
+    if seconds is not None:
+        corrections.append("time to train is run_stop - run_start, evaluations included")
+        yield figure("time_to_train_seconds", seconds, "seconds", "global", "lower")
+    start_up = _span(times, "init_start", "init_stop")
+    if start_up is not None:
+        yield figure("start_up_seconds", start_up, "seconds", "global", "lower")
+    for key, values in _series(events).items():
+        if key == "throughput":
+            corrections.append("throughput is the last of tracked_stats, in samples/s, global")
+            yield figure("samples_per_second", values[-1], "1/s", "global", "higher")
+        elif not key.endswith("_step"):
+            better: Better = "higher" if key == "eval_accuracy" else "lower"
+            name = "last_loss" if key == "train_loss" else key
+            yield figure(name, values[-1], "1", "global", better)
+
+
+def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
+    """Return values that the log repeats, with their steps or samples where it has these."""
+    found: dict[str, list[float | None]] = {}
+    for event in events:
+        values = event.value if event.key == "tracked_stats" else {event.key: event.value}
+        if not isinstance(values, Mapping):
+            continue
+        for key in SERIES:
+            if key in values:
+                found.setdefault(key, []).append(number(values[key]))
+                found.setdefault(f"{key}_step", []).append(_step(event))
+    return {key: values for key, values in found.items() if any(v is not None for v in values)}
+
+
+def _step(event: Event) -> float | None:
+    for key in ("step_num", "step", "samples_count", "epoch_num"):
+        if (value := number(event.metadata.get(key))) is not None:
+            return value
+    return None
+
+
+def _ending(events: Sequence[Event]) -> tuple[Status, Sequence[str]]:
+    stop = next((event for event in reversed(events) if event.key == "run_stop"), None)
+    if stop is None:
+        return Status.FAILED, (CUT_OFF,)
+    status = texts(stop.metadata.get("status", "success"))
+    if status == "success":
+        return Status.OK, ()
+    return Status.FAILED, (f"run_stop states the status {status!r}",)
+
+
+def _span(times: Mapping[str, float | None], start: str, stop: str) -> float | None:
+    first, last = times.get(start), times.get(stop)
+    return None if first is None or last is None or last < first else (last - first) / 1000
+
+
+def _time(milliseconds: float | None) -> str:
+    if milliseconds is None or not 0 <= milliseconds < 4e12:
+        return ""
+    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def log_line(
+    namespace: str, milliseconds: int, key: str, value: Any, metadata: Mapping[str, Any]
+) -> str:
+    """Return one line of a log."""
+    kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+    event = {
+        "namespace": namespace,
+        "time_ms": milliseconds,
+        "event_type": kind.get(key.rpartition("_")[2], "POINT_IN_TIME"),
+        "key": key,
+        "value": value,
+        "metadata": dict(metadata),
+    }
+    return f":::MLLOG {json.dumps(event)}"
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Return lines as the text of a file."""
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,62 @@
+"""JSON of pytest-benchmark: a row for each benchmark, its rounds as raw numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, Source, figures, number, texts
+
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "median": ("median_seconds_per_call", "seconds", "global", "lower"),
+    "mean": ("mean_seconds_per_call", "seconds", "global", "lower"),
+    "min": ("smallest_seconds_per_call", "seconds", "global", "lower"),
+    "max": ("largest_seconds_per_call", "seconds", "global", "lower"),
+    "stddev": ("seconds_per_call_standard_deviation", "seconds", "global"),
+    "iqr": ("seconds_per_call_interquartile_range", "seconds", "global"),
+    "ops": ("calls_per_second", "1/s", "global", "higher"),
+    "rounds": ("rounds", "1", "global"),
+    "iterations": ("calls_per_round", "1", "global"),
+}
+"""Figures of a benchmark by the key of its `stats`."""
+
+
+def recognizes(source: Source) -> bool:
+    """Return whether the file lists benchmarks beside the machine that ran them."""
+    found = source.json or {}
+    return isinstance(found.get("benchmarks"), list) and "machine_info" in found
+
+
+def read(source: Source) -> Iterator[ImportedRow]:
+    """Return a row for each benchmark that has statistics."""
+    found = source.json
+    for benchmark in found["benchmarks"]:
+        yield _row(benchmark, found)
+
+
+def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
+    stats = benchmark["stats"]
+    machine = found["machine_info"] or {}
+    cpu = machine.get("cpu") or {}
+    facts = (machine.get("node"), cpu.get("brand_raw"), machine.get("system"))
+    commit = (found.get("commit_info") or {}).get("id")
+    notes = ["seconds are those of one call: a round's divided by its calls"]
+    if commit:
+        notes.append(f"measured at commit {texts(commit)[:40]}")
+    return ImportedRow(
+        key=texts(benchmark["fullname"]),
+        scenario=texts(benchmark.get("group") or benchmark["name"].partition("[")[0]),
+        stack=texts(benchmark.get("param") or benchmark["name"] or UNKNOWN),
+        metrics=figures(stats, KNOWN),
+        corrections=notes,
+        series={"seconds_per_call": stats.get("data") or ()},
+        machine=", ".join(texts(fact) for fact in facts if fact),
+        started_at=texts(found.get("datetime") or ""),
+        seconds=_seconds(stats),
+    )
+
+
+def _seconds(stats: Mapping[str, Any]) -> float | None:
+    """Return the time of all calls of all rounds."""
+    total, calls = number(stats.get("total")), number(stats.get("iterations"))
+    return None if total is None else total * (calls or 1.0)

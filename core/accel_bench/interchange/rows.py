@@ -1,0 +1,240 @@
+"""What a reader of another program's file returns, and how it becomes a stored result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import naming_the_file, read_text, slug
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ImportFileError
+from accel_bench.result import Metric, Provenance, Result, Status
+from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.scenario.settings import MAXIMUM_SAMPLES
+
+Scope: TypeAlias = Literal["rank", "device", "global"]
+Better: TypeAlias = Literal["lower", "higher", "neither"]
+
+MAXIMUM_BYTES = 64 * 1024 * 1024
+"""A larger file is not read."""
+
+MAXIMUM_ROWS = 10_000
+"""Rows of one file."""
+
+UNKNOWN = "unknown"
+"""Model, scenario or stack that a file does not name."""
+
+LONGEST_NAME = 64
+"""Characters of a scenario's or a stack's name."""
+
+EARLIEST = "1970-01-01T00:00:00Z"
+"""Start of a run whose file has no date."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, read once."""
+
+    path: Path
+    text: str
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex digest of the file's bytes, as `sha256sum` prints it."""
+        with naming_the_file(self.path):
+            return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    @cached_property
+    def json(self) -> Any:
+        """Parsed JSON; None for a file that is none, or whose top level is no mapping."""
+        try:
+            found = json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def beside(self, name: str) -> Source | None:
+        """Return another file of the same folder, None where there is none."""
+        path = self.path.with_name(name)
+        return read_source(path) if path.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedRow:
+    """One run as a file states it."""
+
+    key: str
+    """What tells it from the other rows of its file."""
+
+    scenario: str = UNKNOWN
+    stack: str = UNKNOWN
+
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the file states of the work, by dotted key of a scenario."""
+
+    metrics: Sequence[Metric] = ()
+    status: Status = Status.OK
+    reasons: Sequence[str] = ()
+    corrections: Sequence[str] = ()
+    series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    machine: str = ""
+
+    started_at: str = ""
+    """UTC time, ISO 8601; empty where the file has no date."""
+
+    seconds: float | None = None
+    """Wall-clock seconds of the whole run."""
+
+
+def read_source(path: Path) -> Source:
+    """Read a file. Raises ImportFileError."""
+    return Source(path, read_text(path, MAXIMUM_BYTES, ImportFileError, ", the limit of an import"))
+
+
+def figure(
+    name: str,
+    value: object,
+    unit: str,
+    scope: Scope = "global",
+    better: Better = "neither",
+) -> Metric:
+    """Return a figure; one that is no finite number is null, with what the file has there."""
+    known = number(value)
+    reason = "" if known is not None else f"the file has {json.dumps(value, default=str)[:60]}"
+    return Metric(name=name, value=known, unit=unit, scope=scope, better=better, reason=reason)
+
+
+def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
+    """Return a figure for each key that is there; `known` are the arguments of `figure` by key."""
+    return [
+        figure(name, found[key], *rest)  # type: ignore[arg-type]
+        for key, (name, *rest) in known.items()
+        if found.get(key) is not None
+    ]
+
+
+def number(value: object) -> float | None:
+    """Return a finite number as a float, a text that is one too; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) and abs(found) < 1e100 else None
+
+
+def whole(value: object) -> int | None:
+    """Return a positive whole number, None for anything else."""
+    found = number(value)
+    return int(found) if found is not None and found >= 1 and found == int(found) else None
+
+
+def texts(value: object) -> str:
+    """Return a value of a file as one line of text."""
+    return re.sub(r"\s+", " ", str(value)).strip()
+
+
+def some(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is not known."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def to_results(
+    rows: Iterable[ImportedRow], source: Source, form: str, session: str, imported_at: str
+) -> list[Result]:
+    """Return the rows of a file as results of one session. Raises ImportFileError."""
+    found = list(rows)
+    if len(found) > MAXIMUM_ROWS:
+        raise ImportFileError(f"{source.path}: {len(found):,} rows; at most {MAXIMUM_ROWS:,}")
+    if not found:
+        raise ImportFileError(f"{source.path}: holds no row of the format {form}")
+
+    def result(place: int, row: ImportedRow) -> Result:
+        experiment = _experiment(row, source, form)
+        return Result(
+            schema_version=SCHEMA_VERSION,
+            run_id=f"{session}-{place:05}",
+            session=session,
+            experiment=experiment,
+            round=0,
+            position=place,
+            status=row.status,
+            reasons=tuple(row.reasons),
+            started_at=row.started_at or EARLIEST,
+            seconds=row.seconds or 0.0,
+            metrics=tuple(row.metrics),
+            provenance=_provenance(row, source, form, imported_at),
+        )
+
+    return [result(place, row) for place, row in enumerate(found)]
+
+
+def _provenance(row: ImportedRow, source: Source, form: str, imported_at: str) -> Provenance:
+    series = {name: tuple(map(number, values)) for name, values in row.series.items()}
+    corrections = list(row.corrections)
+    if sum(map(len, series.values())) > MAXIMUM_SAMPLES:
+        series = {}
+        corrections.append(f"raw numbers were left out: there are more than {MAXIMUM_SAMPLES:,}")
+    if row.seconds is None:
+        corrections.append("the file does not state how long the run took: `seconds` is 0")
+    if not row.started_at:
+        corrections.append(f"the file has no date: `started_at` is {EARLIEST}")
+    return Provenance(
+        origin="imported",
+        format=form,
+        file=str(source.path).encode("utf8", "replace").decode(),
+        sha256=source.sha256,
+        imported_at=imported_at,
+        machine=row.machine,
+        stated=tuple(sorted(row.settings)),
+        corrections=tuple(corrections),
+        series=series,
+    )
+
+
+def _experiment(row: ImportedRow, source: Source, form: str) -> Experiment:
+    """Return the experiment of a row; its identity holds the file, so it is that of no other."""
+    nested: dict[str, Any] = {"name": short_name(row.scenario)}
+    for key, value in row.settings.items():
+        _put(nested, key.split("."), value)
+    nested.setdefault("model", {}).setdefault("id", UNKNOWN)
+    where = _where(source, row)
+    scenario = validate(Scenario, nested, where, ImportFileError)
+    identity: dict[str, JsonValue] = {
+        "imported": {"format": form, "sha256": source.sha256, "row": row.key}
+    }
+    return Experiment(
+        id=digest(identity),
+        scenario=scenario,
+        stack=Stack(name=short_name(row.stack)),
+        identity=identity,
+    )
+
+
+def _where(source: Source, row: ImportedRow) -> Callable[[Any], str]:
+    return lambda location: f"{source.path}, row {row.key!r}"
+
+
+def _put(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    for part in parts[:-1]:
+        data = data.setdefault(part, {})
+    data[parts[-1]] = value
+
+
+def short_name(text: str) -> str:
+    """Return a name that a scenario or a stack may have; different texts stay different."""
+    name = slug(text)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}-{digest(text, 8)}"
+    return name if name[:1].isalnum() and name.isascii() else f"x{name}"[:LONGEST_NAME]

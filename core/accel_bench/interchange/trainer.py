@@ -1,0 +1,132 @@
+"""Results of the Hugging Face Trainer: `all_results.json`, and `trainer_state.json` beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from accel_bench.interchange.rows import ImportedRow, Source, figure, figures, number, some, whole
+from accel_bench.result import Metric
+
+STATE = "trainer_state.json"
+
+RESULTS = ("all_results.json", "train_results.json", "eval_results.json")
+"""Files of results, the fullest first."""
+
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
+    "train_steps_per_second": ("steps_per_second", "1/s", "global", "higher"),
+    "train_tokens_per_second": ("tokens_per_second_per_device", "1/s", "device", "higher"),
+    "train_loss": ("mean_loss", "1", "global", "lower"),
+    "eval_loss": ("eval_loss", "1", "global", "lower"),
+    "eval_samples_per_second": ("eval_samples_per_second", "1/s", "global", "higher"),
+    "total_flos": ("total_floating_point_operations", "1", "global"),
+    "num_input_tokens_seen": ("input_tokens", "1", "global"),
+    "epoch": ("epochs", "1", "global"),
+}
+"""Figures of a run by the Trainer's key: name, unit, scope, and what is better."""
+
+PER_DEVICE = (
+    "tokens/s is that of one device: the Trainer counts the tokens of its own batches, padding "
+    "included, and divides by the whole of train_runtime, first steps included"
+)
+LOGGED_LOSS = "a loss of the log is the mean of the steps since the entry before it"
+MEAN_LOSS = "train_loss is the mean over all steps, not the last loss"
+
+STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
+"""Stages whose changes of allocated memory add up, as the Trainer names them."""
+
+
+def is_results(source: Source) -> bool:
+    """Return whether the file holds metrics of the Trainer."""
+    found = source.json
+    return found is not None and bool({"train_runtime", "eval_runtime"} & found.keys())
+
+
+def is_state(source: Source) -> bool:
+    """Return whether the file holds the Trainer's state."""
+    return source.json is not None and isinstance(source.json.get("log_history"), list)
+
+
+def is_repeated(source: Source) -> str:
+    """Return why the file says nothing that another one of its folder does not; else empty."""
+    name, folder = source.path.name, source.path.parent
+    if name in (*RESULTS[1:], STATE) and (folder / RESULTS[0]).is_file():
+        return f"{RESULTS[0]} beside it is imported, and holds it"
+    if name == STATE and folder.name.startswith("checkpoint-"):
+        return "it is the state of a checkpoint, in the middle of a run"
+    return ""
+
+
+def read_results(source: Source) -> Iterator[ImportedRow]:
+    """Return the run of a file of results, with the log of the state beside it."""
+    found = source.json
+    state = source.beside(STATE)
+    log = state.json if state and is_state(state) else {}
+    yield _row(source, {**_summary_of(log), **found}, log)
+
+
+def read_state(source: Source) -> Iterator[ImportedRow]:
+    """Return the run of a Trainer's state: its log, and the summary at the log's end."""
+    yield _row(source, _summary_of(source.json), source.json)
+
+
+def _row(source: Source, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
+    micro = whole(state.get("train_batch_size"))
+    log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
+    corrections += [LOGGED_LOSS] if log else []
+    metrics = figures(found, KNOWN)
+    if "train_tokens_per_second" in found:
+        corrections.append(PER_DEVICE)
+    if (peak := peak_allocated(found)) is not None:
+        metrics.append(peak)
+        corrections.append(
+            "peak memory is the largest sum of the changes of all stages up to one and that "
+            "stage's peak; it is rank 0's"
+        )
+    name = source.path.resolve().parent.name
+    return ImportedRow(
+        key=source.path.name,
+        scenario=name or "trainer",
+        stack="trainer",
+        settings=some({"train.micro_batch_size": micro}),
+        metrics=[*metrics, *_ends(log)],
+        corrections=corrections,
+        series=log,
+        seconds=number(found.get("train_runtime")),
+    )
+
+
+def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
+    """Return peak allocated memory from the Trainer's figures by stage; None without them."""
+    level, peaks = 0.0, []
+    for stage in STAGES:
+        change = number(found.get(f"{stage}_alloc_delta", found.get(stage)))
+        if change is None:
+            return None
+        level += change
+        peaks.append(level + (number(found.get(f"{stage}_peaked_delta")) or 0.0))
+    return figure("peak_memory_bytes", int(max(peaks)), "bytes", "device", "lower")
+
+
+def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the log that sums up the training."""
+    entries = [one for one in state.get("log_history", ()) if isinstance(one, dict)]
+    return next((one for one in reversed(entries) if "train_runtime" in one), {})
+
+
+def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """Return logged losses with their steps; a loss is the mean since the entry before."""
+    entries = [
+        one for one in state.get("log_history", ()) if isinstance(one, dict) and "loss" in one
+    ]
+    if not entries:
+        return {}
+    return {key: [number(one.get(key)) for one in entries] for key in ("step", "loss")}
+
+
+def _ends(log: Mapping[str, Sequence[float | None]]) -> Iterator[Metric]:
+    losses = log.get("loss", ())
+    for name, value in zip(("first_loss", "last_loss"), (losses[:1], losses[-1:]), strict=True):
+        if value:
+            yield figure(name, value[0], "1", "global", "lower")

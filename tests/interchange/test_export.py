@@ -1,0 +1,145 @@
+"""Runs are written as other programs write theirs, and come back equal, marked as what they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from interchange.files import CSV, MLLOG, write
+from interchange.test_formats import figures, imported
+from store.store_factory import make_experiment, make_rank, make_result
+
+from accel_bench.errors import ImportFileError
+from accel_bench.interchange.export import export_text
+from accel_bench.machine.info import Device
+from accel_bench.result import Metric, RankResult, Result, Status
+
+TWO = make_experiment(
+    "nf4",
+    data={"sequence_length": 110},
+    train={"micro_batch_size": 1, "precision": "bf16-autocast"},
+    resources={"devices": 2},
+    adapter={"use": "lora", "r": 8, "target_modules": ["q_proj", "v_proj"]},
+)
+
+
+def rank(number: int) -> RankResult:
+    """A rank on a GPU, whose allocator and driver were read."""
+    peak = Metric(
+        name="peak_memory_bytes",
+        figure="run_peak_memory",
+        kind="allocated",
+        value=3000 + number,
+        unit="bytes",
+        scope="device",
+    )
+    driver = Metric(
+        name="driver", figure="run_peak_driver", value=2 * 1024**2, unit="bytes", scope="device"
+    )
+    update = {"device": Device("cuda", number, "NVIDIA L4", f"GPU-{number}")}
+    return make_rank(number).model_copy(update={**update, "metrics": (peak, driver)})
+
+
+def measured() -> Result:
+    """Two ranks that take 1 sample of 110 tokens each, 100 of them real, in half a second."""
+    return make_result("run-a", experiment=TWO, ranks=(rank(0), rank(1)))
+
+
+def lines(results: list[Result]) -> list[dict[str, str]]:
+    """The lines of the CSV."""
+    return list(csv.DictReader(io.StringIO(export_text(results, "fms-csv"))))
+
+
+def test_columns_have_the_units_and_scopes_of_that_program() -> None:
+    (line,) = lines([measured()])
+    assert line["framework_config"] == "nf4"
+    assert line["num_gpus"] == "2"
+    assert float(line["train_samples_per_second"]) == 4  # global
+    assert float(line["train_steps_per_second"]) == 2
+    assert float(line["train_tokens_per_second"]) == 220  # one device, padding included
+    assert float(line["mem_peak_torch_mem_alloc_in_bytes"]) == 3000.5
+    assert float(line["mem_nvidia_mem_reserved"]) == 2  # MiB
+    assert line["bf16"] == "True"
+    assert line["fp16"] == ""
+    assert (line["peft_method"], line["target_modules"]) == ("lora", "q_proj v_proj")
+    assert line["gpu_device_name"] == "NVIDIA L4"
+    assert line["provenance"] == "measured"
+    assert list(line) == sorted(line)
+
+
+def test_what_is_exported_can_be_imported_with_equal_figures(tmp_path: Path) -> None:
+    failed = make_result("b", ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",))
+    text = export_text([measured(), failed], "fms-csv")
+    back, lost = imported(tmp_path, "ours.csv", text)
+    found = figures(back)
+    assert found["tokens_per_second"] == (440, "1/s", "global")
+    assert found["samples_per_second"] == (4, "1/s", "global")
+    assert found["peak_driver_memory_bytes"] == (2 * 1024**2, "bytes", "device")
+    assert back.experiment.scenario.train == TWO.scenario.train.model_copy(
+        update={"max_grad_norm": None}
+    )
+    assert back.imported
+    assert "the file marks the row as 'measured'" in back.provenance.corrections
+    assert (lost.status, lost.reasons) == (Status.FAILED, ("asked for 2 GiB",))
+
+
+def test_an_imported_row_goes_out_as_it_came_in_and_stays_marked(tmp_path: Path) -> None:
+    results = imported(tmp_path, "theirs.csv", CSV)
+    theirs = list(csv.DictReader(io.StringIO(CSV)))
+    ours = lines(results)
+    same = [
+        "model_name_or_path",
+        "num_gpus",
+        "train_tokens_per_second",
+        "train_samples_per_second",
+        "train_loss",
+        "r",
+    ]
+    assert [[line[key] for key in same] for line in ours] == [
+        [line[key] for key in same] for line in theirs
+    ]
+    assert [line["mem_nvidia_mem_reserved"] for line in ours] == [
+        line["nvidia_mem_reserved"] for line in theirs
+    ]
+    assert {line["provenance"] for line in ours} == {"imported fms-csv"}
+    # What a file does not state is not made up from defaults.
+    assert {line["max_seq_len"] for line in ours} == {""}
+    again = imported(tmp_path, "again.csv", export_text(results, "fms-csv"))
+    assert [figures(one).keys() for one in again] == [
+        figures(one).keys() - {"epochs", "memory_bytes"} for one in results
+    ]
+
+
+def test_a_run_becomes_lines_of_mlperf_and_comes_back(tmp_path: Path) -> None:
+    aborted = make_result("b", ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",))
+    text = export_text([measured(), aborted], "mllog")
+    events = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
+    assert list(events[0]) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
+    kinds = {one["key"]: one["event_type"] for one in events}
+    assert (kinds["run_start"], kinds["run_stop"]) == ("INTERVAL_START", "INTERVAL_END")
+    assert {one["metadata"]["provenance"] for one in events} == {"measured"}
+    losses = [one["value"] for one in events if one["key"] == "train_loss"]
+    assert losses == [4.0, 3.5, 3.0]  # of both ranks, warm-up included
+    back, lost = imported(tmp_path, "ours.log", text)
+    assert figures(back)["samples_per_second"][0] == 4
+    assert figures(back)["time_to_train_seconds"][0] == 1.5  # three steps
+    assert back.provenance.series["train_loss"] == (4.0, 3.5, 3.0)
+    assert back.experiment.scenario.train.global_batch_size == 2
+    assert lost.reasons == ("run_stop states the status 'aborted'",)
+
+
+def test_an_imported_log_goes_out_marked(tmp_path: Path) -> None:
+    text = export_text(imported(tmp_path, "a.log", MLLOG), "mllog")
+    assert "imported mllog" in text
+    (back,) = imported(tmp_path, "b.log", text)
+    assert figures(back)["time_to_train_seconds"][0] == 100
+    assert figures(back)["samples_per_second"][0] == 12.5
+
+
+def test_a_format_that_is_only_read_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "x", "")
+    with pytest.raises(ImportFileError, match="'trainer-state' is not written; fms-csv, mllog are"):
+        export_text([], "trainer-state")
