@@ -299,6 +299,17 @@ BROKEN: dict[str, tuple[str, str | dict[str, Any], str]] = {
         "but is not: KeyError",
     ),
     "no row": ("a.json", {"machine_info": {}, "benchmarks": []}, "holds no row"),
+    "a number that is none": (
+        "benchmark.json",
+        {**OPTIMUM, "config": {"launcher": {"nproc_per_node": 2, "nnodes": "\u00b2"}}},
+        "begins as benchmark.json of .*, but is not",
+    ),
+    "a line that no spreadsheet writes": ("a.csv", "x" * 200_000, "is none of"),
+    "a cell that is too long": (
+        "a.csv",
+        f"model_name_or_path,train_runtime\n{'x' * 200_000},1\n",
+        "begins as CSV of .*, but is not",
+    ),
     "too many cells": (
         "a.csv",
         "model_name_or_path,train_runtime\na,1,2\n",

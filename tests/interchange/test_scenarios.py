@@ -81,7 +81,8 @@ def test_the_set_of_experiments_is_the_same(tmp_path: Path) -> None:
 
 
 def test_arguments_and_defaults_become_settings(tmp_path: Path) -> None:
-    ours, findings = converted(tmp_path)
+    text = SCENARIOS + "data_processing: {dataset_name: a}\n"
+    ours, findings = converted(tmp_path, scenarios=text)
     scenario = points(ours / "accelerated-peft-gptq.yaml")[0].scenario
     assert scenario.train.precision == "fp16-autocast"
     assert (scenario.train.learning_rate, scenario.train.max_grad_norm) == (2e-4, 1.0)
@@ -100,6 +101,7 @@ def test_arguments_and_defaults_become_settings(tmp_path: Path) -> None:
     left_out = "\n".join(findings.lines())
     assert "warmup_steps (the learning rate of a scenario is constant)" in left_out
     assert "response_template" in left_out
+    assert "data_processing" in left_out
 
 
 def test_sample_configurations_become_stacks_and_a_slow_scenario_stays_slow(

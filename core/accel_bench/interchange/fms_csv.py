@@ -61,7 +61,10 @@ HARDLY = 1024.0
 
 def recognizes(source: Source) -> bool:
     """Return whether the first line holds the columns of such a file."""
-    columns = set(next(csv.reader([source.text.partition("\n")[0]]), []))
+    try:
+        columns = set(next(csv.reader([source.text.partition("\n")[0]]), []))
+    except csv.Error:  # a line that no spreadsheet writes
+        return False
     ours = {"train_runtime", "train_tokens_per_second", "train_samples_per_second"}
     return bool(ours & columns) and "model_name_or_path" in columns
 

@@ -86,6 +86,8 @@ class _File:
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
+        for key in self.document.data.keys() - {"scenarios"}:
+            self.findings.drop(key, "the data of a scenario are tokens")
         return [self._scenario(place, entry, matrix) for place, entry in enumerate(entries)]
 
     def _scenario(self, place: int, entry: Any, matrix: Matrix) -> NativeScenario:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +125,7 @@ def _sources(folder: Path) -> Iterable[Source]:
 def _read(source: Source, form: Format, given: Mapping[str, JsonValue]) -> ImportedFile:
     try:
         rows = tuple(form.read(source))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, csv.Error) as error:
         raise ImportFileError(
             f"{source.path}: begins as {form.description}, but is not: {error!r}"
         ) from error
