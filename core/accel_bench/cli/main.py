@@ -15,6 +15,7 @@ from accel_bench.cli import (
     compare,
     cost,
     doctor,
+    estimate,
     gate,
     hardware,
     import_results,
@@ -46,6 +47,7 @@ app.command("gate")(gate.gate)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)
+app.command("estimate")(estimate.estimate)
 app.command("import")(import_results.import_results)
 app.command("doctor")(doctor.doctor)
 for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):

@@ -18,6 +18,7 @@ from transformers.initialization import no_init_weights
 
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
 """Takes a module's name and the module with its weights; returns what replaces it."""
@@ -48,6 +49,8 @@ class Fingerprint:
     def look(self, name: str, module: nn.Module) -> None:
         """Read those of the parameters that are in `module`."""
         prefix = f"{name}." if name else ""
+        if is_simulated():
+            return
         for key, parameter in module.named_parameters(remove_duplicate=False):
             if self._seen.get(prefix + key, b"") is None and not parameter.is_meta:
                 start = parameter.detach().reshape(-1)[:SAMPLED_ELEMENTS]
@@ -74,7 +77,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 
     Each module's weights depend on its name, the configuration, dtype, device type and seed alone,
     so every stack gets the same ones, whatever `replace` does with them. The global random state is
-    left as it was. On `meta` nothing is filled.
+    left as it was. On `meta`, and in a simulation, nothing is filled.
     """
     place = torch.device(device)
     cuda_devices = [place.index or 0] if place.type == "cuda" else []
@@ -85,7 +88,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
         AutoModelForCausalLM.from_config, config, dtype=dtype, attn_implementation=attention
     )
     with torch.random.fork_rng(devices=cuda_devices):
-        if not foreign and place.type != "meta":
+        if not foreign and place.type != "meta" and not is_simulated():
             with no_init_weights(), init_empty_weights(include_buffers=False), place:
                 model = make()
             model.tie_weights()
@@ -99,7 +102,8 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
     """Move a model with weights to the device, block by block; return it and its fingerprint."""
-    return _in_blocks(model, lambda name, module: module.to(place), replace)
+    moves = not is_simulated()  # Fake weights are made where they stay.
+    return _in_blocks(model, lambda name, module: moves and module.to(place), replace)
 
 
 def _in_blocks(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 
 from accel_bench.modeling.kept_elsewhere import dtype_of, elements_of
 
@@ -37,3 +38,8 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
         return
     for name in tensor.__tensor_flatten__()[0]:
         yield from plain_tensors(getattr(tensor, name))
+
+
+def is_simulated() -> bool:
+    """Return whether tensors that are made here are fake: with shapes, and without values."""
+    return detect_fake_mode() is not None

@@ -66,7 +66,7 @@ class TimeEstimate:
 def estimate_time(plan: Plan, machine: Machine, store: Store | None) -> TimeEstimate:
     """Return the time of all rounds; of runs that are stored, it is the median of theirs."""
     earlier = _earlier_seconds(plan, store)
-    recent = _recent_results(store) if len(earlier) < len(plan.runnable) else []
+    recent = recent_results(store) if len(earlier) < len(plan.runnable) else []
     seconds, bases, notices = 0.0, set(), []
     for planned in plan.runnable:
         experiment = planned.experiment
@@ -97,7 +97,7 @@ def _earlier_seconds(plan: Plan, store: Store | None) -> dict[str, float]:
     return {name: median(seconds) for name, seconds in found.items()}
 
 
-def _recent_results(store: Store | None) -> list[Result]:
+def recent_results(store: Store | None) -> list[Result]:
     if store is None:
         return []
     with suppress(StoreError):

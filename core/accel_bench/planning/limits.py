@@ -64,7 +64,7 @@ def memory_need(
         return None
     if scenario.adapter.use == NO_PLUGIN:
         parts |= _bytes_per_parameter(active.answers("build_optimizer"), experiment)
-    copies = _copies(scenario, active.answers("parallelize_model"))
+    copies = device_copies(scenario, active.answers("parallelize_model"))
     return MemoryNeed(
         outline.parameters,
         {what: outline.parameters * each * copies(what) for what, each in parts.items()},
@@ -106,7 +106,7 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
         return dict(plugin.instance.bytes_per_parameter(experiment))
 
 
-def _copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
+def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
     """Return what gives how many times a part of the model is in one device's memory, at least."""
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None

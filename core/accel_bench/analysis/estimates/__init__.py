@@ -1,0 +1,1 @@
+"""Estimate memory, speed and money of an experiment from a simulation of its step."""

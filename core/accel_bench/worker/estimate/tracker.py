@@ -1,0 +1,176 @@
+"""Count the memory and the work of every operation of a step, on real tensors and on fake ones."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Any, cast, get_args
+
+import torch
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from accel_bench.analysis.estimates.schema import BatchShape, Footprint, Operations, Part
+from accel_bench.modeling.tensors import dtype_name, plain_tensors
+
+aten = torch.ops.aten
+
+
+class StepTracker(TorchDispatchMode):
+    """Logs each storage as it comes and goes, with the phase of the step that made it.
+
+    `phase` and `vocabulary`, the number of token ids, are set from outside. Roles that become known
+    later, such as that of a gradient, are given by `assign`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = "build"
+        self.vocabulary: int | None = None
+        self._sizes: dict[int, int] = {}
+        self._made: dict[int, Part] = {}
+        self._roles: dict[int, Part] = {}
+        self._phases: dict[int, str] = {}
+        self._known: dict[int, tuple[int, Any]] = {}
+        self._next = 0
+        self._events: list[tuple[int, str]] = []
+        self._base: set[int] = set()
+        self._alive: set[int] = set()
+        self._work: Counter[tuple[str, int, int]] = Counter()
+
+    def assign(self, tensors: Iterable[Any], part: Part) -> None:
+        """Say what the memory of tensors is for; tensors that were not seen yet are logged."""
+        for tensor in tensors:
+            for plain in plain_tensors(tensor):
+                self._roles[self._number(plain)] = part
+
+    def restart(self) -> None:
+        """Forget what has happened; what is alive stays."""
+        self._base = set(self._alive)
+        self._events.clear()
+        self._work.clear()
+
+    def footprint(self, shape: BatchShape) -> Footprint:
+        """Return the peak since the last restart, by part, and the work."""
+        alive, most, peak, phase = set(self._base), -1, set(self._base), self.phase
+        total = sum(self._sizes[number] for number in alive)
+        for event, during in [(0, self.phase), *self._events]:
+            number = abs(event)
+            if event > 0:
+                alive.add(number)
+                total += self._sizes[number]
+            elif number in alive:
+                alive.remove(number)
+                total -= self._sizes[number]
+            if total > most:
+                most, peak, phase = total, set(alive), during
+        sizes: Counter[Part] = Counter()
+        for number in peak:
+            sizes[self._part(number)] += self._sizes[number]
+        return Footprint(
+            shape=shape,
+            peak_bytes=most,
+            parts={part: sizes[part] for part in get_args(Part) if sizes[part]},
+            phase=phase,
+            operations=tuple(
+                Operations(dtype=dtype, flops=flops, moved_bytes=moved, count=count)
+                for (dtype, flops, moved), count in self._work.items()
+            ),
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = _call(func, args, kwargs)
+        made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
+        for tensor in made:
+            self._number(tensor)
+        if self.phase != "build":
+            self._count(func, args, kwargs, out, made)
+        return out
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor's storage, which is logged when it is new."""
+        storage = tensor.untyped_storage()
+        if known := self._known.get(id(storage)):
+            return known[0]
+        self._next += 1
+        number = self._next
+        self._sizes[number] = storage.nbytes()
+        self._phases[number] = self.phase
+        self._made[number] = self._guess(tensor)
+
+        def gone(_: Any, key: int = id(storage)) -> None:
+            del self._known[key]
+            self._alive.discard(number)
+            self._events.append((-number, self.phase))
+
+        self._known[id(storage)] = number, weakref.ref(storage, gone)
+        self._alive.add(number)
+        self._events.append((number, self.phase))
+        return number
+
+    def _guess(self, tensor: torch.Tensor) -> Part:
+        """Return what a new tensor is for where nothing says it: its shape and phase tell."""
+        if tensor.dim() and tensor.shape[-1] == self.vocabulary and self.phase != "build":
+            return "logits and loss"
+        return "activations" if self.phase == "forward" else "temporaries"
+
+    def _part(self, number: int) -> Part:
+        return self._roles.get(number, self._made[number])
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
+        """Add an operation's matrix products and the bytes that it reads and writes."""
+        used = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
+        if _moves_nothing(func, used, made):
+            return
+        moved = sum(_content_bytes(tensor) for tensor in (*used, *made))
+        flops = _flops(func.overloadpacket, args, kwargs, out)
+        dtype = dtype_name(used[0].dtype) if flops and used else ""
+        self._work[dtype, flops, moved] += 1
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operation; correct what torch's fake ones give in another dtype or layout."""
+    if args and isinstance(args[0], torch._subclasses.FakeTensor):
+        if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+            # Products of experts are only simulated in bfloat16.
+            out = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs)
+            return torch.empty_like(out, dtype=args[0].dtype)
+        if func is aten._scaled_dot_product_flash_attention_for_cpu.default:
+            # The kernel lays heads beside one another, so that they are joined without a copy.
+            out, *rest = func(*args, **kwargs)
+            return torch.empty_like(out.transpose(1, 2).contiguous()).transpose(1, 2), *rest
+    return func(*args, **kwargs)
+
+
+def _moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    """Return whether an operation asks for a property, another view or memory without content."""
+    if "empty" in func.overloadpacket.__name__ or not (made or func._schema.is_mutable):
+        return True
+    before = {id(tensor.untyped_storage()) for tensor in used}
+    shared = any(id(tensor.untyped_storage()) in before for tensor in made)
+    return shared and not func._schema.is_mutable
+
+
+def _content_bytes(tensor: torch.Tensor) -> int:
+    return cast(int, min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+
+
+def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Return the floating-point operations of a matrix product or of attention; else 0."""
+    if packet is aten._grouped_mm:
+        return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
+        return _attention_flops(args[0], args[2], 2)
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return _attention_flops(args[1], args[3], 5)
+    count = flop_counter.flop_registry.get(packet)
+    return int(count(*args, **kwargs, out_val=out)) if count else 0
+
+
+def _attention_flops(query: torch.Tensor, value: torch.Tensor, products: int) -> int:
+    """Return the operations of causal attention: half of each product of (length x length)."""
+    return products * prod(query.shape) * value.shape[-2]
