@@ -59,6 +59,7 @@ class SimulatedRun:
             _build(active, run, self._tracker, request.device)
             run.batches = _Batches(run)
             self._engine = require(active, "build_engine", run)
+            self._tracker.phase = "optimizer"
             _make_state(run)
 
     def simulate(self, shapes: Sequence[BatchShape]) -> Simulation:

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, cast, get_args
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -83,6 +84,9 @@ class StepTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.phase == "optimizer" and func is aten._local_scalar_dense.default:
+            if isinstance(args[0], FakeTensor):
+                return 1  # an optimizer reads its number of steps, on which no size depends
         out = _call(func, args, kwargs)
         made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
         for tensor in made:
@@ -133,16 +137,11 @@ class StepTracker(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation; correct what torch's fake ones give in another dtype or layout."""
-    if args and isinstance(args[0], torch._subclasses.FakeTensor):
-        if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
-            # Products of experts are only simulated in bfloat16.
+    """Call an operation; products of experts are only simulated in bfloat16."""
+    if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+        if isinstance(args[0], FakeTensor):
             out = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs)
             return torch.empty_like(out, dtype=args[0].dtype)
-        if func is aten._scaled_dot_product_flash_attention_for_cpu.default:
-            # The kernel lays heads beside one another, so that they are joined without a copy.
-            out, *rest = func(*args, **kwargs)
-            return torch.empty_like(out.transpose(1, 2).contiguous()).transpose(1, 2), *rest
     return func(*args, **kwargs)
 
 
