@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from accel_bench.analysis.estimates.schema import Fit, Footprint, Limit, MemoryEstimate, Part, Span
@@ -18,8 +19,11 @@ CPU's libraries. The least and the most that was seen."""
 GAPS: Mapping[str, float] = {"cuda": 0.06, "cpu": 0.03}
 """Share of the tensors' bytes that an allocator's gaps add at most, where it need not split."""
 
-SEARCH_STEPS = 10
-"""Simulations after which a search ends with the largest that was seen to fit."""
+SEARCH_STEPS = 40
+"""Simulations after which a search ends; it takes three where memory is a straight line."""
+
+BISECTS_AFTER = 6
+"""Simulations after which a search halves what is left: memory is then no straight line."""
 
 MODEL_PARTS = ("weights", "quantized weights", "gradients", "optimizer state")
 """Parts that strategies of parallelism may divide; each device has all others of its own."""
@@ -70,38 +74,35 @@ def largest_that_fits(
 ) -> Limit:
     """Return the largest multiple of `step` whose need is within the capacity.
 
-    `need` grows at least as fast as a straight line, as memory does with batch and length, so that
-    the line through two values that fit shows where the next one cannot. `first` is where the
-    search begins.
+    `need` grows at least as fast as a straight line, as memory does with batch and length: beyond
+    where the line through two values that fit reaches the capacity, nothing does. `first` is where
+    the search begins.
     """
-    known: dict[int, float] = {}
+    known: dict[int, float] = {0: -math.inf}
     limit -= limit % step
     guess = max(step, min(limit, first - first % step))
-    for _ in range(SEARCH_STEPS):
+    for tried in range(SEARCH_STEPS):
         known[guess] = need(guess)
-        fitting = max((n for n in known if known[n] <= capacity), default=0)
-        failing = min((n for n in known if known[n] > capacity), default=None)
-        if fitting == limit:
-            return Limit(value=limit, bounded_by="search")
-        if failing is not None and failing - fitting <= step:
-            return Limit(value=fitting, bounded_by="memory")
-        predicted = _crossing(known, capacity, step)
-        if predicted == fitting and len(known) > 1 and known[fitting] <= capacity:
-            return Limit(value=fitting, bounded_by="memory")
-        upper = limit if failing is None else failing - step
-        guess = min(max(predicted, fitting + step), upper)
-    return Limit(value=fitting, bounded_by="search")
+        fits = sorted(n for n in known if known[n] <= capacity)
+        above = min((n for n in known if known[n] > capacity), default=limit + step)
+        most = _most(fits[-2:], known, capacity, step)
+        end = min(above - step, limit if most is None else max(most, fits[-1]))
+        if end <= fits[-1]:
+            by_limit = end == limit and above > limit
+            return Limit(value=fits[-1], bounded_by="search" if by_limit else "memory")
+        if tried >= BISECTS_AFTER or (most is None and above <= limit):
+            guess = (fits[-1] + end) // 2 // step * step
+        else:
+            guess = end if most is not None else min(end, 2 * fits[-1])
+        guess = max(guess, fits[-1] + step)
+    return Limit(value=fits[-1], bounded_by="search")
 
 
-def _crossing(known: Mapping[int, float], capacity: float, step: int) -> int:
-    """Return where the line through the two values next to the capacity reaches it."""
-    if len(known) == 1:
-        ((only, size),) = known.items()
-        return 2 * only if size <= capacity else max(step, only // 2 // step * step)
-    near = sorted(known, key=lambda n: abs(known[n] - capacity))[:2]
-    lower, upper = sorted(near)
-    slope = (known[upper] - known[lower]) / (upper - lower)
-    if slope <= 0:  # the optimizer's step is the peak of both
-        return 2 * upper if known[upper] <= capacity else step
-    crossing = lower + (capacity - known[lower]) / slope
-    return int(max(crossing, step) // step * step)
+def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: int) -> int | None:
+    """Return beyond which value nothing fits, by the line through two that do; None without it."""
+    lower, upper = (fits * 2)[:2]
+    rise = known[upper] - known[lower]
+    if not 0 < rise < math.inf:  # one value only, or the optimizer's step is the peak of both
+        return None
+    more = (capacity - known[upper]) / rise * (upper - lower)
+    return int((upper + min(more, 1e12)) // step * step)
