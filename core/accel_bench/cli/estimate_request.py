@@ -133,8 +133,8 @@ def _length_setting(lengths: LengthSummary | None) -> dict[str, Any]:
     return {"data.sequence_length": lengths.sequence_length} if lengths else {}
 
 
-def _stored(folder: Path) -> list[Result]:
+def _stored(place: str) -> list[Result]:
     """Return the newest stored results; none where there is no store."""
     with ExitStack() as stack, suppress(AccelBenchError):
-        return recent_results(stack.enter_context(open_store(folder, write=False)))
+        return recent_results(stack.enter_context(open_store(place, write=False)))
     return []
