@@ -54,7 +54,7 @@ def allocate_ranks(
 
     `scenarios` are those of all points, with `resources.device` as it is written. Where another
     process does the work of this command, as in the ranks other than 0 of torchrun, wait for it and
-    return what has an `exit_code`.
+    return what has an `exit_code`. What has `places` runs sweep points on them at once.
     """
 
 

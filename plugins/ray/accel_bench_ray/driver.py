@@ -265,7 +265,14 @@ class Hosts:
         try:
             return str(ray.get(served))
         except ray.exceptions.RayActorError as error:
-            return str(error).strip().partition("\n")[0]
+            text = str(error).strip()
+            if error.actor_init_failed:
+                raise AccelBenchError(
+                    "the agent cannot start on a node of the Ray cluster: "
+                    f"{text.splitlines()[-1]}; install 'accel-bench[ray]' for the Python "
+                    "with which Ray was started there"
+                ) from error
+            return text.partition("\n")[0]
 
     def _notice(self) -> None:
         """Print once where ranks have a lower priority than other processes."""
