@@ -26,7 +26,7 @@ from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Session
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.draft import read_draft
-from accel_bench.store import database
+from accel_bench.store import records
 from accel_bench.store.database import open_store
 
 MACHINE = read_machine()
@@ -209,7 +209,7 @@ def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: 
 def test_a_run_too_large_for_a_row_is_stored_without_its_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "MAXIMUM_PAYLOAD_BYTES", 40_000)
+    monkeypatch.setattr(records, "MAXIMUM_PAYLOAD_BYTES", 40_000)
     measure = {"warmup": 1, "steps": 400, "rounds": 1}
     run_session(tmp_path, null_scenario({"baseline": []}, measure=measure), retries=1)
     (row,) = stored(tmp_path)
@@ -255,7 +255,8 @@ def slowed_down(folder: Path, number: int, stack: str, factor: float) -> None:
     rank = rank.model_copy(update={"window": rank.window.model_copy(update=window)})
     database = sqlite3.connect(folder / "results" / "results.sqlite")
     with database:
-        database.execute("DELETE FROM runs WHERE run_id = ?", (run.run_id,))
+        for table in ("runs", "documents", "samples"):
+            database.execute(f"DELETE FROM {table} WHERE run_id = ?", (run.run_id,))
     database.close()
     with open_store(folder / "results", write=True) as store:
         store.add(run.model_copy(update={"ranks": (rank,), "seconds": run.seconds + more}))
