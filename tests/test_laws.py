@@ -162,6 +162,7 @@ LIGHT_COMMANDS = (
     "cost --instance g5.xlarge",
     "audit",
     "compare --help",
+    "estimate --help",
     "gate --help",
     "gate quickstart --stack torch-compile --dry-run",
     "results list",

@@ -17,13 +17,14 @@ model:
   overrides:
     {num_hidden_layers: 1, hidden_size: 512, num_attention_heads: 4, num_key_value_heads: 4}
 data: {use: synthetic, sequence_length: 512}
-train: {micro_batch_size: 4, precision: bf16-autocast}
+train: {precision: bf16-autocast}
+sweep: {train.micro_batch_size: [4, 1024]}
 """
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A scenario of one small layer; the store, the prices and the folder are the test's own."""
+    """A scenario of one small layer, at a small and a large batch, with a store of its own."""
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     path = tmp_path / "small.yaml"
@@ -41,21 +42,15 @@ def estimate(*arguments: str, code: int = 0) -> Done:
 def test_one_program_answers_fit_speed_limits_hours_and_money(file: str, tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.txt"
     lengths.write_text("\n".join(map(str, range(1, 1001))))
-    done = estimate(file, "--gpu", "h100-80gb", "--lengths", str(lengths), "--format", "json")
-    document = json.loads(done.out)
-    (row,) = document["estimates"]
-    assert row["kind"] == "estimated"
-    assert (row["gpu"], row["shape"]["sequence_length"]) == ("h100-sxm", 952)
+    options = ["--lengths", str(lengths), "--format", "json"]
+    document = json.loads(estimate(file, "--fits", "h100-80gb", *options, code=1).out)
     assert document["lengths"]["percentile_95"] == 950
-    check_memory(row)
-    assert 50 < row["largest_micro_batch_size"]["value"] < 65_536
-    assert row["longest_sequence_length"]["value"] % 64 == 0
-    speed, cost = row["speed"]["tokens_per_second"], row["cost"]
     assert document["for_tokens"] == document["lengths"]["tokens"]
-    assert row["hours"]["low"] == pytest.approx(document["for_tokens"] / speed["high"] / 3600)
-    dollars = cost["usd_per_hour"] / (speed["high"] * 3600 / 1e6)
-    assert cost["usd_per_million_tokens"]["low"] == pytest.approx(dollars)
-    assert row["answer"].startswith("baseline with 4 x 952 tokens fits on h100-sxm: it needs")
+    small, large = document["estimates"]
+    assert (small["gpu"], small["shape"]["sequence_length"]) == ("h100-sxm", 952)
+    check_memory(small)
+    check_speed_and_money(small, document["for_tokens"])
+    check_limits(small, large)
 
 
 def check_memory(row: dict[str, Any]) -> None:
@@ -69,15 +64,33 @@ def check_memory(row: dict[str, Any]) -> None:
     # Logits in bfloat16 and their copy in float32 at least.
     assert parts["logits and loss"] >= 4 * 951 * 32000 * 6
     assert sum(parts.values()) == row["memory"]["tensor_bytes"]
-    assert row["memory"]["fit"] == "fits"
+    assert (row["kind"], row["memory"]["fit"]) == ("estimated", "fits")
 
 
-def test_fits_answers_in_words_with_the_nearest_that_does(file: str) -> None:
-    done = estimate(file, "--fits", "t4", "--set", "train.micro_batch_size=256", code=1)
-    sentence = " ".join(done.out.split())
-    assert "baseline with 256 x 512 tokens does not fit on t4: it needs" in sentence
-    assert "of 16.0 GiB. The nearest that does: train.micro_batch_size=" in sentence
-    assert "train.gradient_accumulation=" in sentence
+def check_speed_and_money(row: dict[str, Any], tokens: float) -> None:
+    """Hours and dollars follow from the speed and the price."""
+    speed, cost = row["speed"]["tokens_per_second"], row["cost"]
+    assert 0 < speed["low"] < speed["high"]
+    assert row["hours"]["low"] == pytest.approx(tokens / speed["high"] / 3600)
+    dollars = cost["usd_per_hour"] / (speed["high"] * 3600 / 1e6)
+    assert cost["usd_per_million_tokens"]["low"] == pytest.approx(dollars)
+    assert cost["usd"]["high"] == pytest.approx(cost["usd_per_hour"] * row["hours"]["high"])
+
+
+def check_limits(small: dict[str, Any], large: dict[str, Any]) -> None:
+    """The batch that does not fit is larger than the largest that does, which both rows share."""
+    most = small["largest_micro_batch_size"]
+    assert most == large["largest_micro_batch_size"]
+    assert 4 < most["value"] < large["shape"]["micro_batch_size"] == 1024
+    assert small["longest_sequence_length"]["value"] % 64 == 0
+    assert small["answer"].startswith(
+        "baseline (train.micro_batch_size=4) with 4 x 952 tokens fits on"
+    )
+    nearest = large["nearest"]["settings"]
+    assert nearest["train.micro_batch_size"] <= most["value"]
+    assert 1024 == nearest["train.micro_batch_size"] * nearest["train.gradient_accumulation"]
+    assert "1024 x 952 tokens does not fit on h100-sxm: it needs" in large["answer"]
+    assert "The nearest that does: train.micro_batch_size=" in large["answer"]
 
 
 @pytest.mark.parametrize(
@@ -93,3 +106,34 @@ def test_bad_options_are_errors_before_anything_starts(
     file: str, arguments: list[str], problem: str
 ) -> None:
     assert problem in estimate(file, *arguments, code=2).err
+
+
+@pytest.mark.release
+def test_stored_runs_of_this_machine_calibrate_the_speed(file: str, tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny.yaml"
+    tiny.write_text("""\
+name: tiny
+data: {use: synthetic, sequence_length: 64}
+train: {micro_batch_size: 2}
+measure: {warmup: 2, steps: 5, rounds: 1}
+""")
+    before = row_of(tiny)
+    assert before["speed"]["basis"] == "roofline from a guess of what a CPU's cores do"
+    done = call("run", str(tiny), "-q", "--format", "json")
+    assert done.code == 0, done.err
+    (stack,) = json.loads(done.out)["experiments"]
+    after = row_of(tiny)
+    assert after["speed"]["calibrated_by"] == [stack["experiment_id"]]
+    speed = after["speed"]["tokens_per_second"]
+    assert speed["low"] < stack["tokens_per_second"]["median"] < speed["high"]
+    assert speed["high"] / speed["low"] < 1.3
+    words = estimate(str(tiny), "--no-limits").out
+    assert "ESTIMATED" in words
+    assert "roofline, calibrated by 1 stored experiment on this device" in " ".join(words.split())
+
+
+def row_of(file: Path) -> dict[str, Any]:
+    """Return the one estimate of a scenario on this machine."""
+    done = estimate(str(file), "--no-limits", "--format", "json", "--set", "resources.device=cpu")
+    (row,) = json.loads(done.out)["estimates"]
+    return dict(row)

@@ -219,6 +219,7 @@ class Estimator:
         return speed_estimate(
             seconds,
             _tokens_of_a_step(scenario) * scenario.data_parallel,
+            peaks.source,
             [slowdown for _, slowdown in found],
             [name for name, _ in found],
         )

@@ -39,6 +39,10 @@ CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
 """The same of the cautious peaks of a CPU's cores."""
 
 
+GUESS = "a guess of what a CPU's cores do"
+"""Where the peaks of a CPU come from."""
+
+
 @dataclass(frozen=True)
 class DevicePeaks:
     """Peaks of one device."""
@@ -51,6 +55,9 @@ class DevicePeaks:
     span: tuple[Efficiency, Efficiency]
     """What is reached of them at worst and at best."""
 
+    source: str
+    """Where the peaks come from."""
+
 
 def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
     """Return the peaks of a device of the table."""
@@ -58,12 +65,13 @@ def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
         lambda dtype: hardware.peak(dtype, matmul_precision),
         hardware.memory_bandwidth_bytes_per_second,
         GPU_SPAN,
+        "the device's data sheet",
     )
 
 
 def cpu_peaks(cores: int) -> DevicePeaks:
     """Return what counts as the peaks of that many cores."""
-    return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN)
+    return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
@@ -86,14 +94,18 @@ def roofline(footprint: Footprint, peaks: DevicePeaks) -> Span | None:
 
 
 def speed_estimate(
-    seconds: Span, tokens: int, slowdowns: Sequence[float] = (), rows: Sequence[str] = ()
+    seconds: Span,
+    tokens: int,
+    source: str,
+    slowdowns: Sequence[float] = (),
+    rows: Sequence[str] = (),
 ) -> SpeedEstimate:
-    """Return the speed of steps of so many tokens.
+    """Return the speed of steps of so many tokens; `source` says where the roofline comes from.
 
     `slowdowns` are measured seconds over the roofline's best of stored experiments, `rows`: they
     take the place of the worst and the best.
     """
-    basis = "roofline of the device's data sheet"
+    basis = f"roofline from {source}"
     if slowdowns:
         low, high = min(slowdowns), max(slowdowns)
         seconds = Span(
