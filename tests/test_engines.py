@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.program import call
 
 from accel_bench import Sample
 from accel_bench.result import Window
-from accel_bench.testing import run_program
 
 pytestmark = pytest.mark.long
 
@@ -107,6 +107,6 @@ def test_both_engines_see_the_same_tokens_and_losses(
 def test_fp16_on_a_cpu_is_refused_before_trainer_could_train_in_float32(scenario: Path) -> None:
     words = ["--set", "train.precision=fp16-autocast", "--only", "hf-trainer", "--no-baseline"]
     words += ["--results", str(scenario.parent / "fp16")]
-    done = run_program("run", str(scenario), "--quiet", *words)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "fp16-autocast is not possible on a CPU" in done.stderr
+    done = call("run", str(scenario), "--quiet", *words)
+    assert done.code == 2, done.out + done.err
+    assert "fp16-autocast is not possible on a CPU" in done.err

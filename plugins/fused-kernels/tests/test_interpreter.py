@@ -13,11 +13,14 @@ HERE = Path(__file__).parent / "interpreted"
 
 
 @pytest.mark.timeout(1200)
-def test_what_is_computed_by_triton_s_interpreter_is_right() -> None:
+@pytest.mark.parametrize(
+    "which", ["not release", pytest.param("release", marks=pytest.mark.release)]
+)
+def test_what_is_computed_by_triton_s_interpreter_is_right(which: str) -> None:
     """The variable must be there before anything imports Triton; see the files for the tests."""
     files = [HERE / "kernels.py", HERE / "models.py"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, *files],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
