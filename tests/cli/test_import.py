@@ -162,6 +162,8 @@ def test_a_bare_name_means_what_was_measured(tmp_path: Path) -> None:
         store.add(newest)
         ((left, right),) = select_pairs("lora", "nf4", store)
         assert [run.run_id for run in (*left, *right)] == ["a", "b"]
+        ((alone, _),) = select_pairs("nf4", "a", store, store)  # the newest is imported
+        assert [run.run_id for run in alone] == ["b"]
         ((_, named),) = select_pairs("lora", "import-x/nf4", store)
         assert named[0].imported
 
