@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.table import Table as Grid
@@ -41,6 +42,9 @@ LAYOUTS = (
     Layout(13, 1, ("word", "number")),
 )
 """The first that fits is taken."""
+
+LONG_TABLE = 500
+"""Rows of the longest table whose cells are wrapped, folded and coloured."""
 
 HEADER_WIDTH = 11
 """Columns after which the title of a column of names goes on in the next line."""
@@ -110,6 +114,8 @@ def _dim(notes: Sequence[str]) -> list[RenderableType]:
 
 def _fitted(table: Table, console: Console) -> Segments:
     """Lay a table out in the width that there is; its numbers are never broken."""
+    if len(table.rows) > LONG_TABLE:
+        return Segments(_long(table))
     unlimited = console.options.update(width=UNBROKEN)
     for layout in LAYOUTS:
         grid = _grid(table, layout)
@@ -119,6 +125,29 @@ def _fitted(table: Table, console: Console) -> Segments:
     wraps = any(column.kind == "text" for column in table.columns)
     width = console.width if wraps else max(console.width, needed)
     return Segments(console.render(grid, console.options.update(width=width)))
+
+
+def _long(table: Table) -> list[Segment]:
+    """Lay a long table out by its widest cells, with nothing wrapped: rich takes 2 ms a row."""
+    rows = [[column.text(row) for column in table.columns] for row in table.rows]
+    headers = [[column.header, plain(column.unit)] for column in table.columns]
+    widths = [
+        max(map(cell_len, (*header, *cells)))
+        for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
+    ]
+    heads = [line for line in zip(*headers, strict=True) if any(line)]
+    rule = ["─" * width for width in widths]
+    right = [column.kind == "number" for column in table.columns]
+    lines = [f"{plain(table.title)}\n"] if table.title else []
+    for cells in (*heads, rule, *rows):
+        padded = [
+            " " * (width - cell_len(cell)) + cell
+            if to_the_right
+            else cell + " " * (width - cell_len(cell))
+            for cell, width, to_the_right in zip(cells, widths, right, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip() + "\n")
+    return list(map(Segment, lines))
 
 
 def _grid(table: Table, layout: Layout) -> Grid:

@@ -138,7 +138,7 @@ class Store:
         """Return the results whose run, experiment or session id is or begins with `prefix`."""
         found = next(filter(None, (list(self._runs(one)) for one in named_by(prefix))), [])
         if not found:
-            raise StoreError(self._unknown(prefix))
+            raise self.unknown(prefix)
         sound = [result for columns in found if (result := readable(columns)) is not None]
         if not sound:
             raise StoreError("; ".join(map(unreadable, found)))
@@ -150,7 +150,7 @@ class Store:
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
             if found := [row["run_id"] for row in self.fetch(query)]:
                 return found
-        raise StoreError(self._unknown(prefix))
+        raise self.unknown(prefix)
 
     def sessions(self) -> list[SessionRecord]:
         """Return all intact sessions in order of their start."""
@@ -189,10 +189,12 @@ class Store:
         """Yield the rows of a query on tables of `schema`."""
         with self._faults(), self._engine.connect() as connection:
             reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
-            for row in reading.execute(query).mappings():
-                yield dict(row)
+            found = reading.execute(query)
+            names = list(found.keys())
+            for row in found:
+                yield dict(zip(names, row, strict=True))
 
-    def _unknown(self, prefix: str) -> str:
+    def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""
         short = (func.substr(name, 1, SHOWN_LETTERS).label(name.name) for name in IDS)
         query = select(*short).order_by(RUNS.c.started_at.desc()).limit(1000)
@@ -201,7 +203,7 @@ class Store:
         if "did you mean" not in near:
             newest = list(dict.fromkeys(name for row in rows for name in row))[:6]
             near = f"; the newest are {', '.join(newest)}" if newest else "; there are none yet"
-        return (
+        return StoreError(
             f"no run, experiment or session in {self.folder} begins with {prefix!r}{near} "
             "(`accel-bench results list` shows all)"
         )

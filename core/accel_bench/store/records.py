@@ -422,6 +422,8 @@ def _broken(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
     """Return what the self-audit found; null where an earlier version's has."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
+    if columns["broken"] == "[]":
+        return ()
     try:
         return tuple((str(name), str(figures)) for name, figures in json.loads(columns["broken"]))
     except (TypeError, ValueError, RecursionError):
@@ -435,6 +437,8 @@ def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, s
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str) and value.isascii():
+        return value
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
 
@@ -452,6 +456,8 @@ def _number(value: Any) -> int:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
+    if value == "{}":
+        return {}
     try:
         found = json.loads(value)
     except (TypeError, ValueError, RecursionError):

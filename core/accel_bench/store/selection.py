@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, select
+
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
-from accel_bench.store.database import Store
+from accel_bench.store.database import Store, begins_with, named_by
+from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
 Runs = list[Result]
 """Runs of one experiment, by one name of its stack."""
 
 Command = tuple[str, str]
 """Id of the first session of a command, and a scenario."""
+
+MOST_AT_ONCE = 500
+"""Runs that are read with one query."""
+
+
+class Named(NamedTuple):
+    """A run that a word may mean, by what the selection needs of it."""
+
+    run_id: str
+    command: Command
+    started_at: str
+    stack: str
 
 
 def select_pairs(
@@ -25,11 +43,11 @@ def select_pairs(
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
     if store_b is None:
-        shared = {_command(run) for run in right}
-        both = [run for run in left if _command(run) in shared]
-        command = _command(max(both, key=_start)) if both else None
-    at_a = _by_point(a, _of_one_command(a, left, command))
-    at_b = _by_point(b, _of_one_command(b, right, command))
+        shared = {run.command for run in right}
+        both = [run for run in left if run.command in shared]
+        command = max(both, key=_start).command if both else None
+    at_a = _by_point(a, _read(store, _of_one_command(a, left, command)))
+    at_b = _by_point(b, _read(store_b or store, _of_one_command(b, right, command)))
     if len(at_a) == len(at_b) == 1:
         return [(next(iter(at_a.values())), next(iter(at_b.values())))]
     points = [point for point in at_a if point in at_b]
@@ -38,42 +56,62 @@ def select_pairs(
     return [(at_a[point], at_b[point]) for point in points]
 
 
-def _candidates(store: Store, word: str) -> Runs:
-    """Return all runs that the word may mean."""
+def _candidates(store: Store, word: str) -> list[Named]:
+    """Return all runs that the word may mean; only their columns are read."""
     session, slash, name = word.rpartition("/")
-    rows = [row for row in store.rows() if not row.corrupt]
-    named = [row for row in rows if row.stack == (name if slash else word)]
-    if slash:
-        named = [row for row in named if row.session.startswith(session)]
-        if not named:
-            raise StoreError(
-                f"no session in {store.folder} begins with {session!r} and has a stack called "
-                f"{name!r} (`accel-bench results list` shows all)"
-            )
-    if not named:
-        return store.find(word)
-    ids = {row.run_id for row in named}
-    results = store.results(experiment_ids={row.experiment_id for row in named})
-    runs = [result for result in results if result.run_id in ids]
+    conditions = [RUNS.c.stack == (name if slash else word)]
+    if slash and session:
+        conditions.append(begins_with(RUNS.c.session, session))
     # A bare name means what was measured; imported runs of that name are named by session or id.
-    measured = [result for result in runs if not result.imported]
-    return runs if slash else measured or runs
+    measured = [] if slash else _named(store, [*conditions, RUNS.c.audited_status != IMPORTED])
+    found = measured or _named(store, conditions)
+    if found:
+        return found
+    if slash:
+        raise StoreError(
+            f"no session in {store.folder} begins with {session!r} and has a stack called "
+            f"{name!r} (`accel-bench results list` shows all)"
+        )
+    for condition in named_by(word):
+        if found := _named(store, [condition]):
+            return found
+    raise store.unknown(word)
 
 
-def _of_one_command(word: str, runs: Runs, command: Command | None) -> Runs:
+def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
+    columns = (RUNS.c.run_id, RUNS.c.session, RUNS.c.scenario, RUNS.c.started_at, RUNS.c.stack)
+    rows = store.fetch(select(*columns).where(*conditions).order_by(*CHRONOLOGICAL))
+    return [
+        Named(
+            row["run_id"],
+            # A gate's looks are sessions of one command: their ids differ behind the dot.
+            (row["session"].partition(".")[0], row["scenario"]),
+            row["started_at"],
+            row["stack"],
+        )
+        for row in rows
+    ]
+
+
+def _read(store: Store, named: Sequence[Named]) -> Runs:
+    """Read the results of the runs. Raises StoreError where none of them can be read."""
+    ids = [run.run_id for run in named]
+    parts = (ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE))
+    found = [run for part in parts for run in store.results(RUNS.c.run_id.in_(part))]
+    if not found:
+        raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
+    return found
+
+
+def _of_one_command(word: str, runs: list[Named], command: Command | None) -> list[Named]:
     """Return the runs of a command, else of the newest, where the word is a stack's bare name."""
-    if any(run.experiment.stack.name != word for run in runs):
+    if any(run.stack != word for run in runs):
         return runs
-    command = command or _command(max(runs, key=_start))
-    return [run for run in runs if _command(run) == command]
+    command = command or max(runs, key=_start).command
+    return [run for run in runs if run.command == command]
 
 
-def _command(run: Result) -> Command:
-    # A gate's looks are sessions of one command: their ids differ behind the dot.
-    return run.session.partition(".")[0], run.experiment.scenario.name
-
-
-def _start(run: Result) -> str:
+def _start(run: Named) -> str:
     return run.started_at
 
 
