@@ -10,10 +10,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.machine.provenance import git_state
-from benchmarks import command_line, engine, harness, hf_trainer, identical, identical_training
+from benchmarks import (
+    command_line,
+    engine,
+    harness,
+    hf_trainer,
+    identical,
+    identical_training,
+    store,
+)
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
-BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
+BENCHMARKS: dict[str, Callable[[Counts, str], Entry | list[Entry]]] = {
     "help": lambda counts, _: command_line.measure_help(counts),
     "listing": lambda counts, _: command_line.measure_listing(counts),
     "harness": lambda counts, _: harness.measure_overhead(counts),
@@ -25,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry]] = {
     "identical-training": lambda counts, _: identical_training.measure_identical_training(counts),
     "slowdown-5": lambda counts, _: identical.measure_slowdown(counts, 5),
     "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
+    "store": lambda counts, _: store.measure_store(counts),
 }
 """Benchmarks by name."""
 
@@ -44,12 +53,14 @@ def main(arguments: list[str] | None = None) -> None:
     failed: dict[str, str] = {}
     for name in names:
         try:
-            entries.append(BENCHMARKS[name](counts, asked.device))
+            measured = BENCHMARKS[name](counts, asked.device)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
             traceback.print_exc()
         else:
-            print(line_of(entries[-1]), file=sys.stderr)
+            new = measured if isinstance(measured, list) else [measured]
+            entries += new
+            print(*map(line_of, new), sep="\n", file=sys.stderr)
     document = Document(
         measured=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         commit=git_state(Path(__file__).resolve().parent.parent),

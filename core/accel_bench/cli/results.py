@@ -131,42 +131,71 @@ def show_results(
 def export_results(
     results: options.Results = options.DEFAULT_RESULTS,
     output_format: Annotated[
-        Literal["json", "csv", "fms-csv", "mllog"],
+        Literal["json", "csv", "parquet", "fms-csv", "mllog"],
         typer.Option(
             "--format",
-            help="`json`: everything; `csv`: a row for each run; `fms-csv`, `mllog`: the columns "
-            "of fms-acceleration, and lines of MLPerf.",
+            help="`json`: everything; `csv`: a row for each run; `parquet`: both; `fms-csv`, "
+            "`mllog`: the columns of fms-acceleration, and lines of MLPerf.",
         ),
     ] = "json",
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; else it is printed.")
     ] = None,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None,
 ) -> None:
-    """Write all runs to a file or to the terminal."""
-    from accel_bench.analysis.listing import flat_run
-    from accel_bench.documents.files import write_atomically
-    from accel_bench.report.formats import render_report
-    from accel_bench.report.table import Report, keyed
-    from accel_bench.runner.unfinished import open_results
+    """Write all runs, or those of a condition, to a file or to the terminal.
 
+    JSON and Parquet can be imported again.
+    """
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.errors import StoreError
+    from accel_bench.report.formats import render_report
+    from accel_bench.report.views.results import export_report
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.exchange import write_parquet
+    from accel_bench.store.queries import condition_of
+
+    if output_format == "parquet" and output is None:
+        raise StoreError("Parquet is written to a file: --output FILE")
     with open_results(results) as store:
-        found = store.results()
+        conditions = [condition_of(store, where)] if where is not None else []
+        found = store.results(*conditions)
         readable = {result.run_id for result in found}
-        corrupt = [row.run_id for row in store.rows() if row.run_id not in readable]
+        corrupt = [row.run_id for row in store.rows(*conditions) if row.run_id not in readable]
     if corrupt:
         typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
+    if output_format == "parquet":
+        assert output is not None
+        write_parquet(found, output)
+        return
     if output_format in ("fms-csv", "mllog"):
         from accel_bench.interchange.export import export_text
 
         text = export_text(found, output_format)
     else:
-        rows = [flat_run(result) for result in found]
-        keys = dict.fromkeys(name for row in rows for name in row)
-        text = render_report(Report(document=found, flat=keyed(keys, rows)), output_format)
+        text = render_report(export_report(found), output_format)
     if output is None:
         print_text(text, end="")
     else:
         write_atomically(output, text)
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export as JSON or Parquet.")],
+    results: options.Results = options.DEFAULT_RESULTS,
+) -> None:
+    """Add the runs of an export that are not there yet; they get the tag `from-export`.
+
+    All of them are validated before the first is added.
+    """
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.exchange import import_results, read_export
+
+    found = read_export(file)
+    with open_results(results, write=True) as store:
+        added, there = import_results(store, found)
+    typer.echo(f"{added} runs were added, {there} were there already")
 
 
 @app.command("migrate")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from accel_bench.analysis.listing import LIST_COLUMNS
+from accel_bench.analysis.listing import LIST_COLUMNS, flat_run
 from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import PlannedSummary
@@ -51,6 +51,13 @@ def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 def _short(number: float) -> str:
     return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def export_report(results: Sequence[Result]) -> Report:
+    """Return everything for programs, and a row for each run for spreadsheets."""
+    rows = [flat_run(result) for result in results]
+    keys = dict.fromkeys(name for row in rows for name in row)
+    return Report(document=results, flat=keyed(keys, rows))
 
 
 def results_report(

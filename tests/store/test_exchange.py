@@ -1,0 +1,103 @@
+"""An export is imported as it was, or not at all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from store.store_factory import make_result, make_session
+from store.test_queries import RESULTS, fill
+from typer.testing import CliRunner
+
+from accel_bench.cli.results import app
+from accel_bench.errors import StoreError
+from accel_bench.store.database import open_store
+from accel_bench.store.exchange import read_export, write_parquet
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A results folder with five runs."""
+    with open_store(tmp_path / "source", write=True) as store:
+        fill(store)
+    return tmp_path / "source"
+
+
+def call(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form: str) -> None:
+    file, target = tmp_path / "export", tmp_path / "target"
+    call("export", "--results", source, "--format", form, "--output", file)
+    with open_store(target, write=True) as store:
+        store.add_session(make_session())
+        store.add(RESULTS[0])
+    printed = call("import", file, "--results", target)
+    assert printed == "4 runs were added, 1 were there already\n"
+    assert call("import", file, "--results", target).startswith("0 runs were added, 5")
+    with open_store(source, write=False) as one, open_store(target, write=False) as other:
+        assert one.results() == other.results()
+        assert [row.tokens_per_second for row in one.rows()] == [
+            row.tokens_per_second for row in other.rows()
+        ]
+    listed = json.loads(call("list", "--results", target, "--format", "json"))
+    assert [row["run_id"] for row in listed if row["tags"] == ["from-export"]] == list("bdec")
+
+
+def test_a_parquet_file_has_the_columns_of_the_csv(source: Path, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    file = tmp_path / "runs.parquet"
+    only = ("--where", "status = ok")
+    call("export", "--results", source, "--format", "parquet", "--output", file, *only)
+    header = call("export", "--results", source, "--format", "csv", *only).splitlines()[0]
+    table = parquet.read_table(file)
+    assert table.column_names == [*header.split(","), "result"]
+    assert table.column("tokens_per_second").to_pylist() == pytest.approx([200, 400, 500])
+    assert table.column("stack").to_pylist() == ["lora", "lora", "nf4"]
+
+
+REFUSED = {
+    "csv": ("run_id,session\na,b\n", "neither JSON nor Parquet"),
+    "deep": ("[" * 100_000, "neither JSON nor Parquet"),
+    "newer": ('[{"schema_version": 99}]', "run 1 is no result that this version can read"),
+    "not a list": ("3", "run 1 is no result"),
+    "torn Parquet": ("PAR1 and no more", "no Parquet file of"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_export_is_refused_and_nothing_is_changed(tmp_path: Path, name: str) -> None:
+    content, message = REFUSED[name]
+    file, target = tmp_path / "file", tmp_path / "target"
+    file.write_text(content)
+    done = CliRunner().invoke(app, ["import", str(file), "--results", str(target)])
+    assert isinstance(done.exception, StoreError)
+    assert message in str(done.exception)
+    assert not target.exists()
+
+
+def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
+    runs = [make_result("good").model_dump(mode="json"), make_result("bad").model_dump(mode="json")]
+    runs[1]["seconds"] = "long"
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps(runs))
+    with pytest.raises(StoreError, match=r"run 2 is no result.*nothing was imported"):
+        read_export(file)
+    with pytest.raises(StoreError, match="No such file"):
+        read_export(tmp_path / "missing.json")
+
+
+def test_parquet_without_pyarrow_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(StoreError, match=r"pip install 'accel-bench\[parquet\]'"):
+        write_parquet([], tmp_path / "file")
+    assert not list(tmp_path.iterdir())
