@@ -22,7 +22,8 @@ from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.report.views.estimate import estimate_report
 from accel_bench.result import Result
-from accel_bench.runner.estimate import Estimator, machine_with, target_of
+from accel_bench.runner.estimate import Estimator
+from accel_bench.runner.estimate_target import machine_with, target_of
 from accel_bench.runner.simulator import Simulator
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import open_store

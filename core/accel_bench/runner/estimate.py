@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.estimates.memory import (
     fit_of,
@@ -26,9 +26,6 @@ from accel_bench.analysis.estimates.schema import (
     SpeedEstimate,
 )
 from accel_bench.analysis.estimates.speed import (
-    DevicePeaks,
-    cpu_peaks,
-    gpu_peaks,
     roofline,
     speed_estimate,
 )
@@ -40,17 +37,17 @@ from accel_bench.analysis.metrics.cost import (
     usd_per_million_tokens,
 )
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.wording import label, settings, size
+from accel_bench.analysis.wording import label
 from accel_bench.catalog.hardware import NamedHardware, find_hardware, list_hardware
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.errors import AccelBenchError
-from accel_bench.machine.info import GPU, Machine
 from accel_bench.planning.limits import device_copies
 from accel_bench.planning.plan import Planned
 from accel_bench.result import Result
+from accel_bench.runner.estimate_answer import answer_of, changes_of, notes_of, shape_of, with_batch
+from accel_bench.runner.estimate_target import Target
 from accel_bench.runner.simulator import Simulator
 from accel_bench.scenario.models import Scenario
-from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
 
 LENGTH_STEP = 64
 """Tokens between the lengths among which the longest is looked for."""
@@ -61,60 +58,8 @@ LONGEST_BATCH, LONGEST_LENGTH = 65_536, 1_048_576
 MOST_CALIBRATIONS = 2
 """Stored experiments that a speed is calibrated by; each has to be simulated too."""
 
-CAPABILITIES = (("fp8", (9, 0)), ("bf16", (8, 0)), ("fp16", (7, 0)))
-"""Compute capability that a device of the table has at least, by the dtypes that it computes in."""
-
 Replan = Callable[[Planned, dict[str, Any]], Planned]
 """Plans an experiment again with other settings; raises AccelBenchError where that cannot be."""
-
-
-class Target(NamedTuple):
-    """The device that is estimated for."""
-
-    name: str
-    kind: Literal["cpu", "cuda"]
-    memory_bytes: int | None
-    hardware: NamedHardware | None
-    machine: Machine
-
-    def peaks(self, scenario: Scenario) -> DevicePeaks | None:
-        """Return the peaks of one device; None for a GPU that is not in the table."""
-        if self.kind == "cuda":
-            precision = scenario.train.matmul_precision
-            return gpu_peaks(self.hardware.hardware, precision) if self.hardware else None
-        cores = scenario.resources.threads or self.machine.cores // scenario.resources.devices
-        return cpu_peaks(max(1, cores))
-
-
-def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
-    """Return the device of the table, or that of this machine where none was chosen."""
-    if chosen is not None:
-        return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
-    if machine.device == "cuda":
-        gpu = machine.gpus[0]
-        return Target(gpu.name, "cuda", gpu.memory_bytes, find_hardware(gpu.name), machine)
-    name = f"{machine.processor} ({machine.cores} cores)"
-    return Target(name, "cpu", machine.memory_bytes, None, machine)
-
-
-def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machine:
-    """Return this machine as if it had that many of a device, for plans that look at devices."""
-    peaks = chosen.hardware.peak_flops
-    capability = next((c for dtype, c in CAPABILITIES if getattr(peaks, dtype)), (6, 0))
-    gpus = tuple(
-        GPU(
-            index=index,
-            name=chosen.name,
-            uuid=f"estimated-{index}",
-            memory_bytes=chosen.hardware.memory_bytes,
-            compute_capability=capability,
-        )
-        for index in range(devices)
-    )
-    torch = machine.versions.get("torch", "").removesuffix("+cpu")
-    return machine.model_copy(
-        update={"gpus": gpus, "versions": {**machine.versions, "torch": torch}}
-    )
 
 
 @dataclass(frozen=True)
@@ -167,12 +112,12 @@ class Estimator:
             "hours": self._hours(speed),
             "cost": self._cost(scenario, speed),
             "nearest": nearest,
-            "notes": tuple(_notes(planned, shape, model.longest_published)),
+            "notes": tuple(notes_of(planned, shape, model.longest_published)),
         }
         if self.limits and memory.device_bytes is not None:
             figures["largest_micro_batch_size"] = self._largest_batch(planned)
             figures["longest_sequence_length"] = self._longest(planned)
-        answer = _answer(name, shape, self.target.name, memory, nearest)
+        answer = answer_of(name, shape, self.target.name, memory, nearest)
         return {**figures, "answer": answer}
 
     def _footprint(self, planned: Planned, shape: BatchShape) -> Footprint:
@@ -299,7 +244,7 @@ class Estimator:
 
     def _nearest(self, planned: Planned) -> Alternative | None:
         """Return the first change that fits, in the order in which to try them."""
-        for changed in _changes(planned.experiment.scenario):
+        for changed in changes_of(planned.experiment.scenario):
             with suppress(AccelBenchError):
                 if found := self._fitting(planned, changed):
                     return found
@@ -327,18 +272,10 @@ class Estimator:
             )
             if not largest.value:
                 return None
-            changed = {**changed, **_with_batch(scenario.train, largest.value)}
+            changed = {**changed, **with_batch(scenario.train, largest.value)}
             shape = shape.model_copy(update={"micro_batch_size": largest.value})
             memory = self._memory(other, shape)
         return Alternative(settings=changed, gpu=self.target.name, needed_bytes=memory.needed_bytes)
-
-
-def shape_of(scenario: Scenario) -> BatchShape:
-    """Return the micro-batch of a scenario."""
-    return BatchShape(
-        micro_batch_size=scenario.train.micro_batch_size,
-        sequence_length=scenario.data.sequence_length,
-    )
 
 
 def _tokens_of_a_step(scenario: Scenario) -> int:
@@ -349,74 +286,3 @@ def _tokens_of_a_step(scenario: Scenario) -> int:
 
 def _is_price_of(price: Price, hardware: NamedHardware) -> bool:
     return price.device == hardware.name or hardware.hardware.is_called(price.device)
-
-
-def _with_batch(train: Any, micro_batch_size: int) -> dict[str, Any]:
-    """Return the settings of a smaller micro-batch, with the same samples in a step where it
-    divides."""
-    samples = train.micro_batch_size * train.gradient_accumulation
-    while samples % micro_batch_size:
-        micro_batch_size -= 1
-    return {
-        "train.micro_batch_size": micro_batch_size,
-        "train.gradient_accumulation": samples // micro_batch_size,
-    }
-
-
-def _changes(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Yield what to try, the least change to the training first; each includes those before it."""
-    changed: dict[str, Any] = {}
-    yield changed
-    if not scenario.train.gradient_checkpointing:
-        changed = {**changed, "train.gradient_checkpointing": True}
-        yield changed
-    if scenario.model.dtype == "float32" and scenario.train.precision == "as-is":
-        changed = {**changed, "model.dtype": "bfloat16"}
-        yield changed
-    if scenario.adapter.use == NO_PLUGIN:
-        yield {**changed, "adapter.use": slot_defaults().needed_adapter}
-
-
-def _notes(planned: Planned, shape: BatchShape, published: int | None) -> Iterator[str]:
-    """Yield what the simulation leaves out of this experiment, a sentence each."""
-    scenario = planned.experiment.scenario
-    if compiler := planned.active.answers("compile_model"):
-        yield f"estimated as if not compiled: {compiler.name} changes memory and speed"
-    if scenario.world_size > 1:
-        yield (
-            "of several devices one is simulated: what they send to each other takes time and "
-            "buffers that are not counted"
-        )
-    if scenario.engine.use != slot_defaults().slots["engine"]:
-        yield f"steps are simulated as the default engine's, not as {scenario.engine.use}'s"
-    if published is not None and shape.sequence_length > published:
-        yield f"the model was made for sequences of up to {published:,} tokens"
-
-
-def _answer(
-    name: str,
-    shape: BatchShape,
-    device: str,
-    memory: MemoryEstimate,
-    nearest: Alternative | None,
-) -> str:
-    """Return whether it fits, in a sentence."""
-    if memory.fit is None or memory.device_bytes is None:
-        return f"{name} needs {_sizes(memory.needed_bytes)}; the device's memory is not known"
-    what = f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
-    verb = {"fits": "fits", "may fit": "may just fit", "does not fit": "does not fit"}[memory.fit]
-    needs = f"it needs {_sizes(memory.needed_bytes)} of {size(memory.device_bytes)}"
-    answer = f"{what} {verb} on {device}: {needs}."
-    if memory.fit != "does not fit":
-        return answer
-    if nearest is None:
-        return f"{answer} Nothing near it fits either: choose a smaller model.id."
-    found = f"{_sizes(nearest.needed_bytes)}"
-    if not nearest.settings:
-        return f"{answer} The smallest device of the table that holds it is {nearest.gpu}."
-    return f"{answer} The nearest that does: {settings(nearest.settings)} ({found})."
-
-
-def _sizes(span: Span) -> str:
-    low, high = size(span.low), size(span.high)
-    return low if low == high else f"{low} to {high}"

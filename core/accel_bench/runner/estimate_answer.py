@@ -1,0 +1,91 @@
+"""What an estimate says in words, and which changes it tries where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from accel_bench.analysis.estimates.schema import Alternative, BatchShape, MemoryEstimate, Span
+from accel_bench.analysis.wording import settings, size
+from accel_bench.planning.plan import Planned
+from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+
+
+def shape_of(scenario: Scenario) -> BatchShape:
+    """Return the micro-batch of a scenario."""
+    return BatchShape(
+        micro_batch_size=scenario.train.micro_batch_size,
+        sequence_length=scenario.data.sequence_length,
+    )
+
+
+def with_batch(train: Any, micro_batch_size: int) -> dict[str, Any]:
+    """Return the settings of a smaller micro-batch, with the same samples in a step where it
+    divides."""
+    samples = train.micro_batch_size * train.gradient_accumulation
+    while samples % micro_batch_size:
+        micro_batch_size -= 1
+    return {
+        "train.micro_batch_size": micro_batch_size,
+        "train.gradient_accumulation": samples // micro_batch_size,
+    }
+
+
+def changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Yield what to try, the least change to the training first; each includes those before it."""
+    changed: dict[str, Any] = {}
+    yield changed
+    if not scenario.train.gradient_checkpointing:
+        changed = {**changed, "train.gradient_checkpointing": True}
+        yield changed
+    if scenario.model.dtype == "float32" and scenario.train.precision == "as-is":
+        changed = {**changed, "model.dtype": "bfloat16"}
+        yield changed
+    if scenario.adapter.use == NO_PLUGIN:
+        yield {**changed, "adapter.use": slot_defaults().needed_adapter}
+
+
+def notes_of(planned: Planned, shape: BatchShape, published: int | None) -> Iterator[str]:
+    """Yield what the simulation leaves out of this experiment, a sentence each."""
+    scenario = planned.experiment.scenario
+    if compiler := planned.active.answers("compile_model"):
+        yield f"estimated as if not compiled: {compiler.name} changes memory and speed"
+    if scenario.world_size > 1:
+        yield (
+            "of several devices one is simulated: what they send to each other takes time and "
+            "buffers that are not counted"
+        )
+    if scenario.engine.use != slot_defaults().slots["engine"]:
+        yield f"steps are simulated as the default engine's, not as {scenario.engine.use}'s"
+    if published is not None and shape.sequence_length > published:
+        yield f"the model was made for sequences of up to {published:,} tokens"
+
+
+def answer_of(
+    name: str,
+    shape: BatchShape,
+    device: str,
+    memory: MemoryEstimate,
+    nearest: Alternative | None,
+) -> str:
+    """Return whether it fits, in a sentence."""
+    if memory.fit is None or memory.device_bytes is None:
+        return f"{name} needs {_sizes(memory.needed_bytes)}; the device's memory is not known"
+    what = f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
+    verb = {"fits": "fits", "may fit": "may just fit", "does not fit": "does not fit"}[memory.fit]
+    needs = f"it needs {_sizes(memory.needed_bytes)} of {size(memory.device_bytes)}"
+    answer = f"{what} {verb} on {device}: {needs}."
+    if memory.fit != "does not fit":
+        return answer
+    if nearest is None:
+        return f"{answer} Nothing near it fits either: choose a smaller model.id."
+    found = f"{_sizes(nearest.needed_bytes)}"
+    if not nearest.settings:
+        return f"{answer} The smallest device of the table that holds it is {nearest.gpu}."
+    return f"{answer} The nearest that does: {settings(nearest.settings)} ({found})."
+
+
+def _sizes(span: Span) -> str:
+    low, high = size(span.low), size(span.high)
+    return low if low == high else f"{low} to {high}"
