@@ -54,6 +54,13 @@ def test_the_command_prints_one_document_with_every_sample_and_the_machine() -> 
         assert "host" not in entry["machine"]
 
 
+@pytest.mark.release
+def test_the_store_is_measured_with_few_rows_too() -> None:
+    entries = run_benchmarks("store")
+    assert {"store-look-up", "store-filter-and-aggregate", "store-insert"} <= set(entries)
+    assert all(entry["value"] > 0 for entry in entries.values())
+
+
 def test_the_watched_clock_sees_a_stopwatch_that_waits_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def address(server: str, tmp_path: Path) -> Iterator[str]:
 
 
 def test_eight_processes_that_start_and_write_together_lose_no_row(address: str) -> None:
-    rows = 25
+    rows = 10
     script = (
         "import os, sys\n"
         "from accel_bench.store.database import open_store\n"

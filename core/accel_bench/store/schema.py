@@ -25,7 +25,6 @@ from sqlalchemy import (
     null,
     select,
 )
-from sqlalchemy.dialects.postgresql import TEXT
 
 METADATA = MetaData()
 
@@ -42,7 +41,7 @@ SHOWN_LETTERS = 200
 """Letters that are read of a text of a row that is too large."""
 
 # Ids are compared by their bytes, whatever the language of the database.
-KEY = Text().with_variant(TEXT(collation="C"), "postgresql")
+KEY = Text().with_variant(Text(collation="C"), "postgresql")
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 
