@@ -5,6 +5,7 @@ They import nothing anew: a worker of its own takes six seconds for torch and tr
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
 import warnings
@@ -29,7 +30,9 @@ class Forked(Plugin[Options]):
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[Any]:
         """Fork one child a rank, and wait until all have ended."""
+        gc.freeze()  # A child's collector would copy all that the tests hold.
         children = [_fork(job, rank) for rank in range(job.world_size)]
+        gc.unfreeze()
         for child in children:
             os.waitpid(child, 0)
         ranks = [EndedRank() for _ in children]
