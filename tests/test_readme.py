@@ -72,6 +72,8 @@ def shortened(arguments: list[str]) -> list[str]:
     """Return a command's arguments, with those that keep it from measuring for minutes."""
     if arguments[0] == "doctor":
         return [*arguments, "--no-noise"]  # tests/cli/test_doctor.py measures the noise.
+    if arguments[0] == "estimate":  # tests/cli/test_estimate.py looks for limits
+        return [*arguments, "--only", "baseline", "--no-limits"]
     if arguments[0] == "scaling":  # a scenario without torch has no process group to join
         return [*arguments, "--rounds", "1", "--set", "parallel=none", "--oversubscribe"]
     if arguments[0] not in ("run", "gate") or "--dry-run" in arguments:
