@@ -72,6 +72,9 @@ class Place(Allocation, Protocol):
     def is_ready(self) -> bool:
         """Return whether all its processes are there, after waiting for what replaces lost ones."""
 
+    def node_names(self) -> Sequence[str]:
+        """Return the names of its nodes; of other ones once a lost node is replaced."""
+
 
 class DividedAllocation(Allocation, Protocol):
     """Processes of which some run one sweep point while others run another."""

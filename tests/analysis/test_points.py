@@ -67,6 +67,20 @@ def test_points_that_ran_one_after_another_are_compared_unpaired() -> None:
     assert unpaired.ratio.median == pytest.approx(2.0) and unpaired.ratio.low < 1.8
 
 
+def test_points_that_ran_at_the_same_time_are_compared_unpaired() -> None:
+    def begun_at(seconds: int) -> list[Result]:
+        runs = make_rounds(FOUR, scaled(0.5))
+        at = f":{seconds:02}Z"
+        began = [run.started_at.replace(":00Z", at) for run in runs]
+        changes = [{"started_at": one, "seconds": 20.0} for one in began]
+        return [run.model_copy(update=one) for run, one in zip(runs, changes, strict=True)]
+
+    first = [run.model_copy(update={"seconds": 20.0}) for run in make_rounds(ONE, STEADY)]
+    apart = summary([ONE, FOUR], [*first, *begun_at(30)])
+    at_once = summary([ONE, FOUR], [*first, *begun_at(10)])
+    assert [row(made.points, 4).paired for made in (apart, at_once)] == [True, False]
+
+
 def test_points_that_ran_on_other_nodes_are_compared_unpaired() -> None:
     def on(name: str, results: list[Result]) -> list[Result]:
         nodes = (Node(rank=0, name=name, address="192.0.2.1", cores=1, memory_bytes=1),)

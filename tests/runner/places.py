@@ -19,6 +19,9 @@ class OnePlace:
     def is_ready(self) -> bool:
         return next(self.answers, True)
 
+    def node_names(self) -> list[str]:
+        return [self.name]
+
     def close(self) -> None:
         """Nothing was started."""
 

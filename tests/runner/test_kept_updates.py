@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -93,17 +94,22 @@ def test_a_tensor_that_one_side_lacks_did_not_change_there(tmp_path: Path) -> No
         (lambda path: path.write_bytes(b"1234"), "it has 4 bytes in the place of 22,804"),
         (lambda path: path.unlink(), "No such file"),
         (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), "symbolic links"),
+        (lambda path: (path.unlink(), (path / "sub").mkdir(parents=True)), "it is no file"),
+        (lambda path: path.write_bytes(b"\xff" * 22_804), "not finite, in embed"),
     ],
 )
 def test_a_broken_file_costs_its_distances_and_not_the_row(
     tmp_path: Path, break_file: Any, reason: str
 ) -> None:
     path, changes = tmp_path / "rank0.update", KeptUpdates("lora", 2**20)
+    open_files = os.listdir("/proc/self/fd") if Path("/proc").is_dir() else []
     before = changes.add(path, leave(tmp_path, LORA, START))
     result = leave(tmp_path, FAST, START)
     break_file(path)
     after = changes.add(path, result)
     changes.close()
+    if open_files:
+        assert len(os.listdir("/proc/self/fd")) == len(open_files)
     update = after.ranks[0].update
     assert update is not None
     assert not list(tmp_path.iterdir())
@@ -111,6 +117,21 @@ def test_a_broken_file_costs_its_distances_and_not_the_row(
     assert reason in update.kept_reason
     found = compared(before, after)
     assert (found.update_verdict, found.update_exact) == ("equivalent", False)
+
+
+def test_the_broken_file_of_an_earlier_run_is_named_and_costs_its_distances_alone(
+    tmp_path: Path,
+) -> None:
+    path, changes = tmp_path / "rank0.update", KeptUpdates("lora", 2**20)
+    result = leave(tmp_path, FAST, START)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    changes.add(path, result)
+    baseline = changes.add(path, leave(tmp_path, LORA, START))
+    update = baseline.ranks[0].update
+    assert update is not None
+    assert (baseline.update_distances, update.kept_bytes) == ({}, 22_804)
+    assert update.kept_reason.startswith("the file of stack fast could not be read: it holds")
+    changes.close()
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.KILLED, Status.INVALID])
@@ -130,6 +151,15 @@ def test_the_room_is_that_of_the_limit_and_of_the_disk(
         return KeptUpdates("lora", 1000).room(tmp_path)
 
     assert (free(2000), free(300), free(-5)) == (1000, 300, 0)
+
+
+def test_runs_beside_others_keep_no_file_and_say_why(tmp_path: Path) -> None:
+    changes = KeptUpdates("lora", 1000)
+    assert changes.room(tmp_path, shared=True) == 0
+    rank = make_rank().model_copy(update={"update": UPDATE})
+    update = changes.add(tmp_path / "rank0.update", make_result(ranks=[rank]), True).ranks[0].update
+    assert update is not None
+    assert "sweep points run at once" in update.kept_reason
 
 
 @pytest.mark.release

@@ -197,6 +197,33 @@ def test_a_round_whose_place_is_lost_is_run_again_whole_on_another_one(tmp_path:
     assert len(stored(tmp_path)) == 5
 
 
+class Moving(OnePlace):
+    """A place whose node is replaced before the third run."""
+
+    def is_ready(self) -> bool:
+        self.name += "+"
+        return True
+
+    def node_names(self) -> list[str]:
+        return ["new" if len(self.name) > len("place++") else "old"]
+
+
+def test_a_round_whose_node_is_replaced_is_prepared_and_run_again_whole(tmp_path: Path) -> None:
+    stacks = {"baseline": [], "prepared": ["faulty-preparation"]}
+    measure = {"warmup": 1, "steps": 2, "rounds": 1}
+    scenario = null_scenario(stacks, measure=measure, **FORKED)
+    notes = run_session(tmp_path, scenario, allocation=Divided([Moving("place")]))
+    first, second = notes.starts[1][0], notes.starts[4][0]
+    assert notes.starts == [
+        ("prepared", "prepare"),
+        (first, "round 1 of 1"),
+        ("prepared", "prepare"),
+        (first, "round 1 of 1, attempt 2"),
+        (second, "round 1 of 1"),
+    ]
+    assert [row.attempt for row in stored(tmp_path)] == [0, 1, 0]
+
+
 def test_a_preparation_comes_once_before_all_rounds_and_is_not_stored(tmp_path: Path) -> None:
     stacks = {"baseline": [], "prepared": ["faulty-preparation"]}
     measure = {"warmup": 1, "steps": 2, "rounds": 2}

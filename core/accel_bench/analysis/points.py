@@ -8,6 +8,7 @@ began, on the same nodes; else they are unpaired.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns
@@ -82,9 +83,13 @@ def ratio_of(
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether each round of both began before the next one of either, on the same nodes."""
+    """Return whether each round of both began before the next one of either, on the same nodes.
+
+    Runs that overlap in time disturb one another, as those of points that run at once do.
+    """
     shared = set(a.speeds) & set(b.speeds)
-    if any(_ran_apart(a.completed[key], b.completed[key]) for key in shared):
+    runs = [(a.completed[key], b.completed[key]) for key in shared]
+    if any(_ran_apart(*both) or _overlap(*both) for both in runs):
         return False
     begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in shared]
     begins.sort()
@@ -96,6 +101,13 @@ def _ran_apart(one: Result, other: Result) -> bool:
     sizes = {run.experiment.scenario.world_size for run in (one, other)}
     nodes = {frozenset(node.name for node in run.nodes) for run in (one, other)}
     return len(sizes) == 1 and len(nodes) > 1
+
+
+def _overlap(*runs: Result) -> bool:
+    """Return whether the later one of two runs began before the other had ended."""
+    first, second = sorted(runs, key=lambda run: run.started_at)
+    began, next_began = (datetime.fromisoformat(run.started_at) for run in (first, second))
+    return began < next_began < began + timedelta(seconds=first.seconds)
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:

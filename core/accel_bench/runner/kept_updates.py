@@ -10,8 +10,9 @@ import contextlib
 import math
 import os
 import shutil
+import stat
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from accel_bench.job import BYTES_OF_A_CHANGE, SPARE_DISK_BYTES
 from accel_bench.result import Result, WeightUpdate
@@ -20,14 +21,27 @@ BLOCK_BYTES = 1 << 22
 """Bytes of each of two files that are compared at once."""
 
 
+AT_ONCE = "sweep points run at once: comparing files would disturb the others' windows"
+"""Why runs that go on beside others keep none."""
+
+
 class Change(NamedTuple):
     """The change of one run, in a file without a name."""
 
     run_id: str
+    stack: str
     file: BinaryIO
 
     places: dict[str, tuple[int, int]]
     """Offset and size of each tensor, in bytes."""
+
+
+class BrokenFileError(ValueError):
+    """The file of a change does not hold what its run has measured."""
+
+    def __init__(self, change: Change, reason: str) -> None:
+        super().__init__(reason)
+        self.change = change
 
 
 class KeptUpdates:
@@ -39,16 +53,21 @@ class KeptUpdates:
         self._most = most
         self._kept: dict[str, Change] = {}
 
-    def room(self, folder: Path) -> int:
-        """Return how many bytes the next run's file may take."""
+    def room(self, folder: Path, shared: bool = False) -> int:
+        """Return how many bytes the next run's file may take: none where others run beside it."""
+        if shared:
+            return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
         return max(0, min(self._most, free))
 
-    def add(self, path: Path, result: Result) -> Result:
+    def add(self, path: Path, result: Result, shared: bool = False) -> Result:
         """Take a run's file away; return its result with the distances that are known now.
 
-        A file that cannot be read costs its distances, and never the result.
+        A file that cannot be read costs its distances, and never the result. A run that is `shared`
+        went on beside others, and was to keep none.
         """
+        if shared and self._most and result.ranks and result.ranks[0].update:
+            result = _with_update(result, kept_reason=AT_ONCE)
         try:
             change = _take(path, result)
             return result if change is None else self._compare(change, result)
@@ -68,14 +87,24 @@ class KeptUpdates:
         others = [
             other for name, other in self._kept.items() if (name == self._baseline) != is_baseline
         ]
-        found = {other.run_id: distances(change, other) for other in others}
+        found, reason = {}, ""
+        for other in others:
+            try:
+                found[other.run_id] = distances(change, other)
+            except BrokenFileError as error:
+                if error.change is change:
+                    change.file.close()
+                    raise
+                self._kept.pop(other.stack).file.close()
+                reason = f"the file of stack {other.stack} could not be read: {error}"
         if is_baseline:
             self.close()
         if others and not is_baseline:
             change.file.close()
         else:
             self._kept[stack] = change
-        return result.model_copy(update={"update_distances": found})
+        result = result.model_copy(update={"update_distances": found})
+        return _with_update(result, kept_reason=reason) if reason else result
 
 
 def distances(one: Change, other: Change) -> dict[str, float]:
@@ -96,10 +125,24 @@ def _distance(one: Change, other: Change, name: str) -> float:
     squares = 0.0
     for start in range(0, size, BLOCK_BYTES):
         length = min(BLOCK_BYTES, size - start)
-        ours, theirs = (np.frombuffer(run.file.read(length), "<f4") for run in (one, other))
+        ours, theirs = (np.frombuffer(_read(run, length), "<f4") for run in (one, other))
+        for run, numbers in ((one, ours), (other, theirs)):
+            if not np.isfinite(numbers).all():
+                raise BrokenFileError(run, f"it holds numbers that are not finite, in {name}")
         apart = ours.astype("f8") - theirs
         squares += float(apart @ apart)
     return math.sqrt(squares)
+
+
+def _read(change: Change, length: int) -> bytes:
+    """Return the next bytes of a file. Raises BrokenFileError where it has fewer."""
+    try:
+        content = change.file.read(length)
+    except OSError as error:
+        raise BrokenFileError(change, str(error)) from error
+    if len(content) < length:
+        raise BrokenFileError(change, "it has become shorter")
+    return content
 
 
 def _take(path: Path, result: Result) -> Change | None:
@@ -111,24 +154,35 @@ def _take(path: Path, result: Result) -> Change | None:
     if not result.status.completed or update is None or not update.kept_bytes:
         remove(path)
         return None
+    places = _places(update)
     try:
         # Neither follow a link to another file, nor wait for one who writes to a pipe.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        file = open(os.open(path, flags), "rb")
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     finally:
         remove(path)
-    places = _places(update)
-    expected = sum(size for _, size in places.values())
-    if (found := os.fstat(file.fileno()).st_size) != expected:
-        file.close()
-        raise ValueError(f"it has {found:,} bytes in the place of {expected:,}")
-    return Change(result.run_id, file, places)
+    try:
+        _check(os.fstat(number), sum(size for _, size in places.values()))
+    except ValueError:
+        os.close(number)
+        raise
+    return Change(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
+
+
+def _check(found: os.stat_result, expected: int) -> None:
+    """Raise ValueError for what is no file of so many bytes."""
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no file")
+    if found.st_size != expected:
+        raise ValueError(f"it has {found.st_size:,} bytes in the place of {expected:,}")
 
 
 def remove(path: Path) -> None:
-    """Take the name of a run's file away, if it is there."""
+    """Take the name of a run's file away, if it is there; also where a folder has that name."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
@@ -143,9 +197,14 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
 
 def _without_file(result: Result, reason: str) -> Result:
     """Return a result whose file could not be read, with the reason."""
+    reason = f"its file could not be read: {reason}"
+    return _with_update(result, kept_bytes=0, kept_reason=reason)
+
+
+def _with_update(result: Result, **fields: Any) -> Result:
+    """Return a result with changes to what it says of its update."""
     first, *others = result.ranks
     assert first.update is not None
-    reasons = {"kept_bytes": 0, "kept_reason": f"its file could not be read: {reason}"}
-    update = first.update.model_copy(update=reasons)
+    update = first.update.model_copy(update=fields)
     ranks = (first.model_copy(update={"update": update}), *others)
     return result.model_copy(update={"ranks": ranks})

@@ -124,8 +124,10 @@ class Supervisor:
         return self.outcome
 
     def terminate(self) -> None:
-        """Send SIGTERM to all ranks, then SIGKILL to those that still run; a second Ctrl-C skips
-        the wait."""
+        """Send SIGTERM to all ranks, then SIGKILL to those that still run.
+
+        In the main thread a second Ctrl-C skips the wait; where points run at once it does not.
+        """
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
         self._terminating = True
         with deferred_signals() as arrived:

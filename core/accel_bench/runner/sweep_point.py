@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from accel_bench.analysis.aggregate import replaced_rounds
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ResultTooLargeError
-from accel_bench.launcher import Place
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
@@ -31,6 +31,10 @@ DROPPED = frozenset(
     {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
 )
 """Statuses after which a stack is not run again in this session: it would likely fail again."""
+
+
+class NodesChangedError(Exception):
+    """The place is on other nodes than those that were prepared."""
 
 
 class SweepPoint:
@@ -55,6 +59,8 @@ class SweepPoint:
         self.stop: threading.Event | None = None
         self._done: set[int] = set()
         self._attempts: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._nodes: tuple[str, ...] = ()
         numbers = sorted({*self._missing_rounds(measure.rounds), *self._replaces})
         most = max(measure.rounds, *(number + 1 for number in numbers), 1)
         order = williams_rounds(list(self._stacks), most, measure.seed)
@@ -74,19 +80,32 @@ class SweepPoint:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Prepare every stack, unless all rounds are complete."""
-        for planned in self._stacks.values() if self.rounds else ():
-            self._prepare(planned)
+        """Prepare every stack, unless all rounds are complete; on other nodes all of them again."""
+        ready = not self.rounds
+        while not ready:
+            self._nodes = self._nodes_now()
+            with contextlib.suppress(NodesChangedError):
+                for planned in self._stacks.values():
+                    self._prepare(planned)
+                ready = True
 
     def run_round(self, number: int) -> None:
-        """Run one round, where it is missing."""
+        """Run one round, where it is missing: where nodes are replaced meanwhile, whole again."""
+        while not self._run_stacks(number):
+            self.prepare()
+        self._warmup = self._warmup or self._found or None
+
+    def _run_stacks(self, number: int) -> bool:
+        """Run the stacks of a round; return whether all ran on the nodes that were prepared."""
         try:
             for position, name in enumerate(self.rounds.get(number, ())):
                 if name not in self._dropped:
                     self._run(self._stacks[name], number, position)
+        except NodesChangedError:
+            return False
         finally:
             self._changes.close()
-        self._warmup = self._warmup or self._found or None
+        return number not in self.rounds or self._nodes_now() == self._nodes
 
     def _prepare(self, planned: Planned) -> None:
         """Fill caches in a process that is not timed; drop a stack that fails here."""
@@ -102,21 +121,26 @@ class SweepPoint:
     def _run(self, planned: Planned, number: int, position: int) -> None:
         """Run one stack once, and again while a retry may help."""
         rounds = self._plan.file.measure.rounds
-        for _ in range(self._session.retries + 1):
+        order = _order(planned, "measure", number)
+        # What failed before the nodes were replaced counts too: a stack may be what kills them.
+        while self._failed[order] <= self._session.retries:
             self._check_place()
-            attempt = self._attempts[_order(planned, "measure", number)]
+            attempt = self._attempts[order]
             again = f", attempt {attempt + 1}" if attempt else ""
             what = f"round {number + 1} of {rounds}{again}"
             self._session.reporter.on_start(planned, what)
             result = self._attempt(planned, "measure", number, position)
             self._session.reporter.on_result(planned, result)
-            if result.status.completed or result.status.repeatable:
-                break
-        if result.status in DROPPED:
-            self._dropped.add(planned.experiment.stack.name)
-        if self._plan.file.measure.warmup == "auto" and result.status.completed:
-            # The largest of round 1 becomes that of all stacks.
-            self._found = max(self._found, _warmup_steps(result))
+            if result.status.completed:
+                if self._plan.file.measure.warmup == "auto":
+                    # The largest of round 1 becomes that of all stacks.
+                    self._found = max(self._found, _warmup_steps(result))
+                return
+            self._failed[order] += 1
+            if result.status.repeatable or self._failed[order] > self._session.retries:
+                if result.status in DROPPED:
+                    self._dropped.add(planned.experiment.stack.name)
+                return
 
     def _attempt(
         self,
@@ -136,6 +160,7 @@ class SweepPoint:
         folder = run_folder(root, session.id, name, tag)
         command = repeat_command(folder, root, self._plan.request)
         record_start(folder, planned, command)
+        shared = self.stop is not None
         made = make_attempt(
             root,
             folder,
@@ -148,7 +173,7 @@ class SweepPoint:
             round=number,
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
-            update_bytes=self._changes.room(root) if purpose == "measure" else 0,
+            update_bytes=self._changes.room(root, shared) if purpose == "measure" else 0,
         )
         changed = made.job.update_path()
         with attempt_in_progress(folder):
@@ -156,7 +181,9 @@ class SweepPoint:
                 replace(made, position=position, command=command, **self._where()),
                 planned.active,
                 lambda progress: session.reporter.on_progress(planned, progress),
-                lambda result: self._keep(folder, self._changes.add(changed, result), purpose),
+                lambda result: self._keep(
+                    folder, self._changes.add(changed, result, shared), purpose
+                ),
             )
 
     def _where(self) -> dict[str, Any]:
@@ -165,14 +192,22 @@ class SweepPoint:
     def _check_place(self) -> None:
         """Raise PlaceLostError where the place is lost, KeyboardInterrupt where the session ends.
 
-        A point in the main thread has no other place.
+        Raises NodesChangedError where lost nodes are replaced. A point in the main thread has no
+        other place.
         """
-        if self.stop is None:
-            return
-        if self.stop.is_set():
+        is_ready = getattr(self.place, "is_ready", None)
+        found = is_ready is None or is_ready()
+        if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
-        if not cast(Place, self.place).is_ready():
+        if self.stop is not None and not found:
             raise PlaceLostError
+        if self._nodes_now() != self._nodes:
+            raise NodesChangedError
+
+    def _nodes_now(self) -> tuple[str, ...]:
+        """Return the names of the place's nodes; none where the launcher keeps no processes."""
+        names = getattr(self.place, "node_names", None)
+        return tuple(names()) if names else ()
 
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""

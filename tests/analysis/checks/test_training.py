@@ -9,10 +9,11 @@ from analysis_factory import make_experiment, make_rank, make_result, make_round
 from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
+from accel_bench.analysis.checks.training import compare_training, of_same_training, unmoved_tensors
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
@@ -101,6 +102,15 @@ def test_no_weight_moved():
     assert verdict(make_update(), baseline=still).update_reason == (
         "the baseline's weights did not change"
     )
+
+
+@pytest.mark.parametrize("missing", ["steps", "baseline"])
+def test_faster_does_not_survive_an_update_that_was_not_compared(missing: str):
+    still = make_update(dict.fromkeys(NAMES, 0.0))
+    found = verdict(make_update(steps=5)) if missing == "steps" else verdict(still, baseline=still)
+    assert found.update_missing
+    speed = of_same_training(Comparison(verdict="faster"), found)
+    assert (speed.verdict, speed.verdict_reason) == ("not tested", found.update_reason)
 
 
 def test_what_is_rounding_in_the_baseline_need_not_move():

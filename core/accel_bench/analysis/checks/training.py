@@ -103,8 +103,11 @@ class TrainingComparison(LossComparison):
 
     @property
     def update_missing(self) -> bool:
-        """Whether one of the two alone stored its update, so that nothing shows how it trained."""
-        return self.update_verdict == "not tested" and self.update_reason == NOT_STORED
+        """Whether updates were stored and not compared, so that nothing shows how it trained.
+
+        Where neither side stored one there is no reason, and the loss alone decides.
+        """
+        return self.update_verdict == "not tested" and bool(self.update_reason)
 
     @property
     def training_difference(self) -> str:

@@ -63,8 +63,10 @@ class HostedRank:
         try:
             job = Job.model_validate_json(payload)
             refuse_interpreter(job)
+            # The rank says why it keeps no larger one, which would stay behind.
+            most = min(job.update_bytes, MAXIMUM_FILE_BYTES)
             here = {"folder": str(self._folder), "cache_folder": str(cache_folder())}
-            self._job = job.model_copy(update=here)
+            self._job = job.model_copy(update={**here, "update_bytes": most})
             self._job.path().write_text(self._job.model_dump_json(), encoding="utf8")
             environment = rank_environment(self._job, self.rank, Place(**message["place"]))
             environment |= message["variables"]

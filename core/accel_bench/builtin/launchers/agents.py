@@ -174,6 +174,10 @@ class Agents:
             places.setdefault(agent.key, []).append((agent, local_rank))
         return places
 
+    def node_names(self) -> list[str]:
+        """Return names and addresses of the nodes, in the order of the ranks."""
+        return [places[0][0].name for places in self.nodes().values()]
+
     def pump(self, seconds: float) -> None:
         """Handle what arrives, and return then, or after so many seconds."""
         now = time.monotonic()
