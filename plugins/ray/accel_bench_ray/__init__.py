@@ -8,22 +8,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from pydantic import Field
 
 from accel_bench import (
     Allocation,
-    Job,
     Options,
-    Plugin,
-    RankProcess,
     Scenario,
     hookimpl,
     python_command,
     read_machine,
 )
-from accel_bench.builtin.launchers.agents import Ended, launch_on
+from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
 from accel_bench.builtin.launchers.places import largest
 from accel_bench.errors import ScenarioError
 
@@ -43,13 +39,13 @@ class RayOptions(Options):
     node for its ranks."""
 
     at_once: int = Field(1, ge=1, le=1000)
-    """Sweep points that run at the same time, each on nodes and devices of its own."""
+    """Sweep points that run at the same time, each on nodes of its own."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
     """How long the cluster may take to reserve what is asked for, and to replace what is lost."""
 
 
-class Ray(Plugin[RayOptions]):
+class Ray(AgentLauncher[RayOptions]):
     """Starts the ranks on nodes of a Ray cluster, which its placement groups reserve.
 
     An actor on each node is there for the whole session, and starts each rank of a run in a fresh
@@ -71,11 +67,6 @@ class Ray(Plugin[RayOptions]):
             groups.close()
             raise
         return groups
-
-    @hookimpl
-    def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have the agent of each node start its ranks."""
-        return launch_on(allocation, job)
 
     def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
         """Return what to reserve. Raises ScenarioError where it cannot be one placement group."""

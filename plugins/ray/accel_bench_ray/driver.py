@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accel_bench.builtin.launchers.wire import SECRET
 from accel_bench.errors import AccelBenchError
 
 from .host import Host
@@ -33,10 +34,8 @@ REACH_SECONDS = 10.0
 END_SECONDS = 10.0
 """How long the other actors may take to end once the first one has."""
 
-PASSED = ("ACCEL_BENCH_", "OMP_NUM_THREADS")
-"""Beginnings of variables of the parent that its agents get; the others are those of the nodes."""
-
-ADDRESS, SECRET = "ACCEL_BENCH_AGENTS", "ACCEL_BENCH_SECRET"
+PASSED = ("ACCEL_BENCH_CACHE", "ACCEL_BENCH_IMPORT_SECONDS", "OMP_NUM_THREADS")
+"""Variables of the parent that its agents get; the others are those of the nodes."""
 
 TYPE = "accelerator_type:"
 """Beginning of Ray's names of types of devices."""
@@ -92,14 +91,22 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
 def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
     """Return Ray's resource of a type of device. Raises AccelBenchError."""
     known = sorted({name for node in nodes for name in node if name.startswith(TYPE)})
-    words = set(kind.lower().replace("-", " ").split())
-    for name in known:
-        if words <= set(name.removeprefix(TYPE).lower().replace("-", " ").split()):
-            return name
-    found = ", ".join(name.removeprefix(TYPE) for name in known) or "none"
-    raise AccelBenchError(
-        f"resources.device_type is {kind}, and the types of the Ray cluster's devices are: {found}"
+    words = _words(kind)
+    fitting = [name for name in known if words <= _words(name.removeprefix(TYPE))]
+    same = [name for name in fitting if words == _words(name.removeprefix(TYPE))]
+    if len(found := same or fitting) == 1:
+        return found[0]
+    listed = ", ".join(name.removeprefix(TYPE) for name in fitting or known) or "none"
+    what = (
+        "several types of the Ray cluster's devices fit"
+        if fitting
+        else ("the types of the Ray cluster's devices are")
     )
+    raise AccelBenchError(f"resources.device_type is {kind}, and {what}: {listed}")
+
+
+def _words(kind: str) -> set[str]:
+    return set(kind.lower().replace("-", " ").split())
 
 
 def check_fit(
@@ -107,20 +114,19 @@ def check_fit(
 ) -> None:
     """Refuse what the cluster could never reserve. Raises AccelBenchError."""
     kinds = [name for name in bundle if is_counted(name)]
-    rooms = [
-        min(int(has.get(name, 0) // bundle[name]) for name in kinds)
+    fitting = [
+        has
         for _, has in nodes
-        if all(name in has for name in bundle)
+        if all(name in has for name in bundle) and all(has[name] >= bundle[name] for name in kinds)
     ]
     groups = len(request.ports)
-    # A group has each of its bundles on another node.
-    if sum(min(room, groups) for room in rooms) >= groups * request.nodes:
+    if len(fitting) >= groups * request.nodes:
         return
     listed = "; ".join(f"{name}: {shown(has)}" for name, has in nodes)
     times = f"{groups} times " if groups > 1 else ""
     raise AccelBenchError(
-        f"{times}{request.nodes} nodes with {shown(bundle)} each are asked for, and the Ray "
-        f"cluster has no room for that ({listed}); {TOO_LITTLE}"
+        f"{times}{request.nodes} nodes with {shown(bundle)} each are asked for, no node twice, and "
+        f"the Ray cluster has no room for that ({listed}); {TOO_LITTLE}"
     )
 
 
@@ -136,69 +142,45 @@ def is_counted(name: str) -> bool:
     return name in ("CPU", "GPU")
 
 
-def reserve(request: Request) -> tuple[list[Any], dict[str, float]]:
-    """Return placement groups that are placed, and the bundle of each of their nodes.
+def reserve(request: Request) -> tuple[Any, dict[str, float]]:
+    """Return a placement group that is placed, and the bundle of each of its nodes.
 
-    Raises AccelBenchError.
+    All that runs at once is in one placement group: Ray puts each of its bundles on another node,
+    so that no two runs share the cores and the memory of one. Raises AccelBenchError.
     """
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     bundle = bundle_of(request, [node["Resources"] for node in alive])
     check_fit(bundle, request, [(one["NodeManagerAddress"], one["Resources"]) for one in alive])
-    bundles = [bundle] * request.nodes
-    groups = [ray.util.placement_group(bundles, strategy="STRICT_SPREAD") for _ in request.ports]
+    number = request.nodes * len(request.ports)
+    placement = ray.util.placement_group([bundle] * number, strategy="STRICT_SPREAD")
     until = time.monotonic() + request.seconds
-    while not all(group.wait(0) for group in groups):
+    while not placement.wait(0):
         if os.getppid() != request.parent:
             raise AccelBenchError("the parent has gone")
         if time.monotonic() > until:
             raise AccelBenchError(
-                f"the Ray cluster has not reserved {len(groups)} x {request.nodes} nodes with "
-                f"{shown(bundle)} each in {request.seconds:g} s, since others use them; it has "
-                f"left: {shown(ray.available_resources())}; wait, or raise launcher.connect_seconds"
+                f"the Ray cluster has not reserved {number} nodes with {shown(bundle)} each in "
+                f"{request.seconds:g} s, since others use them; it has left: "
+                f"{shown(ray.available_resources())}; wait, or raise launcher.connect_seconds"
             )
         time.sleep(WAIT_SECONDS)
-    if request.device != "cuda":
-        refuse_shared_nodes(groups)
-    return groups, bundle
-
-
-def refuse_shared_nodes(groups: Sequence[Any]) -> None:
-    """Refuse placement groups that have a node in common: its CPUs are one device.
-
-    Raises AccelBenchError.
-    """
-    import ray
-
-    tables = [ray.util.placement_group_table(group) for group in groups]
-    nodes = [node for table in tables for node in table["bundles_to_node_id"].values()]
-    if len(set(nodes)) < len(nodes):
-        raise AccelBenchError(
-            "Ray has placed runs that go on at once on one node, whose CPUs they would share; set "
-            "launcher.cpus to the CPUs of a node divided by resources.devices, or "
-            "launcher.at_once=1"
-        )
+    return placement, bundle
 
 
 class Hosts:
     """The actors of a session, one on each of its nodes."""
 
-    def __init__(
-        self, request: Request, groups: Sequence[Any], bundle: Mapping[str, float]
-    ) -> None:
+    def __init__(self, request: Request, placement: Any, bundle: Mapping[str, float]) -> None:
         import ray
 
         self._request = request
-        self._groups = groups
+        self._placement = placement
         self._bundle = bundle
         self._token = secrets.token_hex(8)
         self._secret = os.environ[SECRET]
-        self._variables = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(PASSED) and name not in (ADDRESS, SECRET)
-        }
+        self._variables = {name: os.environ[name] for name in PASSED if name in os.environ}
         self._address = ray.util.get_node_ip_address()
         self._running: dict[Any, tuple[int, int, Any]] = {}
         self._priorities: list[Any] = []
@@ -207,7 +189,7 @@ class Hosts:
         """Keep the actors until the session has ended; return the exit code."""
         import ray
 
-        for group in range(len(self._groups)):
+        for group in range(len(self._request.ports)):
             for node in range(self._request.nodes):
                 self._start(group, node)
         while os.getppid() == self._request.parent:
@@ -226,7 +208,7 @@ class Hosts:
         return 1
 
     def _start(self, group: int, node: int) -> None:
-        """Start the actor of a node; Ray places a group's lost bundle on another one."""
+        """Start the actor of a group's node; Ray places a lost bundle on another one."""
         actor = self._new_actor(group, node)
         devices, size = self._request.devices, self._request.nodes * self._request.devices
         ranks = {
@@ -246,6 +228,7 @@ class Hosts:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        bundle = group * self._request.nodes + node
         others = {name: self._bundle[name] for name in self._bundle if not is_counted(name)}
         return (
             ray.remote(Host)
@@ -253,7 +236,7 @@ class Hosts:
                 num_cpus=self._bundle["CPU"],
                 num_gpus=self._bundle.get("GPU", 0),
                 resources=others,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], node),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, bundle),
             )
             .remote()
         )

@@ -1,4 +1,4 @@
-"""The parent's side: the agents of each placement group, and the program that starts them."""
+"""The parent's side: the agents of each group of nodes, and the program that starts them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ SLACK_SECONDS = 30.0
 
 
 class RayAgents(StartedAgents):
-    """The agents of one placement group. Where an actor dies, another one takes its place."""
+    """The agents of one group of nodes. Where an actor dies, another one takes its place."""
 
     def __init__(self, secret: bytes, seconds: float, first: RayAgents | None) -> None:
         """`first` are the agents whose program keeps these too, None for those; a lost actor is
         awaited for so many seconds."""
         super().__init__(("", 0), secret, "Ray")
-        self._seconds = seconds
+        self._seconds = self._patience = seconds
         self._first = first
         self._interrupted = False
 
     def is_ready(self) -> bool:
         """Return whether all actors are there, after waiting for those that replace others.
 
-        Where they have not come, they are not awaited again.
+        Where they have not come, they are not awaited again until all are there.
         """
         try:
-            self.replace_lost(self._seconds)
+            self.replace_lost(self._patience)
         except ConnectionError:
-            self._seconds = 0.0
+            self._patience = 0.0
             return False
+        self._patience = self._seconds
         return True
 
     def launch(self, job: Job) -> list[RankProcess]:
         """Start the ranks of a job, once all actors are there. Raises OSError where they are not.
 
-        A group that is lost is not awaited again.
+        A group that is lost is not awaited again. Raises KeyboardInterrupt where the session ends.
         """
-        self.is_ready()
+        if not self.is_ready() and self._interrupted:
+            raise KeyboardInterrupt
         return super().launch(job)
 
     def check(self) -> None:
@@ -67,7 +69,7 @@ class RayAgents(StartedAgents):
 
 
 class RayGroups:
-    """The placement groups of a session: an allocation whose places share no device."""
+    """The groups of nodes of a session: an allocation whose places share no node."""
 
     exit_code: int | None = None
 

@@ -36,4 +36,4 @@ class Request:
     """Process id of the parent, with which the program ends."""
 
     ports: tuple[int, ...]
-    """Ports of the parent; there are as many placement groups, each of all these nodes."""
+    """Ports of the parent, one for each group of all these nodes."""

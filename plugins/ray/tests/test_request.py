@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_ray.driver import bundle_of, check_fit
+from accel_bench_ray.driver import PASSED, Hosts, bundle_of, check_fit
+from accel_bench_ray.groups import RayAgents
 from accel_bench_ray.request import Request
 from cli.program import call
 from launched import Launched
@@ -54,8 +55,68 @@ def test_what_a_cluster_cannot_have_is_refused_at_once() -> None:
     check_fit({"CPU": 8}, twice, named)
     with pytest.raises(AccelBenchError, match=r"2 nodes with CPU 4, GPU 4 each .* no room"):
         check_fit({"CPU": 4, "GPU": 4}, request(nodes=2), named)
+    with pytest.raises(AccelBenchError, match=r"3 times 1 nodes .*, no node twice, .* no room"):
+        check_fit({"CPU": 1, "GPU": 1}, request(ports=(1, 2, 3)), named)
     with pytest.raises(AccelBenchError, match=r"2 times 1 nodes with CPU 16 .*launcher.at_once"):
         check_fit({"CPU": 16}, twice, named)
+
+
+def test_a_type_that_fits_two_kinds_is_refused_with_both_names() -> None:
+    kinds = ["A100-40G", "A100-80G", "L4", "L40"]
+    nodes = [{"CPU": 8.0, "GPU": 2.0, f"accelerator_type:{kind}": 1.0} for kind in kinds]
+    with pytest.raises(AccelBenchError, match=r"a100, and several types .* A100-40G, A100-80G$"):
+        bundle_of(request(device_type="a100"), nodes)
+    assert "accelerator_type:A100-80G" in bundle_of(request(device_type="a100 80g"), nodes)
+    assert "accelerator_type:L4" in bundle_of(request(device_type="l4"), nodes)
+
+
+class Actor:
+    """Answers any call with nothing, and keeps what it was called with."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        self.calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def remote(self, *arguments: Any) -> object:
+        self.calls.append(arguments)
+        return object()
+
+
+def test_actors_get_no_address_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    variables = {"RESULTS": "postgresql://me:password@db/runs", "CACHE": "/c", "SECRET": "s"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"ACCEL_BENCH_{name}", value)
+    calls: list[Any] = []
+    hosts = Hosts(request(), None, {})
+    monkeypatch.setattr(hosts, "_new_actor", lambda group, node: Actor(calls))
+    hosts._start(0, 0)
+    passed = calls[-1][-1]
+    assert passed["ACCEL_BENCH_CACHE"] == "/c"
+    assert {name for name in passed if name.startswith("ACCEL_BENCH_")} <= set(PASSED)
+
+
+def test_a_group_waits_for_lost_actors_again_once_all_were_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents = RayAgents(b"secret", 20.0, None)
+    awaited: list[float] = []
+
+    def replace_lost(seconds: float) -> None:
+        awaited.append(seconds)
+        if len(awaited) in (1, 4):
+            raise ConnectionError
+
+    monkeypatch.setattr(agents, "replace_lost", replace_lost)
+    assert [agents.is_ready() for _ in range(3)] == [False, True, True]
+    assert awaited == [20.0, 0.0, 20.0]
+    agents.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        agents.launch(None)  # type: ignore[arg-type]
+    agents.close()
 
 
 def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
