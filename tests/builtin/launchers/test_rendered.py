@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 from launched import Launched, free_port
 
 from accel_bench import Status
+from accel_bench.builtin.launchers.rendering import command_on_nodes
 
 ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
 
@@ -135,6 +137,43 @@ def test_a_task_asks_for_what_the_scenario_needs(program: Launched) -> None:
     assert task["setup"].startswith("python3 -m pip install accel-bench==")
     (task,) = render(program, "--set", "launcher=skypilot", resources={**ON_GPUS, "nodes": 1})
     assert task["num_nodes"] == 1
+
+
+def test_empty_values_of_the_user_stay(program: Launched) -> None:
+    extra = {"envs": {"HTTP_PROXY": ""}, "resources": {"ports": []}}
+    (task,) = render(program, resources=ON_TWO_NODES, launcher={"use": "skypilot", "extra": extra})
+    assert (task["envs"], task["resources"]) == ({"HTTP_PROXY": ""}, {"ports": []})
+    launcher = {"use": "kubeflow", "node_selector": {"node-role.kubernetes.io/worker": ""}}
+    _, job = render(program, resources=ON_TWO_NODES, launcher=launcher)
+    (patch,) = job["spec"]["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = node["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == launcher["node_selector"]
+    assert "resourcesPerNode" not in job["spec"]["trainer"]
+
+
+def test_paths_behind_an_equals_sign_are_those_of_the_nodes(program: Launched) -> None:
+    path = program.folder / "there"
+    words = ("--set", "launcher=skypilot", f"--results={path}", "--set", f"tags.of={path}/x.json")
+    rendered = command_on_nodes(["accel-bench", "run", *words], "skypilot")
+    assert str(path) in rendered
+    with contextlib.chdir(program.folder):
+        rendered = command_on_nodes(["accel-bench", "run", *words], "skypilot")
+    assert "run --results=there --set tags.of=there/x.json --set launcher=env" in rendered
+
+
+@pytest.mark.parametrize("launcher", ["skypilot", "kubeflow", "slurm"])
+def test_a_secret_of_the_command_is_not_rendered(program: Launched, launcher: str) -> None:
+    name = program.write(resources=ON_TWO_NODES)
+    for words in (
+        ("--results", "postgresql://me:hunter2hunter2@db/runs"),
+        ("--allow-env", "--set", "environment.HF_TOKEN=hunter2hunter2"),
+    ):
+        options = ("--set", f"launcher.use={launcher}", *words, "--dry-run")
+        done = call("run", name, *options, folder=program.folder)
+        assert (done.code, done.out) == (2, ""), done.err
+        assert "hunter2" not in done.err
+        assert "as a variable of their own, such as ACCEL_BENCH_RESULTS" in done.err
 
 
 @pytest.mark.release

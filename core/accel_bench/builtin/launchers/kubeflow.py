@@ -18,6 +18,7 @@ from accel_bench.builtin.launchers.rendering import (
     new_name,
     print_job,
     to_yaml,
+    without_empty,
 )
 from accel_bench.builtin.launchers.wire import SECRET
 from accel_bench.errors import ScenarioError
@@ -89,11 +90,10 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
                 {"name": "ACCEL_BENCH_JOB", "value": f"kubeflow-{name}"},
             ],
         }
-        spec = {
-            "runtimeRef": {"name": self.options.runtime},
-            "trainer": trainer,
-            "runtimePatches": self.patches(),
-        }
+        runtime = {"name": self.options.runtime}
+        spec = {"runtimeRef": runtime, "trainer": without_empty(trainer)}
+        if patches := self.patches():
+            spec["runtimePatches"] = patches
         return {"apiVersion": API, "kind": "TrainJob", "metadata": {"name": name}, "spec": spec}
 
     def has_gpus(self, scenarios: Sequence[Scenario]) -> bool:

@@ -14,6 +14,7 @@ import yaml
 from accel_bench import Options, Scenario
 from accel_bench.builtin.launchers.agents import Ended
 from accel_bench.builtin.launchers.places import largest, memory_of_nodes
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ScenarioError
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
@@ -40,12 +41,12 @@ def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML, in the order of its keys, without those that are empty."""
-    return yaml.safe_dump(without_empty(document), sort_keys=False, allow_unicode=True, width=1000)
+    """Return a document as YAML, in the order of its keys."""
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def without_empty(document: Any) -> Any:
-    """Return a document without its empty values, at any depth."""
+    """Return a part of ours without its empty values, at any depth; a user's parts keep them."""
     if isinstance(document, list):
         return [without_empty(one) for one in document]
     if not isinstance(document, dict):
@@ -62,10 +63,26 @@ def new_name() -> tuple[str, str]:
 def command_on_nodes(command: Sequence[str], launcher: str) -> str:
     """Return the command for each node: the same one, which takes the node's processes over.
 
-    Raises ScenarioError for a file that the nodes do not have.
+    Raises ScenarioError for a file that the nodes do not have, and for a secret.
     """
     words = [_portable(word, launcher) for word in _without_launcher(command[1:])]
+    refuse_secrets(words, launcher)
     return shlex.join(["python3", "-m", "accel_bench", *words, "--set", "launcher=env"])
+
+
+def refuse_secrets(words: Sequence[str], launcher: str) -> None:
+    """Refuse a command that holds a secret: its job is printed, and kept by the platform.
+
+    Raises ScenarioError with the words as they may be shown.
+    """
+    shown = Redactor.of_this_process().redact_arguments(words)
+    changed = [safe for word, safe in zip(words, shown, strict=True) if safe != word]
+    if changed:
+        raise ScenarioError(
+            f"launcher {launcher}: the job would show a secret of the command ("
+            f"{' '.join(changed)}); let the nodes have it as a variable of their own, such as "
+            "ACCEL_BENCH_RESULTS for --results"
+        )
 
 
 def _without_launcher(words: Sequence[str]) -> Iterator[str]:
@@ -85,11 +102,15 @@ def _is_launcher(setting: str) -> bool:
 
 
 def _portable(word: str, launcher: str) -> str:
-    """Return a word of the command with its path relative to the working folder."""
+    """Return a word of the command with its path relative to the working folder.
+
+    A path may stand behind an option's or a key's `=`.
+    """
     path = Path(word)
     is_scenario = path.suffix in SCENARIOS and path.is_file()
-    if not (is_scenario or (path.is_absolute() and path.exists())):
-        return word
+    if not (is_scenario or path.is_absolute()):
+        option, equals, value = word.partition("=")
+        return f"{option}={_portable(value, launcher)}" if equals else word
     here, there = Path.cwd().resolve(), path.resolve()
     if there.is_relative_to(here):
         return str(there.relative_to(here))

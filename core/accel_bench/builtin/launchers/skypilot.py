@@ -17,6 +17,7 @@ from accel_bench.builtin.launchers.rendering import (
     new_name,
     print_job,
     to_yaml,
+    without_empty,
 )
 from accel_bench.builtin.launchers.wire import SECRET
 from accel_bench.errors import ScenarioError
@@ -45,7 +46,8 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
         """Print the task."""
-        text = to_yaml(merged(self.task(scenarios, command), self.options.extra))
+        task = without_empty(self.task(scenarios, command))
+        text = to_yaml(merged(task, self.options.extra))
         return print_job(text, dry_run, "skypilot", "sky launch")
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:

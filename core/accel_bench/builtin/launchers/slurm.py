@@ -21,6 +21,7 @@ from accel_bench import (
 )
 from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
 from accel_bench.builtin.launchers.places import device_of_nodes, largest, memory_of_nodes
+from accel_bench.builtin.launchers.rendering import refuse_secrets
 from accel_bench.builtin.launchers.started import (
     StartedAgents,
     agent_command,
@@ -123,6 +124,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
             asked += [f"--mem={memory}G"] if memory else []
             lines += [f"#SBATCH {one}" for one in (*asked, *self.asked(scenarios, devices))]
         words = [word for word in command[1:] if word != "--dry-run"]
+        refuse_secrets(words, "slurm")
         again = shlex.join(python_command("-m", "accel_bench", *words))
         return "\n".join(
             [*lines, NAME_JOB, f"cd {shlex.quote(str(Path.cwd()))}", f"exec {again}", ""]
