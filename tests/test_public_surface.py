@@ -35,6 +35,7 @@ PROMISED = {
     "Plugin",
     "RankProcess",
     "RankResult",
+    "Redactor",
     "Result",
     "Run",
     "Sample",

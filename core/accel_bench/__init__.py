@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         model_problems,
         read_config,
     )
+    from accel_bench.documents.redaction import Redactor
     from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
     from accel_bench.job import Job
@@ -87,6 +88,7 @@ __all__ = [
     "Plugin",
     "RankProcess",
     "RankResult",
+    "Redactor",
     "Result",
     "Run",
     "Sample",
@@ -127,6 +129,7 @@ _HOMES = {
         "model_problems",
         "read_config",
     ),
+    "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
     "accel_bench.job": ("Job",),

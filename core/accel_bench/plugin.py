@@ -85,6 +85,10 @@ class Plugin(Generic[OptionsT]):
     single_node: ClassVar[bool] = False
     """Whether a launcher starts processes on one machine only."""
 
+    checks_nodes: ClassVar[bool] = False
+    """Whether a launcher starts all ranks on nodes whose devices and memory it checks itself: those
+    of the machine on which the command runs do not count."""
+
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Plugins that cannot be in the same stack."""
 

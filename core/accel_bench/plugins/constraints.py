@@ -28,7 +28,9 @@ def unmet_constraints(
     `there` is the interpreter that runs it, where that is another one.
     """
     scenario = experiment.scenario
-    reasons = [*_resources(scenario, machine), *_working_copies(scenario, active)]
+    elsewhere = any(plugin.instance.checks_nodes for plugin in active.plugins)
+    reasons = [] if elsewhere else [*_devices(scenario, machine)]
+    reasons += [*_resources(scenario), *_working_copies(scenario, active)]
     for plugin in active.plugins:
         unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
@@ -63,21 +65,26 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
         yield f"does not support {architecture}; it supports {', '.join(sorted(known))}"
 
 
-def _resources(scenario: Scenario, machine: Machine) -> Iterable[str]:
-    """Yield which devices are missing, and what they cannot do."""
+def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
+    """Yield what the machine of the command, on which ranks run, lacks."""
     resources = scenario.resources
     if resources.device == "cuda" and len(machine.gpus) < resources.devices:
         yield f"{resources.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
     if lack := resources.lacks_memory(0, machine.memory_bytes):
         yield f"this machine {lack}"
     if resources.device_type is not None:
-        if resources.device != "cuda":
-            yield f"device_type is {resources.device_type}, and the device is {resources.device}"
         for name in dict.fromkeys(gpu.name for gpu in machine.gpus[: resources.devices]):
             if not resources.is_device(name):
                 yield f"device_type is {resources.device_type}, and a device here is {name}"
     if resources.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
         yield "the installed torch is built for CPUs only"
+
+
+def _resources(scenario: Scenario) -> Iterable[str]:
+    """Yield what the resources exclude, on any machine."""
+    resources = scenario.resources
+    if resources.device_type is not None and resources.device != "cuda":
+        yield f"device_type is {resources.device_type}, and the device is {resources.device}"
     if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 

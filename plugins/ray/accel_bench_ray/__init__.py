@@ -52,6 +52,8 @@ class Ray(AgentLauncher[RayOptions]):
     process: Ray's own workers keep what earlier work has left in them.
     """
 
+    checks_nodes = True
+
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
         """Reserve nodes and wait for the agents of their actors."""

@@ -142,3 +142,17 @@ def test_what_ray_lacks_is_named(tmp_path: Path) -> None:
     assert "no Ray cluster can be used at '127.0.0.1:1'" in nothing.err
     assert "--set launcher.address=local" in nothing.err
     assert program.left_behind() == []
+
+
+def test_the_machine_of_the_command_needs_no_devices(tmp_path: Path) -> None:
+    name = Launched(tmp_path, tmp_path).write()
+    resources = {"device": "cuda", "devices": "2", "host_memory_gib": "1000000"}
+    settings = [
+        word for key in resources for word in ("--set", f"resources.{key}={resources[key]}")
+    ]
+    done = call("run", name, *RAY, *settings, "--dry-run", "--format", "json")
+    assert done.code == 0, done.err
+    assert [row["reasons"] for row in json.loads(done.out)["experiments"]] == [[]]
+    here = call("run", name, "-q", *settings, "--dry-run", "--format", "json")
+    (row,) = json.loads(here.out)["experiments"]
+    assert any("this machine" in reason for reason in row["reasons"])

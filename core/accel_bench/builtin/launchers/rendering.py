@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from accel_bench import Options, Scenario
+from accel_bench import Options, Redactor, Scenario
 from accel_bench.builtin.launchers.agents import Ended
 from accel_bench.builtin.launchers.places import largest, memory_of_nodes
-from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ScenarioError
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
