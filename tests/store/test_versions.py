@@ -15,6 +15,7 @@ from sqlalchemy import create_engine
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.documents.canonical import canonical_json, digest
+from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store import records
 from accel_bench.store.database import open_store
@@ -136,6 +137,60 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(
         with pytest.raises(TypeError), open_store(folder, write=True):
             pass
     assert_all_there(folder, write=True)
+
+
+def damage_page(path: Path, text: bytes) -> None:
+    """Overwrite the header of the page that holds a text."""
+    raw = bytearray(path.read_bytes())
+    assert raw.count(text) == 1
+    page = raw.index(text) // 4096 * 4096
+    raw[page : page + 8] = b"\xff" * 8
+    path.write_bytes(raw)
+
+
+def test_a_damaged_page_takes_its_own_runs_and_no_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        for number in range(60):
+            insert(connection, "runs", old_row(make_result(f"more-{number:02}")))
+    damage_page(folder / "results.sqlite", b"more-30monday")
+    for write in (False, True):
+        with open_store(folder, write=write) as store:
+            corrupt = {row.run_id for row in store.rows() if row.corrupt}
+            assert len(store.rows()) == len(RESULTS) + 60
+            assert "more-30" in corrupt
+            assert len(store.results()) > 50
+            assert RESULTS[0] in store.results()
+        assert f"{len(corrupt) - 2} of 66 runs cannot be read" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["results.sqlite"]
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection:
+        query = "SELECT name FROM sqlite_master WHERE name = 'runs_2'"
+        assert connection.execute(query).fetchall() == [("runs_2",)]
+
+
+def test_damage_that_stops_a_migration_sets_no_database_aside(folder: Path) -> None:
+    path = folder / "results.sqlite"
+    damage_page(path, b"monday2026")  # the sessions
+    refused = pytest.raises(StoreError, match=r"cannot be migrated.*nothing was changed")
+    with refused, open_store(folder, write=True):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (len(RESULTS),)
+    assert [path.name for path in folder.iterdir()] == ["results.sqlite"]
+
+
+@pytest.mark.parametrize("column", ["run_id", "session", "stack"])
+@pytest.mark.parametrize("value", ["CAST(X'62E173' AS TEXT)", "NULL", "X'00FF'"])
+def test_a_damaged_value_makes_a_corrupt_row(tmp_path: Path, column: str, value: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection, connection:
+        connection.executescript(OLD_TABLES.replace(f"{column} TEXT NOT NULL", f"{column} TEXT"))
+        for name in ("a", "b"):
+            insert(connection, "runs", old_row(make_result(name)))
+        connection.execute(f"UPDATE runs SET {column} = {value} WHERE run_id = 'b'")
+    with open_store(tmp_path, write=True) as store:
+        assert [row.corrupt for row in store.rows()] in ([False, True], [True, False])
+        assert [result.run_id for result in store.results()] == ["a"]
 
 
 def test_a_migrated_database_has_the_tables_of_a_new_one(folder: Path) -> None:

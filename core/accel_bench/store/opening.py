@@ -164,6 +164,7 @@ def _current(engine: Engine, path: Path, write: bool, timeout_seconds: float) ->
         copy = sqlite.connect(copied, write=True, timeout_seconds=timeout_seconds)
         try:
             with sqlite.named_faults(copied):
+                sqlite.enable_wal(copy, timeout_seconds)  # it is read while it is migrated
                 migrate(sqlite.writing(copy), str(path))
             yield copy
         finally:

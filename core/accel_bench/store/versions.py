@@ -6,6 +6,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, func, insert, inspect, select, update
+from sqlalchemy.exc import DBAPIError
 
 from accel_bench._version import __version__
 from accel_bench.errors import StoreError
@@ -54,7 +55,7 @@ def make_tables(writing: Engine, place: str) -> None:
                 insert(META), {"schema_version": STORE_VERSION, "written_by": __version__}
             )
         elif found.schema_version != STORE_VERSION:
-            _migrate(connection, found.schema_version)
+            _migrate(connection, found.schema_version, place)
 
 
 def migrate(writing: Engine, place: str) -> None:
@@ -65,10 +66,11 @@ def migrate(writing: Engine, place: str) -> None:
     with writing.begin() as connection:
         found = _version(connection, place)
         if found is not None and found.schema_version != STORE_VERSION:
-            _migrate(connection, found.schema_version)
+            _migrate(connection, found.schema_version, place)
 
 
-def _migrate(connection: Connection, version: int) -> None:
+def _migrate(connection: Connection, version: int, place: str) -> None:
+    """Take all steps from a version. Raises StoreError where damage stops one."""
     # Alembic takes a tenth of a second to import, and is seldom needed.
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
@@ -77,9 +79,18 @@ def _migrate(connection: Connection, version: int) -> None:
     folder = resources.files("accel_bench.store") / "migrations"
     scripts = ScriptDirectory(str(folder))
     steps = [*scripts.iterate_revisions("head", str(version))]
-    with Operations.context(MigrationContext.configure(connection)):
-        for step in reversed(steps):
-            step.module.upgrade()
+    try:
+        with Operations.context(MigrationContext.configure(connection)):
+            for step in reversed(steps):
+                step.module.upgrade()
+    except DBAPIError as error:
+        if not sqlite.is_broken(error):
+            raise
+        # Most of it can be read, so it is not set aside as a broken one is.
+        raise StoreError(
+            f"{place} is damaged and cannot be migrated: {error.orig}; nothing was changed. Copy "
+            "what can be read with `sqlite3 FILE .recover`"
+        ) from error
     connection.execute(update(META).values(schema_version=STORE_VERSION, written_by=__version__))
 
 

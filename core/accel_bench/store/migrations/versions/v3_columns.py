@@ -5,8 +5,10 @@ Until then a run was one JSON text, `payload`, with a checksum over it and a doz
 
 from __future__ import annotations
 
+import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +33,7 @@ IDENTITY = (
     "run_id session experiment_id scenario stack sweep round position attempt status started_at "
     "schema_version"
 ).split()
+NUMBERS = ("round", "position", "attempt", "schema_version")
 TEXTS = """
 model_id model_weights model_dtype model_attention adapter_use data_use optimizer_use engine_use
 parallel_use launcher_use train_precision train_matmul_precision measure_sync resources_device
@@ -67,41 +70,98 @@ INDEXES = {
 
 Row = Mapping[str, Any]
 
+REFUSED = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.InterfaceError, ValueError)
+"""What is raised for a row that the new tables do not take."""
+
 
 def upgrade() -> None:
-    """Move each run to the new tables; what cannot be moved stays in the old one, `runs_2`."""
+    """Move each run to the new tables; of one that cannot be read the old one, `runs_2`, stays."""
+    connection = op.get_bind()
     op.rename_table("runs", "runs_2")
     _create_tables()
-    connection = op.get_bind()
-    old = sa.table("runs_2", *map(sa.column, (*IDENTITY, "payload", "checksum")))
-    ids = [row.run_id for row in connection.execute(sa.select(old.c.run_id))]
-    moved = [_move(connection, old, run_id) for run_id in ids]
+    with _reading(connection) as (reader, old):
+        ids = [row.run_id for row in reader.execute(sa.select(old.c.run_id))]
+        rows = ((run_id, _read(reader, old, run_id)) for run_id in ids)
+        moved = [_move(connection, *row, number) for number, row in enumerate(rows, 1)]
     if all(moved):
         op.drop_table("runs_2")
+        return
+    print(
+        f"{moved.count(False)} of {len(moved)} runs cannot be read, since they are damaged: they "
+        "are listed as corrupt, and what is left of them stays in the table runs_2",
+        file=sys.stderr,
+    )
 
 
-def _move(connection: sa.Connection, old: sa.TableClause, run_id: str) -> bool:
-    """Move one run. Return whether all of it could be read."""
+@contextmanager
+def _reading(connection: sa.Connection) -> Iterator[tuple[sa.Connection, sa.TableClause]]:
+    """Open a connection that reads the old table, and yield both.
+
+    A connection of SQLite that has met a damaged page writes nothing any more, so another one
+    reads. It sees the database as it was before the migration, and the table by its old name.
+    """
+    columns = [sa.column(name) for name in (*IDENTITY, "payload", "checksum")]
+    if connection.dialect.name != "sqlite":  # there another one would wait for the renamed table
+        yield connection, sa.table("runs_2", *columns)
+        return
+    with connection.engine.execution_options(immediate=False).connect() as reader:
+        yield reader, sa.table("runs", *columns)
+
+
+def _read(reader: sa.Connection, old: sa.TableClause, run_id: Any) -> Row | None:
+    """Return a row without a payload that is too large; None where it cannot be read."""
     fits = sa.func.length(old.c.payload) <= MAXIMUM_PAYLOAD_BYTES
     payload = sa.case((fits, old.c.payload), else_=sa.null()).label("payload")
     columns = [one for one in old.c if one.name != "payload"]
+    query = sa.select(*columns, payload).where(old.c.run_id == _bound(run_id))
     try:
-        found = connection.execute(sa.select(*columns, payload).where(old.c.run_id == run_id))
-        row = found.mappings().one()
+        with reader.begin_nested():
+            row = reader.execute(query).mappings().first()
     except sa.exc.DatabaseError:  # on a damaged page
+        return None
+    return None if row is None else dict(row)
+
+
+def _bound(run_id: Any) -> Any:
+    """Return an id as a query takes it, also one whose bytes are no UTF-8."""
+    raw = run_id.encode("utf8", "surrogateescape") if isinstance(run_id, str) else b""
+    if not isinstance(run_id, str) or raw.decode("utf8", "replace") == run_id:
+        return run_id
+    return sa.cast(sa.literal(raw, sa.LargeBinary()), sa.Text())
+
+
+def _move(connection: sa.Connection, run_id: Any, row: Row | None, number: int) -> bool:
+    """Insert a run; in the place of one that is lost, a row that is listed as corrupt.
+
+    Returns whether all of it could be read.
+    """
+    try:
+        _insert(connection, _lost(run_id) if row is None else _record(row))
+    except REFUSED:
+        _insert(connection, _lost(f"{_text(run_id)}-{number}"))
         return False
-    _add_missing_session(connection, row["session"])
-    insert_run(connection, _record(dict(row)))
-    return row["payload"] is not None
+    return row is not None and row["payload"] is not None
+
+
+def _insert(connection: sa.Connection, record: RunRecord) -> None:
+    with connection.begin_nested():
+        _add_missing_session(connection, record.columns["session"])
+        insert_run(connection, record)
+
+
+def _lost(run_id: Any) -> RunRecord:
+    """Return a row of which only the id is known; it fits no checksum."""
+    columns = _identity({**dict.fromkeys(IDENTITY), "run_id": run_id})
+    return RunRecord({**columns, "content_checksum": "", "checksum": ""}, b"", b"")
 
 
 def _record(row: Row) -> RunRecord:
     """Return what is stored of a row; one that fails its checksum keeps the checksum it fails."""
     if not _intact(row):
         payload = row["payload"]
-        raw = payload.encode("utf8", "surrogateescape") if isinstance(payload, str) else b""
-        columns = {**_identity(row), "content_checksum": "", "checksum": str(row["checksum"])}
-        return RunRecord(columns, zlib.compress(raw), b"")
+        raw = payload.encode("utf8", "surrogateescape") if isinstance(payload, str) else payload
+        columns = {**_identity(row), "content_checksum": "", "checksum": _text(row["checksum"])}
+        return RunRecord(columns, zlib.compress(raw if isinstance(raw, bytes) else b""), b"")
     try:
         return run_record(parse_result(row["payload"]))
     except (ValueError, RecursionError, AccelBenchError):  # intact, of another version
@@ -112,7 +172,18 @@ def _record(row: Row) -> RunRecord:
 
 
 def _identity(row: Row) -> dict[str, Any]:
-    return {**{name: row[name] for name in IDENTITY}, "figures_version": 0}
+    """Return the columns that say which run it is; damaged ones as the new table can hold them."""
+    texts = {name: _text(row[name]) for name in IDENTITY if name not in NUMBERS}
+    numbers = {name: _number(row[name]) for name in NUMBERS}
+    return {**texts, **numbers, "figures_version": 0}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).encode("utf8", "backslashreplace").decode()
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 2**31 else 0
 
 
 def _intact(row: Row) -> bool:
