@@ -392,7 +392,9 @@ class PluginVersion(Frozen):
 class Provenance(Frozen):
     """Where a row comes from: measured by this program, or imported from a file of another one."""
 
-    origin: Literal["measured", "imported"] = "measured"
+    origin: Literal["measured", "exported", "imported"] = "measured"
+    """`exported`: it came with an export of another store, which says that it was measured there.
+    """
 
     format: str = ""
     """Format of the file that it was imported from."""

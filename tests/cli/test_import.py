@@ -13,6 +13,7 @@ from interchange.files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER,
 from interchange.fms_folder import SCENARIOS, write_folder
 from interchange.test_formats import imported
 from interchange.test_scenarios import CONFIG
+from sqlalchemy import Connection
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.analysis.aggregate import collect_runs
@@ -20,8 +21,11 @@ from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.listing import flat_run
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
+from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
+from accel_bench.store import database
 from accel_bench.store.database import open_store
+from accel_bench.store.records import RunRecord, insert_run
 from accel_bench.store.selection import select_pairs
 
 
@@ -139,6 +143,38 @@ def test_settings_of_the_user_are_stored_as_given(tmp_path: Path) -> None:
     assert "was given by the user" in shown
 
 
+def test_another_setting_or_file_beside_it_is_another_import(tmp_path: Path) -> None:
+    path = write(tmp_path, "all_results.json", TRAINER)
+    results = ("--results", str(tmp_path / "R"))
+    asked = ("import", str(path), *results)
+    call(*asked)
+    given = (*asked, "--set", "model.id=mistral-7b")
+    assert "(was there)" not in call(*given).out
+    write(tmp_path, "trainer_state.json", STATE)
+    assert "(was there)" not in call(*asked).out
+    assert "(was there)" in call(*asked).out
+    listed = json.loads(call("results", "list", "--format", "json", *results).out)
+    assert len({row["experiment_id"] for row in listed}) == len(listed) == 3
+
+
+def test_an_import_that_stopped_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("import", str(write(tmp_path, "b.csv", CSV)), "--results", str(tmp_path / "R"))
+
+    def full(connection: Connection, record: RunRecord) -> None:
+        if record.columns["position"] == 2:
+            raise StoreError("the disk is full")
+        insert_run(connection, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "insert_run", full)
+        assert "the disk is full" in call(*asked).err
+    assert "(was there)" not in call(*asked).out
+    with open_store(tmp_path / "R", write=False) as store:
+        assert store.count() == 4
+
+
 def theirs(tmp_path: Path, stack: str) -> Result:
     """An imported row whose stack has the name of a measured one."""
     row = imported(tmp_path, "b.csv", CSV.replace("accelerated-peft-autogptq", stack))[2]
@@ -200,7 +236,7 @@ def test_a_measured_row_says_so() -> None:
 
 def test_an_import_takes_no_part_in_the_estimate_of_a_run_s_time(tmp_path: Path) -> None:
     """Sessions of imports crowd out none of those that were measured."""
-    from accel_bench.planning.duration import RECENT_SESSIONS, _recent_results
+    from accel_bench.planning.duration import RECENT_SESSIONS, recent_results
 
     with open_store(tmp_path, write=True) as store:
         store.add_session(make_session())
@@ -208,7 +244,7 @@ def test_an_import_takes_no_part_in_the_estimate_of_a_run_s_time(tmp_path: Path)
         for number in range(RECENT_SESSIONS):
             update = {"document": {"imported": "mllog"}, "started_at": "2027-01-01T00:00:00Z"}
             store.add_session(make_session(f"import-{number}").model_copy(update=update))
-        assert [run.run_id for run in _recent_results(store)] == ["a"]
+        assert [run.run_id for run in recent_results(store)] == ["a"]
 
 
 def test_a_run_goes_on_as_if_nothing_had_been_imported(tmp_path: Path) -> None:

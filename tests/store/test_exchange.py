@@ -7,14 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 from store.store_factory import make_result, make_session
 from store.test_queries import RESULTS, fill
 from typer.testing import CliRunner
 
-from accel_bench.cli.results import app
+from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
+from accel_bench.planning.duration import recent_results
+from accel_bench.result import Provenance, Result
+from accel_bench.store import database, exchange
 from accel_bench.store.database import open_store
-from accel_bench.store.exchange import read_export, write_parquet
+from accel_bench.store.exchange import check_export, read_export, write_parquet
+from accel_bench.store.records import RunRecord, insert_run
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def call(*arguments: str | Path) -> str:
 @pytest.mark.parametrize("form", ["json", "parquet"])
 def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form: str) -> None:
     file, target = tmp_path / "export", tmp_path / "target"
-    call("export", "--results", source, "--format", form, "--output", file)
+    call("results", "export", "--results", source, "--format", form, "--output", file)
     with open_store(target, write=True) as store:
         store.add_session(make_session())
         store.add(RESULTS[0])
@@ -42,12 +47,72 @@ def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form:
     assert printed == "4 runs were added, 1 were there already\n"
     assert call("import", file, "--results", target).startswith("0 runs were added, 5")
     with open_store(source, write=False) as one, open_store(target, write=False) as other:
-        assert one.results() == other.results()
+        assert one.results() == [unmarked(result) for result in other.results()]
         assert [row.tokens_per_second for row in one.rows()] == [
             row.tokens_per_second for row in other.rows()
         ]
-    listed = json.loads(call("list", "--results", target, "--format", "json"))
+    listed = json.loads(call("results", "list", "--results", target, "--format", "json"))
     assert [row["run_id"] for row in listed if row["tags"] == ["from-export"]] == list("bdec")
+    marks = {row["run_id"]: row["provenance"] for row in listed}
+    assert marks == {"a": "measured", **dict.fromkeys("bdec", "exported")}
+
+
+def unmarked(result: Result) -> Result:
+    """The result as it was before its export."""
+    return result.model_copy(update={"provenance": Provenance()})
+
+
+def test_an_export_is_of_imported_and_exported_runs_whatever_it_says(tmp_path: Path) -> None:
+    origin = Provenance(origin="imported", format="mllog")
+    runs = [make_result("imported", provenance=origin), make_result("measured", round=1)]
+    file, target = tmp_path / "file.json", tmp_path / "target"
+    file.write_text(json.dumps([run.model_dump(mode="json") for run in runs]))
+    call("import", file, "--results", target)
+    with open_store(target, write=False) as store:
+        assert [row.provenance for row in store.rows()] == ["imported mllog", "exported"]
+        moved = store.results()[1].provenance
+        assert (moved.file, len(moved.sha256)) == (str(file), 64)
+        assert [session.imported for session in store.sessions()] == [True]
+        assert recent_results(store) == []
+    again = tmp_path / "again.json"
+    call("results", "export", "--results", target, "--output", again)
+    call("import", again, "--results", tmp_path / "third")
+    with open_store(tmp_path / "third", write=False) as store:
+        assert store.results()[1].provenance == moved
+
+
+def test_an_import_that_stops_in_the_middle_has_added_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, target = tmp_path / "export", tmp_path / "target"
+    call("results", "export", "--results", source, "--output", file)
+
+    def full(connection: Connection, record: RunRecord) -> None:
+        if record.columns["run_id"] == "e":
+            raise StoreError("the disk is full")
+        insert_run(connection, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "insert_run", full)
+        done = CliRunner().invoke(app, ["import", str(file), "--results", str(target)])
+        assert "the disk is full" in str(done.exception)
+    with open_store(target, write=False) as store:
+        assert (store.rows(), store.sessions()) == ([], [])
+    assert call("import", file, "--results", target).startswith("5 runs were added, 0")
+
+
+def test_a_large_list_is_read_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "PIECE", 7)
+    runs = [make_result(f"run-{number}", log_tail="]}, {[") for number in range(3)]
+    file = tmp_path / "file.json"
+    for indent in (None, 2):
+        file.write_text(json.dumps([run.model_dump(mode="json") for run in runs], indent=indent))
+        reading = read_export(file)
+        assert next(reading) == runs[0]
+        assert list(reading) == runs[1:]
+    file.write_text(file.read_text()[:-1])
+    with pytest.raises(StoreError, match="neither JSON nor Parquet"):
+        list(read_export(file))
 
 
 def test_a_parquet_file_has_the_columns_of_the_csv(source: Path, tmp_path: Path) -> None:
@@ -55,8 +120,10 @@ def test_a_parquet_file_has_the_columns_of_the_csv(source: Path, tmp_path: Path)
 
     file = tmp_path / "runs.parquet"
     only = ("--where", "status = ok")
-    call("export", "--results", source, "--format", "parquet", "--output", file, *only)
-    header = call("export", "--results", source, "--format", "csv", *only).splitlines()[0]
+    call("results", "export", "--results", source, "--format", "parquet", "--output", file, *only)
+    header = call("results", "export", "--results", source, "--format", "csv", *only).splitlines()[
+        0
+    ]
     table = parquet.read_table(file)
     assert table.column_names == [*header.split(","), "result"]
     assert table.column("tokens_per_second").to_pylist() == pytest.approx([200, 400, 500])
@@ -77,7 +144,8 @@ def test_what_is_no_export_is_refused_and_nothing_is_changed(tmp_path: Path, nam
     content, message = REFUSED[name]
     file, target = tmp_path / "file", tmp_path / "target"
     file.write_text(content)
-    done = CliRunner().invoke(app, ["import", str(file), "--results", str(target)])
+    form = ("--format", "accel-bench")
+    done = CliRunner().invoke(app, ["import", str(file), *form, "--results", str(target)])
     assert isinstance(done.exception, StoreError)
     assert message in str(done.exception)
     assert not target.exists()
@@ -89,9 +157,9 @@ def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps(runs))
     with pytest.raises(StoreError, match=r"run 2 is no result.*nothing was imported"):
-        read_export(file)
+        check_export(file)
     with pytest.raises(StoreError, match="No such file"):
-        read_export(tmp_path / "missing.json")
+        check_export(tmp_path / "missing.json")
 
 
 def test_parquet_without_pyarrow_names_the_extra(

@@ -84,7 +84,7 @@ def flat_run(result: Result) -> Cells:
 
 
 def provenance_of(result: Result) -> str:
-    """Return `measured`, or `imported` with the format."""
+    """Return `measured`, `exported`, or `imported` with the format."""
     return f"{result.provenance.origin} {result.provenance.format}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""`accel-bench import`: results of other programs, stored as imported."""
+"""`accel-bench import`: results of other programs and exports of our own, marked as such."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from accel_bench.result import Result
     from accel_bench.store.database import Store
 
+EXPORT = "accel-bench"
+"""Format of our own exports."""
+
 COLUMNS = ("file", "format", "session", "rows", "failed", "corrections")
 
 
@@ -31,13 +34,17 @@ def import_results(
     ] = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Import results of another program; they are marked as imported wherever they are shown.
+    """Import results of another program, or an export of `accel-bench results export`.
 
-    Formats: fms-csv (fms-acceleration), ipfs-json, mllog (MLPerf), optimum-benchmark,
-    pytest-benchmark, trainer-results and trainer-state (Hugging Face Trainer).
+    They are marked as imported or exported wherever they are shown.
+
+    Formats: accel-bench (an export as JSON or Parquet), fms-csv (fms-acceleration), ipfs-json,
+    mllog (MLPerf), optimum-benchmark, pytest-benchmark, trainer-results and trainer-state (Hugging
+    Face Trainer).
 
     Units and scopes are corrected; `results show` prints each correction in words. An imported row
-    is in no verdict, no ranking and no cost. A file that was imported before is not stored twice.
+    is in no verdict, no ranking and no cost. A file that was imported before is not stored twice,
+    unless with other settings. Runs of an export get the tag `from-export`.
     """
     from datetime import datetime, timezone
 
@@ -45,51 +52,65 @@ def import_results(
     from accel_bench.documents.shown import plain
     from accel_bench.interchange.formats import read_files
     from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.exchange import is_export
 
+    if form == EXPORT or (form is None and path.is_file() and is_export(path)):
+        _import_export(path, set_, results)
+        return
     files, left_out = read_files(path, form, dict(parse_overrides(set_ or (), {})))
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     # Everything is read before anything is stored.
     imports = [(file, _results(file, now)) for file in files]
     with open_results(results, write=True) as store:
-        there = {session.id for session in store.sessions()}
-        rows = [_store(store, there, file, found) for file, found in imports]
+        rows = [_store(store, file, found) for file, found in imports]
     for line in left_out:
         typer.echo(plain(f"left out: {line}"), err=True)
     print_rows(COLUMNS, rows, "table")
 
 
+def _import_export(path: Path, set_: options.Names, results: str) -> None:
+    """Add the runs of an export, and print how many were added."""
+    from accel_bench.errors import ImportFileError
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.exchange import add_export, check_export
+
+    if set_:
+        raise ImportFileError(f"--set {set_[0]}: {path} is an export, and states all settings")
+    run_ids = check_export(path)
+    with open_results(results, write=True) as store:
+        added, there = add_export(store, path, run_ids)
+    typer.echo(f"{added} runs were added, {there} were there already")
+
+
 def _results(file: ImportedFile, now: str) -> list[Result]:
     """Return the rows of a file as results of a session that is named by its content."""
-    from accel_bench.interchange.rows import to_results
+    from accel_bench.documents.canonical import digest
+    from accel_bench.interchange.rows import beyond, to_results
 
     session = f"import-{file.format}-{file.source.sha256[:12]}"
+    if more := beyond(file.source, file.rows[0].given if file.rows else {}):
+        session += f"-{digest(more, 6)}"
     return to_results(file.rows, file.source, file.format, session, now)
 
 
-def _store(
-    store: Store, there: set[str], file: ImportedFile, found: Sequence[Result]
-) -> dict[str, object]:
-    """Store a file's rows as one session, unless it is there; return what to print."""
+def _store(store: Store, file: ImportedFile, found: Sequence[Result]) -> dict[str, object]:
+    """Store those of a file's rows that are not there, as one session; return what to print."""
     from accel_bench.store.records import SessionRecord
 
     first, session = found[0], found[0].session
-    known = session in there
-    if not known:
-        there.add(session)
-        record = SessionRecord(
-            id=session,
-            started_at=first.provenance.imported_at,
-            scenario=first.experiment.scenario.name,
-            document={"imported": file.format, "file": first.provenance.file},
-        )
-        store.add_session(record)
-        for result in found:
-            store.add(result)
+    there = set(store.present([result.run_id for result in found]))
+    record = SessionRecord(
+        id=session,
+        started_at=first.provenance.imported_at,
+        scenario=first.experiment.scenario.name,
+        document={"imported": file.format, "file": first.provenance.file},
+    )
+    store.add_together([record, *(one for one in found if one.run_id not in there)])
     corrections = {text for one in found for text in one.provenance.corrections}
     return {
         "file": str(file.source.path),
         "format": file.format,
-        "session": f"{session} (was there)" if known else session,
+        "session": f"{session} (was there)" if len(there) == len(found) else session,
         "rows": len(found),
         "failed": sum(not one.status.completed for one in found),
         "corrections": len(corrections),

@@ -145,7 +145,7 @@ def export_results(
 ) -> None:
     """Write all runs, or those of a condition, to a file or to the terminal.
 
-    JSON and Parquet can be imported again.
+    JSON and Parquet can be brought to another place with `accel-bench import`.
     """
     from accel_bench.documents.files import write_atomically
     from accel_bench.errors import StoreError
@@ -178,24 +178,6 @@ def export_results(
         print_text(text, end="")
     else:
         write_atomically(output, text)
-
-
-@app.command("import")
-def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export as JSON or Parquet.")],
-    results: options.Results = options.DEFAULT_RESULTS,
-) -> None:
-    """Add the runs of an export that are not there yet; they get the tag `from-export`.
-
-    All of them are validated before the first is added.
-    """
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.exchange import import_results, read_export
-
-    found = read_export(file)
-    with open_results(results, write=True) as store:
-        added, there = import_results(store, found)
-    typer.echo(f"{added} runs were added, {there} were there already")
 
 
 @app.command("migrate")

@@ -22,6 +22,11 @@ def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyo
 
     Raises `error` with the file and the reason.
     """
+    return as_text(path, read_bytes(path, maximum_bytes, error, beyond), error)
+
+
+def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> bytes:
+    """Return the bytes of a file, as `read_text` does the text."""
     try:
         with path.open("rb") as handle:
             raw = handle.read(maximum_bytes + 1)
@@ -30,6 +35,11 @@ def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyo
         raise error(f"{str(path)!r} cannot be read: {reason}") from problem
     if len(raw) > maximum_bytes:
         raise error(f"{path}: larger than {maximum_bytes} bytes{beyond}")
+    return raw
+
+
+def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
+    """Return the UTF-8 text of a file's bytes. Raises `error`."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:

@@ -143,7 +143,7 @@ def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow
     added = {key: value for key, value in given.items() if key not in row.settings}
     notes = [f"{key} = {value!r} was given by the user" for key, value in added.items()]
     settings = {**row.settings, **added}
-    return replace(row, settings=settings, corrections=[*row.corrections, *notes])
+    return replace(row, settings=settings, given=added, corrections=[*row.corrections, *notes])
 
 
 def _format_of(source: Source) -> Format | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
-from accel_bench.documents.files import naming_the_file, read_text, slug
+from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
 from accel_bench.result import Metric, Provenance, Result, Status
@@ -48,11 +48,11 @@ class Source:
     path: Path
     text: str
 
-    @cached_property
-    def sha256(self) -> str:
-        """Hex digest of the file's bytes, as `sha256sum` prints it."""
-        with naming_the_file(self.path):
-            return hashlib.sha256(self.path.read_bytes()).hexdigest()
+    sha256: str
+    """Hex digest of the bytes that were read, as `sha256sum` prints it."""
+
+    others: dict[str, str] = field(default_factory=dict, compare=False)
+    """Digests of other files of its folder that were read for it, by name."""
 
     @cached_property
     def json(self) -> Any:
@@ -66,7 +66,11 @@ class Source:
     def beside(self, name: str) -> Source | None:
         """Return another file of the same folder, None where there is none."""
         path = self.path.with_name(name)
-        return read_source(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        found = read_source(path)
+        self.others[name] = found.sha256
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,9 @@ class ImportedRow:
 
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the file states of the work, by dotted key of a scenario."""
+
+    given: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Those of the settings that the user gave."""
 
     metrics: Sequence[Metric] = ()
     status: Status = Status.OK
@@ -98,7 +105,9 @@ class ImportedRow:
 
 def read_source(path: Path) -> Source:
     """Read a file. Raises ImportFileError."""
-    return Source(path, read_text(path, MAXIMUM_BYTES, ImportFileError, ", the limit of an import"))
+    limit = ", the limit of an import"
+    raw = read_bytes(path, MAXIMUM_BYTES, ImportFileError, limit)
+    return Source(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())
 
 
 def figure(
@@ -211,15 +220,20 @@ def _experiment(row: ImportedRow, source: Source, form: str) -> Experiment:
     nested.setdefault("model", {}).setdefault("id", UNKNOWN)
     where = _where(source, row)
     scenario = validate(Scenario, nested, where, ImportFileError)
-    identity: dict[str, JsonValue] = {
-        "imported": {"format": form, "sha256": source.sha256, "row": row.key}
-    }
+    content: dict[str, JsonValue] = {"format": form, "sha256": source.sha256, "row": row.key}
+    identity: dict[str, JsonValue] = {"imported": content | beyond(source, row.given)}
     return Experiment(
         id=digest(identity),
         scenario=scenario,
         stack=Stack(name=short_name(row.stack)),
         identity=identity,
     )
+
+
+def beyond(source: Source, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return what rows depend on beside their file: other files, and settings of the user."""
+    parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(given)}
+    return {name: part for name, part in parts.items() if part}
 
 
 def _where(source: Source, row: ImportedRow) -> Callable[[Any], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from accel_bench.store.opening import Opened, opened_database
 from accel_bench.store.records import (
     Columns,
     Row,
+    RunRecord,
     SessionRecord,
     chronological_key,
     insert_run,
+    label_columns,
     readable,
     redact_result,
     run_record,
@@ -31,6 +33,7 @@ from accel_bench.store.records import (
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     IDS,
+    LABELS,
     RUNS,
     SESSIONS,
     SHOWN_LETTERS,
@@ -45,6 +48,10 @@ TIMEOUT_SECONDS = 30.0
 
 ROWS_AT_ONCE = 4
 """Rows fetched together: payloads are large, and a listing needs none of them twice."""
+
+
+IDS_AT_ONCE = 500
+"""Ids of one query."""
 
 
 class Store:
@@ -63,12 +70,8 @@ class Store:
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""
-        columns = session_columns(session)
         with self.changing() as connection:
-            same = select(SESSIONS.c.id).where(SESSIONS.c.id == session.id)
-            if connection.scalar(same) is not None:
-                raise StoreError(f"the session {session.id!r} is already in {self.place}")
-            connection.execute(insert(SESSIONS), columns)
+            self._add_session(connection, session)
 
     def add(self, result: Result) -> Result:
         """Store one result in one transaction: when this returns, the row is on the disk.
@@ -79,19 +82,50 @@ class Store:
         stored = redact_result(result)
         record = run_record(stored)
         with self.changing() as connection:
-            same = select(RUNS.c.run_id).where(RUNS.c.run_id == stored.run_id)
-            if connection.scalar(same) is not None:
-                raise StoreError(
-                    f"run {result.run_id!r} is already in {self.place}, and nothing is overwritten"
-                )
-            its_session = select(SESSIONS.c.id).where(SESSIONS.c.id == stored.session)
-            if connection.scalar(its_session) is None:
-                raise StoreError(
-                    f"run {result.run_id!r} belongs to the session {result.session!r}, which is "
-                    f"not in {self.place}; add the session first"
-                )
-            insert_run(connection, record)
+            self._add(connection, record)
         return stored
+
+    def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
+        """Store sessions and results in one transaction: all of them, or none.
+
+        A session that is there already stays as it is. `tag` is given to all results.
+        """
+        with self.changing() as connection:
+            for one in records:
+                if isinstance(one, Result):
+                    self._add(connection, run_record(redact_result(one)))
+                    if tag:
+                        connection.execute(insert(LABELS), label_columns(one.run_id, "tag", tag))
+                elif not self._has_session(connection, one.id):
+                    self._add_session(connection, one)
+
+    def _has_session(self, connection: Connection, session: str) -> bool:
+        same = select(SESSIONS.c.id).where(SESSIONS.c.id == session)
+        return connection.scalar(same) is not None
+
+    def _add_session(self, connection: Connection, session: SessionRecord) -> None:
+        if self._has_session(connection, session.id):
+            raise StoreError(f"the session {session.id!r} is already in {self.place}")
+        connection.execute(insert(SESSIONS), session_columns(session))
+
+    def _add(self, connection: Connection, record: RunRecord) -> None:
+        run_id, session = record.columns["run_id"], record.columns["session"]
+        if connection.scalar(select(RUNS.c.run_id).where(RUNS.c.run_id == run_id)) is not None:
+            raise StoreError(
+                f"run {run_id!r} is already in {self.place}, and nothing is overwritten"
+            )
+        if not self._has_session(connection, session):
+            raise StoreError(
+                f"run {run_id!r} belongs to the session {session!r}, which is not in {self.place}; "
+                "add the session first"
+            )
+        insert_run(connection, record)
+
+    def present(self, run_ids: Sequence[str]) -> Iterator[str]:
+        """Yield those of the ids that are stored."""
+        for start in range(0, len(run_ids), IDS_AT_ONCE):
+            condition = RUNS.c.run_id.in_(run_ids[start : start + IDS_AT_ONCE])
+            yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
 
     def results(
         self,

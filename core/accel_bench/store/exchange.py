@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import ColumnElement, select
+from typing import Any, TextIO
 
 from accel_bench.analysis.listing import flat_run
 from accel_bench.documents.files import naming_the_file
 from accel_bench.errors import StoreError
-from accel_bench.result import Result
+from accel_bench.result import Provenance, Result
 from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.labels import add_labels
 from accel_bench.store.records import parse_result
-from accel_bench.store.schema import RUNS
+from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
 
-MAXIMUM_BYTES = 4 * 1024**3
-"""Largest file that is imported."""
+PIECE = 1024 * 1024
+"""Letters of a file that are read at once."""
+
+MAXIMUM_TEXT = 8 * MAXIMUM_PAYLOAD_BYTES
+"""Longest text of one run: an export is indented, and what is stored is not."""
 
 FROM_EXPORT = "from-export"
 """Tag of runs that came with an export of another store."""
+
+_EXPORT = re.compile(rb'(\xef\xbb\xbf)?\s*(PAR1|\[\s*[{\]]|\{\s*"schema_version")')
+_BETWEEN = re.compile(r"[\s,]*")
 
 RESULT_COLUMN = "result"
 """Column of a Parquet export with the whole result as JSON."""
@@ -46,42 +52,67 @@ def write_parquet(results: Sequence[Result], path: Path) -> None:
             aside.unlink(missing_ok=True)
 
 
-def read_export(path: Path) -> list[Result]:
-    """Return the results of an exported JSON or Parquet file, all of them validated.
+def is_export(path: Path) -> bool:
+    """Return whether a file begins as an export does. Raises StoreUnavailableError."""
+    with naming_the_file(path), path.open("rb") as handle:
+        return bool(_EXPORT.match(handle.read(1024)))
+
+
+def check_export(path: Path) -> list[str]:
+    """Return the ids of the runs of an exported JSON or Parquet file, all of them validated.
 
     Raises StoreError with the reason.
     """
-    return list(_parsed(path))
+    return list(dict.fromkeys(result.run_id for result in read_export(path)))
 
 
-def import_results(store: Store, results: Sequence[Result]) -> tuple[int, int]:
-    """Add the runs of an export that are not there yet.
+def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, int]:
+    """Add the runs of a file that are not there yet, all or none; `check_export` has their ids.
 
     Returns how many were added, and how many were there already. Their sessions have no plan, and
-    the runs have the tag `from-export`. Raises StoreError.
+    the runs have the tag `from-export` and the origin `exported`. Raises StoreError.
     """
-    there = set(_present(store, [result.run_id for result in results]))
-    new = {result.run_id: result for result in results if result.run_id not in there}
-    known = {session.id for session in store.sessions()}
-    for result in new.values():
-        if result.session not in known:
-            known.add(result.session)
-            name, started = result.experiment.scenario.name, result.started_at
-            store.add_session(SessionRecord(id=result.session, started_at=started, scenario=name))
-        store.add(result)
-        add_labels(store, result.run_id, "tag", [FROM_EXPORT])
-    return len(new), len(results) - len(new)
+    there = set(store.present(run_ids))
+    store.add_together(_records(path, there, _provenance(path)), FROM_EXPORT)
+    return len(run_ids) - len(there), len(there)
 
 
-def _present(store: Store, run_ids: Sequence[str]) -> Iterator[str]:
-    """Yield those of the ids that are stored."""
-    for start in range(0, len(run_ids), 500):
-        condition: ColumnElement[bool] = RUNS.c.run_id.in_(run_ids[start : start + 500])
-        yield from (row["run_id"] for row in store.fetch(select(RUNS.c.run_id).where(condition)))
+def _provenance(path: Path) -> Provenance:
+    digest = hashlib.sha256()
+    with naming_the_file(path), path.open("rb") as handle:
+        for piece in iter(lambda: handle.read(PIECE), b""):
+            digest.update(piece)
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    name = str(path).encode("utf8", "replace").decode()
+    return Provenance(origin="exported", file=name, sha256=digest.hexdigest(), imported_at=now)
 
 
-def _parsed(path: Path) -> Iterator[Result]:
-    """Yield the results of a file. Raises StoreError for the first that cannot be one."""
+def _records(
+    path: Path, there: Collection[str], mark: Provenance
+) -> Iterator[SessionRecord | Result]:
+    """Yield the runs that are not there, each after its session; none as measured here."""
+    known, sessions = {*there}, set[str]()
+    for result in read_export(path):
+        if result.run_id in known:
+            continue
+        known.add(result.run_id)
+        if result.session not in sessions:
+            sessions.add(result.session)
+            yield SessionRecord(
+                id=result.session,
+                started_at=result.started_at,
+                scenario=result.experiment.scenario.name,
+                document={"imported": EXPORTED, "file": mark.file},
+            )
+        measured = result.provenance.origin == "measured"
+        yield result.model_copy(update={"provenance": mark}) if measured else result
+
+
+def read_export(path: Path) -> Iterator[Result]:
+    """Yield the results of a file one by one.
+
+    Raises StoreError for the first that cannot be one.
+    """
     for number, text in enumerate(_texts(path), 1):
         try:
             yield parse_result(text)
@@ -96,22 +127,42 @@ def _parsed(path: Path) -> Iterator[Result]:
 def _texts(path: Path) -> Iterator[str]:
     """Yield the JSON of each run in an exported file."""
     with naming_the_file(path):
-        size = path.stat().st_size
         with path.open("rb") as handle:
             start = handle.read(4)
-    if size > MAXIMUM_BYTES:
-        raise StoreError(f"{path}: larger than {MAXIMUM_BYTES} bytes; nothing was imported")
     if start == b"PAR1":
         yield from _parquet_texts(path)
         return
     try:
-        runs: Any = json.loads(path.read_text(encoding="utf8"))
+        with naming_the_file(path), path.open(encoding="utf-8-sig") as opened:
+            yield from _json_texts(opened)
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{path}: neither JSON nor Parquet ({error}); `accel-bench results export --format "
             "json --output FILE` writes what can be imported, and CSV cannot"
         ) from error
-    yield from map(json.dumps, runs if isinstance(runs, list) else [runs])
+
+
+def _json_texts(opened: TextIO) -> Iterator[str]:
+    """Yield the text of each element of a JSON list, reading no more than one; or the document."""
+    decoder, text, place, in_list = json.JSONDecoder(), opened.read(PIECE), 0, False
+    if text.lstrip().startswith("["):
+        text, in_list = text.lstrip()[1:], True
+    while True:
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+        if in_list and text.startswith("]", place):
+            return
+        try:
+            end = decoder.raw_decode(text, place)[1]
+        except ValueError:
+            more = opened.read(max(PIECE, len(text) - place))
+            if not more or len(text) - place > MAXIMUM_TEXT:
+                raise
+            text, place = text[place:] + more, 0
+            continue
+        yield text[place:end]
+        if not in_list:
+            return
+        place = end
 
 
 def _parquet_texts(path: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from accel_bench.store.schema import (
     DERIVED,
     IMPORTED,
     MAXIMUM_COLUMN_BYTES,
+    ORIGIN,
     SECTIONS,
     SETTINGS,
     DerivedColumn,
@@ -56,10 +57,16 @@ def derived_columns(result: Result) -> dict[str, Any]:
     return {
         **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
         "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
-        "options": _mapping(options_of(result)),
+        "options": _mapping(options_of(result) | _origin_of(result)),
         "metrics": _mapping(flat_metrics(result)),
         "figures_version": FIGURES_VERSION,
     }
+
+
+def _origin_of(result: Result) -> dict[str, Any]:
+    """Return what a listing needs to mark a run that was not measured here."""
+    origin = result.provenance.origin
+    return {} if origin == "measured" else {ORIGIN: origin}
 
 
 def _imported_columns(result: Result) -> dict[str, Any]:

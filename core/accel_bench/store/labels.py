@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from sqlalchemy import delete, insert, select
 
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.store.database import Store
+from accel_bench.store.records import label_columns
 from accel_bench.store.schema import LABELS, RUNS
 
 TAG_LETTERS, NOTE_LETTERS = 100, 10_000
@@ -23,7 +23,6 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
     """
     kept = [_checked(kind, text) for text in texts]
     run_ids = store.run_ids(identifier)
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     with store.changing() as connection:
         # The run's row is locked, so that two programs do not add the same tag.
         these = RUNS.c.run_id.in_(run_ids)
@@ -33,7 +32,7 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
         )
         there = {tuple(row) for row in connection.execute(same)}
         new = [(run, text) for run in run_ids for text in kept if (run, text) not in there]
-        rows = [{"run_id": run, "kind": kind, "text": text, "added_at": now} for run, text in new]
+        rows = [label_columns(run, kind, text) for run, text in new]
         if rows:
             connection.execute(insert(LABELS), rows)
     return run_ids

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,9 +22,11 @@ from accel_bench.result import RankResult, Result, Sample
 from accel_bench.store.fields import FIGURES_VERSION, derived_columns
 from accel_bench.store.schema import (
     DOCUMENTS,
+    EXPORTED,
     IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     MAXIMUM_PAYLOAD_BYTES,
+    ORIGIN,
     RUNS,
     SAMPLES,
 )
@@ -129,6 +132,9 @@ class Row:
     imported_from: str = ""
     """Format of the file that it was imported from."""
 
+    exported: bool = False
+    """Whether it came with an export of another store."""
+
     @property
     def imported(self) -> bool:
         """Whether another program measured it."""
@@ -136,10 +142,13 @@ class Row:
 
     @property
     def provenance(self) -> str | None:
-        """`measured`, or `imported` with the format; null where the row cannot be believed."""
+        """`measured`, `exported`, or `imported` with the format; null where the row cannot be
+        believed."""
         if self.corrupt:
             return None
-        return f"{IMPORTED} {self.imported_from}".rstrip() if self.imported else "measured"
+        if self.imported:
+            return f"{IMPORTED} {self.imported_from}".rstrip()
+        return EXPORTED if self.exported else "measured"
 
     @property
     def corrupt(self) -> bool:
@@ -204,6 +213,12 @@ def insert_run(connection: Connection, record: RunRecord) -> None:
     run_id = record.columns["run_id"]
     connection.execute(insert(DOCUMENTS), {"run_id": run_id, "content": record.document})
     connection.execute(insert(SAMPLES), {"run_id": run_id, "content": record.samples})
+
+
+def label_columns(run_id: str, kind: str, text: str) -> Columns:
+    """Return the columns of a tag or a note that is given now."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"run_id": run_id, "kind": kind, "text": text, "added_at": now}
 
 
 def identity_columns(stored: Result) -> Columns:
@@ -317,7 +332,14 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         broken=None if problem else _broken(columns),
         problem=problem,
         imported_from=form,
+        exported=_is_exported(columns["options"]),
     )
+
+
+def _is_exported(options: Any) -> bool:
+    # Few rows are, and parsing the options of all would take as long as all the rest.
+    there = isinstance(options, str) and ORIGIN in options
+    return there and _mapping(options).get(ORIGIN) == EXPORTED
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:

@@ -124,6 +124,12 @@ DERIVED: tuple[DerivedColumn, ...] = (*SETTINGS, *EFFECTIVE, *FIGURES)
 IMPORTED = "imported"
 """Audited status of every run that another program measured."""
 
+EXPORTED = "exported"
+"""Origin of a run that came with an export of another store."""
+
+ORIGIN = "provenance.origin"
+"""Name under which `options` has the origin of a run that was not measured here."""
+
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 

@@ -100,7 +100,7 @@ def _reading(connection: sa.Connection) -> Iterator[tuple[sa.Connection, sa.Tabl
     A connection of SQLite that has met a damaged page writes nothing any more, so another one
     reads. It sees the database as it was before the migration, and the table by its old name.
     """
-    columns = [sa.column(name) for name in (*IDENTITY, "payload", "checksum")]
+    columns: list[Any] = [sa.column(name) for name in (*IDENTITY, "payload", "checksum")]
     if connection.dialect.name != "sqlite":  # there another one would wait for the renamed table
         yield connection, sa.table("runs_2", *columns)
         return
