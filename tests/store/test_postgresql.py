@@ -128,7 +128,7 @@ def test_a_damaged_row_is_corrupt_and_a_newer_version_is_refused(address: str, s
 
 
 def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
-    address = f"postgresql://me:canary@/name?host={tmp_path}"
+    address = f"postgresql://me:canary@/name?host={tmp_path}&password=canary&sslpassword=canary"
     with pytest.raises(StoreUnavailableError, match="check that the server runs") as caught:
         with open_store(address, write=False):
             pass

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from store.store_factory import make_experiment, make_rank, make_result, make_session
+from typer.testing import CliRunner
 
+from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
 from accel_bench.result import Metric, Result, Status
 from accel_bench.store.database import Store, open_store
 from accel_bench.store.labels import add_labels, labels_of, remove_labels
 from accel_bench.store.listing import list_runs
-from accel_bench.store.queries import condition_of, group_runs
+from accel_bench.store.queries import condition_of, damaged_runs, group_runs, without
 
 
 def run(name: str, stack: str, batch: int, seconds: float, **changes: Any) -> Result:
@@ -93,6 +98,14 @@ CONDITIONS = {
     "adapter.bias > 3": "",
     "adapter.dora = true": "bcde",
     "adapter.dora = false": "a",
+    "adapter.r in (4, 8, none)": "a",
+    "adapter.bias in (none, 4)": "abcde",
+    "adapter.dora in (true, 4)": "bcde",
+    "tags in (good, x)": "b",
+    "tags not in (good, x)": "acde",
+    "micro_batch_size in (1, 8.0)": "ade",
+    "stack in (" + ",".join(["nf4"] * 1500) + ")": "cde",
+    " or ".join(["adapter.r = 4"] * 500): "a",
     "adapter.bias ~ N*": "abcde",
     "adapter.r is null": "",
     "metrics.energy_joules_rank0 > 7": "abcd",
@@ -135,6 +148,7 @@ REFUSED = {
     "status = ok; drop table runs": "at letter 14",
     "payload = 1": "no stored run has",
     "not " * 60 + "status = ok": "no more than 50 levels",
+    " or ".join(["tags = x"] * 501): "at most 500 comparisons",
     "x" * 20_000: "20000 letters; 10000 are allowed",
 }
 
@@ -175,6 +189,33 @@ def test_groups_have_the_means_of_their_completed_runs(store: Store) -> None:
     ]
     with pytest.raises(StoreError, match="cannot be grouped by tags"):
         group_runs(store, ["tags"])
+
+
+def change_column(folder: Path, run_id: str, column: str, value: object) -> None:
+    """Change a column of a stored row behind the store's back."""
+    with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
+        change = f"UPDATE runs SET {column} = ? WHERE run_id = ?"
+        assert connection.execute(change, (value, run_id)).rowcount == 1
+
+
+def test_a_damaged_run_is_in_no_figure_of_a_group_and_stops_no_question(tmp_path: Path) -> None:
+    with open_store(tmp_path, write=True) as store:
+        fill(store)
+    change_column(tmp_path, "a", "tokens_per_second", 1e12)
+    change_column(tmp_path, "d", "options", '{"adapter.r":')
+    change_column(tmp_path, "e", "metrics", '{"energy_joules_rank0":')
+    with open_store(tmp_path, write=False) as store:
+        damaged = damaged_runs(store)
+        assert damaged is not None and sorted(damaged) == ["a", "d", "e"]
+        (lora, nf4) = group_runs(store, ["stack"], [without([*damaged, "no \udce1"])])
+        assert (lora["runs"], lora["tokens_per_second_mean"], nf4["runs"]) == (1, 400, 1)
+        for text, ids in (("adapter.r > 0", "abce"), ("metrics.energy_joules_rank0 > 0", "abcd")):
+            rows = store.rows(condition_of(store, text))
+            assert "".join(sorted(row.run_id for row in rows)) == ids
+    arguments = ["results", "list", "--results", str(tmp_path), "--group-by", "stack"]
+    done = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
+    assert [row["runs"] for row in json.loads(done.stdout)] == [1, 1]
+    assert "left out as corrupt: a, d, e" in done.stderr
 
 
 def test_labels_are_kept_once_and_can_be_taken_away(tmp_path: Path) -> None:

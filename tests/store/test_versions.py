@@ -18,6 +18,7 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store import records
+from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.records import session_columns
@@ -104,6 +105,8 @@ def assert_all_there(folder: Path, write: bool) -> None:
         )
         assert listed["run-1"]["tokens_per_second"] == 400.0
         assert set(store.unreadable()) == {"corrupt", "lost-session", "unreadable"}
+        report = audit_store(store)
+        assert (report.rows, report.audited) == (6, 2)
 
 
 def test_a_reader_sees_all_runs_and_changes_nothing(

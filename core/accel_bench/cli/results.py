@@ -14,6 +14,10 @@ from accel_bench.cli.output import AnyFormat, Format, print_report, print_text
 from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement
+
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
 
@@ -54,7 +58,8 @@ def list_results(asked: ListOptions) -> None:
     A condition compares columns, options of plugins and metrics with values: = != < <= > >= ~ in
     is null, joined with and, or, not. A value with spaces stands in quotes; ~ takes * for any text.
 
-    Groups are by columns, separated by commas; means are over completed runs.
+    Groups are by columns, separated by commas; means are over completed runs, and damaged ones are
+    left out and named.
     """
     from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
@@ -67,12 +72,29 @@ def list_results(asked: ListOptions) -> None:
         if asked.group_by:
             conditions += [field_of(store, "tag").compare("~", tag)] if tag is not None else []
             names = [name.strip() for names in asked.group_by for name in names.split(",")]
+            conditions += _without_damaged(store, conditions)
             print_report(groups_report(group_runs(store, names, conditions)), asked.output)
             return
         cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
         rows = list_runs(store, cut_off, conditions, asked.newest)
     rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
     print_report(listing_report(rows), asked.output)
+
+
+def _without_damaged(
+    store: Store, conditions: Sequence[ColumnElement[bool]]
+) -> list[ColumnElement[bool]]:
+    """Return the condition that leaves out damaged runs, and print which these are."""
+    from accel_bench.store.queries import MOST_CHECKED, damaged_runs, without
+
+    damaged = damaged_runs(store, conditions)
+    if damaged is None:
+        line = f"more than {MOST_CHECKED:,} runs: none was checked; `accel-bench audit` does that"
+        typer.echo(line, err=True)
+    elif damaged:
+        typer.echo(plain(f"left out as corrupt: {', '.join(damaged)}"), err=True)
+        return [without(damaged)]
+    return []
 
 
 @app.command("tag")

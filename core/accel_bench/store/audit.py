@@ -41,7 +41,8 @@ class AuditReport(Document):
     """Stored rows, whatever became of them."""
 
     audited: int
-    """Completed runs among them that were measured here: those whose numbers are used."""
+    """Completed runs among them whose numbers are used: imported ones are not, nor those that this
+    version cannot read."""
 
     broken: tuple[BrokenInvariant, ...] = ()
     """Every broken invariant of every row, in the order in which rows were stored."""
@@ -57,7 +58,12 @@ def audit_store(store: Store) -> AuditReport:
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
     again = {result.run_id: audit(result) for result in stale}
     broken = [one for row in rows for one in _broken(row, again.get(row.run_id))]
-    audited = sum(row.status in COMPLETED and not row.imported for row in rows)
+    audited = sum(
+        row.status in COMPLETED
+        and not row.imported
+        and (row.broken is not None or row.run_id in again)  # others cannot be read
+        for row in rows
+    )
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 

@@ -47,7 +47,10 @@ TIMEOUT_SECONDS = 30.0
 """How long another writer is waited for."""
 
 ROWS_AT_ONCE = 4
-"""Rows fetched together: payloads are large, and a listing needs none of them twice."""
+"""Rows with documents that are fetched together: these are large."""
+
+ROWS_OF_COLUMNS = 500
+"""Rows without documents that are fetched together."""
 
 
 IDS_AT_ONCE = 500
@@ -157,7 +160,7 @@ class Store:
             return [to_row(columns) for columns in self._runs(*conditions)]
         last = [column.desc() for column in CHRONOLOGICAL]
         query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return [to_row(columns) for columns in self.fetch(query)][::-1]
+        return [to_row(columns) for columns in self.fetch(query, ROWS_AT_ONCE)][::-1]
 
     def count(self) -> int:
         """Return the number of runs."""
@@ -201,7 +204,8 @@ class Store:
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
         try:
-            yield from self.fetch(self._reading.where(*conditions).order_by(*CHRONOLOGICAL))
+            query = self._reading.where(*conditions).order_by(*CHRONOLOGICAL)
+            yield from self.fetch(query, ROWS_AT_ONCE)
         except sqlite.BrokenDatabaseError:
             # Sorting reads every row before it gives the first, so none was given yet.
             yield from sorted(self._salvage(*conditions), key=chronological_key)
@@ -219,10 +223,10 @@ class Store:
             except sqlite.BrokenDatabaseError:
                 yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
-    def fetch(self, query: Select[Any]) -> Iterator[Columns]:
-        """Yield the rows of a query on tables of `schema`."""
+    def fetch(self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS) -> Iterator[Columns]:
+        """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._engine.connect() as connection:
-            reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
+            reading = connection.execution_options(yield_per=at_once)
             found = reading.execute(query)
             names = list(found.keys())
             for row in found:

@@ -20,6 +20,9 @@ MAXIMUM_LETTERS = 10_000
 MAXIMUM_DEPTH = 50
 """Most parentheses and negations within one another."""
 
+MAXIMUM_COMPARISONS = 500
+"""Most comparisons of a condition: SQLite takes no expression that is 1,000 levels deep."""
+
 OPERATORS = ("<=", ">=", "!=", "==", "=", "<", ">", "~")
 """Operators of a comparison; `~` compares with a pattern in which * is any text."""
 
@@ -85,6 +88,7 @@ class _Parser:
         self._field = field
         self._tokens = list(_tokens(text))
         self._depth = 0
+        self._comparisons = 0
 
     def parse(self) -> ColumnElement[bool]:
         condition = self._either()
@@ -136,6 +140,12 @@ class _Parser:
     def _comparison(self) -> ColumnElement[bool]:
         if self._next.kind != "word":
             raise self._expected("the name of a column")
+        self._comparisons += 1
+        if self._comparisons > MAXIMUM_COMPARISONS:
+            raise self._expected(
+                f"the end of at most {MAXIMUM_COMPARISONS} comparisons (`in (A, B)` takes many "
+                "values)"
+            )
         field = self._field(self._tokens.pop(0).text)
         if self._take("is"):
             inverted = self._take("not")
@@ -144,7 +154,7 @@ class _Parser:
             return field.is_known() if inverted else not_(field.is_known())
         inverted = self._take("not")
         if self._take("in"):
-            condition = or_(*(field.compare("=", value) for value in self._list()))
+            condition = field.among(self._list())
             return negated(condition) if inverted else condition
         operator = self._next.text
         if inverted or self._next.kind != "sign" or not self._take(*OPERATORS):

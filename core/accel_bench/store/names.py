@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import JSON, ColumnElement, Float, Text, and_, case, cast, exists, func
+from sqlalchemy import JSON, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.store.schema import COLUMN_OF, DERIVED, LABELS, RUNS, SETTINGS
@@ -51,6 +51,10 @@ class Field(Protocol):
         """Return the comparison with a value as it is written. Raises StoreError."""
         ...
 
+    def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
+        """Return the condition that it is one of the values. Raises StoreError."""
+        ...
+
     def is_known(self) -> ColumnElement[bool]:
         """Return the condition that a run has a value."""
         ...
@@ -75,6 +79,10 @@ class ColumnField:
         compared = COMPARE[sign](self.value, _converted(self.name, self.kind, text))
         return compared
 
+    def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
+        """Compare with each of them."""
+        return self.value.in_([_converted(self.name, self.kind, text) for text in texts])
+
     def is_known(self) -> ColumnElement[bool]:
         """Return the condition that the column is not null."""
         return self.value.is_not(None)
@@ -91,9 +99,11 @@ class JsonField:
         self.name = name
         path = f'$."{key}"'
         found = cast(column, JSON)[key]
-        self._kind = func.json_type(column, path) if sqlite else func.json_typeof(found)
+        # A damaged text would stop the whole query of SQLite; PostgreSQL 15 cannot ask.
+        sound = case((func.json_valid(column) == 1, column))
+        self._kind = func.json_type(sound, path) if sqlite else func.json_typeof(found)
         self._text: ColumnElement[Any] = (
-            func.json_extract(column, path) if sqlite else found.as_string()
+            func.json_extract(sound, path) if sqlite else found.as_string()
         )
         truth = (self._kind == "true", "true"), (self._kind == "false", "false")
         self.value: ColumnElement[Any] = case(*truth, else_=self._text) if sqlite else self._text
@@ -114,6 +124,20 @@ class JsonField:
         # PostgreSQL would not read a text as a number, and `and` does not keep it from trying.
         value = case((is_number, cast(self._text, Float(53))))
         return and_(is_number, COMPARE[sign](value, number))
+
+    def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
+        """Compare with each of them, numbers as numbers."""
+        truths = [text for text in texts if text in ("true", "false")]
+        numbers = [number for text in texts if (number := _number(text)) is not None]
+        others = [text for text in texts if text not in truths and _number(text) is None]
+        is_number = self._kind.in_(("integer", "real", "number"))
+        value = case((is_number, cast(self._text, Float(53))))
+        is_text = self._kind.in_(("text", "string"))
+        return or_(
+            and_(is_number, value.in_(numbers)),
+            and_(is_text, cast(self._text, Text).in_(others)),
+            *(self.compare("=", text) for text in dict.fromkeys(truths)),
+        )
 
     def is_known(self) -> ColumnElement[bool]:
         """Return the condition that the key is there."""
@@ -142,6 +166,10 @@ class LabelField:
         """Compare with each of them."""
         same = _like(LABELS.c.text, text) if sign == "~" else COMPARE[sign](LABELS.c.text, text)
         return exists().where(self._own, same)
+
+    def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
+        """Compare each of them with each of the values."""
+        return exists().where(self._own, LABELS.c.text.in_(list(texts)))
 
     def is_known(self) -> ColumnElement[bool]:
         """Return the condition that there are any."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
+from accel_bench.documents.redaction import looks_secret
 from accel_bench.errors import StoreError, StoreUnavailableError
 
 DRIVER = "postgresql+psycopg"
@@ -27,8 +28,9 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The address without its password."""
-        return self.url.render_as_string(hide_password=True)
+        """The address without its password, wherever that stands."""
+        secrets = [name for name in self.url.query if looks_secret(name)]
+        return self.url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
 def is_address(place: str) -> bool:

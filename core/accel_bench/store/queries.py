@@ -6,14 +6,25 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    select,
+)
 
 from accel_bench.errors import StoreError
 from accel_bench.result import Status
-from accel_bench.store.database import Store
+from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.filter import parse_condition
 from accel_bench.store.names import Field, column_field, json_field, unknown_name
-from accel_bench.store.schema import RUNS
+from accel_bench.store.records import intact
+from accel_bench.store.schema import RUNS, within_limits
 
 COMPLETED = tuple(status.value for status in Status if status.completed)
 """Statuses of runs whose figures count."""
@@ -26,6 +37,9 @@ GROUP_FIGURES = (
     ("mfu", ("mean",)),
 )
 """Figures of a group, each over its completed runs."""
+
+MOST_CHECKED = 5000
+"""Most runs of which each is checked before groups of them have figures."""
 
 KEYS_LOOKED_AT = 1000
 """Newest runs whose options are looked through for a name that is near an unknown one."""
@@ -73,6 +87,33 @@ def group_runs(
     )
     rows = [_named(row, fields) for row in store.fetch(query)]
     return sorted(rows, key=lambda row: list(map(_place, list(row.values())[: len(fields)])))
+
+
+def damaged_runs(store: Store, conditions: Sequence[ColumnElement[bool]] = ()) -> list[str] | None:
+    """Return the ids of the chosen runs whose columns do not fit their checksum.
+
+    None where there are more than MOST_CHECKED runs: reading them all takes longer than the groups.
+    """
+    columns = within_limits(RUNS, store.on_sqlite)
+    query = select(*columns).where(*conditions).limit(MOST_CHECKED + 1)
+    found = list(store.fetch(query, ROWS_OF_COLUMNS))
+    if len(found) > MOST_CHECKED:
+        return None
+    return [str(row["run_id"]) for row in found if not intact(row)]
+
+
+def without(run_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Return the condition that a run is none of these; an id that is no UTF-8 is compared so."""
+    odd = [run_id for run_id in run_ids if not _is_utf8(run_id)]
+    raw = (run_id.encode("utf8", "surrogateescape").hex() for run_id in odd)
+    # Only SQLite has such ids.
+    same = [literal_column(f"CAST(X'{one}' AS TEXT)", Text) for one in raw]
+    plain = [run_id for run_id in run_ids if _is_utf8(run_id)]
+    return and_(RUNS.c.run_id.not_in(plain), RUNS.c.run_id.not_in(same))
+
+
+def _is_utf8(text: str) -> bool:
+    return text.encode("utf8", "replace").decode() == text
 
 
 def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
