@@ -20,6 +20,7 @@ data: {use: synthetic, sequence_length: 512}
 train: {precision: bf16-autocast}
 sweep: {train.micro_batch_size: [4, 1024]}
 """
+SWEPT = "data.sequence_length: [64, 128]"
 
 
 @pytest.fixture
@@ -45,11 +46,12 @@ def test_one_program_answers_fit_speed_limits_hours_and_money(file: str, tmp_pat
     options = ["--lengths", str(lengths), "--format", "json"]
     document = json.loads(estimate(file, "--fits", "h100-80gb", *options, code=1).out)
     assert document["lengths"]["percentile_95"] == 950
-    assert document["for_tokens"] == document["lengths"]["tokens"]
+    assert (document["for_tokens"], document["lengths"]["tokens"]) == (None, 500_500)
     small, large = document["estimates"]
     assert (small["gpu"], small["shape"]["sequence_length"]) == ("h100-sxm", 952)
     check_memory(small)
-    check_speed_and_money(small, document["for_tokens"])
+    assert small["for_tokens"] == 1000 * 952, "each sample is padded to the context"
+    check_speed_and_money(small, small["for_tokens"])
     check_limits(small, large)
 
 
@@ -100,12 +102,34 @@ def check_limits(small: dict[str, Any], large: dict[str, Any]) -> None:
         (["--gpu", "h1000"], "'h1000' fits no device of the table"),
         (["--for-tokens", "0"], "--for-tokens must be a positive number"),
         (["--lengths", "nowhere.txt"], "'nowhere.txt' cannot be read"),
+        (
+            ["--lengths", "some.txt", "--set", "data.sequence_length=64"],
+            "--lengths chooses data.sequence_length, which --set gives too",
+        ),
     ],
 )
 def test_bad_options_are_errors_before_anything_starts(
     file: str, arguments: list[str], problem: str
 ) -> None:
     assert problem in estimate(file, *arguments, code=2).err
+
+
+def test_lengths_and_a_swept_length_are_one_too_many(file: str, tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("8")
+    path = Path(file)
+    path.write_text(SMALL.replace("train.micro_batch_size: [4, 1024]", SWEPT))
+    done = estimate(file, "--lengths", str(tmp_path / "lengths.txt"), code=2)
+    assert "data.sequence_length, which the scenario's sweep gives too" in done.err
+
+
+@pytest.mark.release
+def test_devices_that_share_a_step_get_memory_and_no_speed(file: str) -> None:
+    split = ["--set", "resources.devices=2", "--set", "parallel={use: mesh, tensor: 2}"]
+    done = estimate(file, "--gpu", "h100-80gb", "--no-limits", "--format", "json", *split)
+    row = json.loads(done.out)["estimates"][0]
+    assert row["memory"]["fit"] == "fits"
+    assert row["speed"] is row["cost"] is None
+    assert "no speed and no money: devices that compute one batch together" in str(row["notes"])
 
 
 @pytest.mark.release

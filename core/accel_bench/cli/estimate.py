@@ -34,7 +34,8 @@ class EstimateOptions:
         typer.Option(help="File with the length of each sample: its 95th percentile is taken."),
     ] = None
     for_tokens: Annotated[
-        float | None, typer.Option(help="Tokens to train on, such as 1.2e9: adds hours and money.")
+        float | None,
+        typer.Option(help="Tokens to train on, with padding, such as 1.2e9: adds hours."),
     ] = None
     only: Annotated[Names, typer.Option(help="Estimate only this stack.")] = None
     plugin: Annotated[Names, typer.Option(help="Add a stack with this plugin; A+B for both.")] = (

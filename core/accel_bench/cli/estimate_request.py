@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing, redirect_stdout, suppress
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -31,6 +30,9 @@ from accel_bench.store.database import open_store
 MOST_DEVICES = 1024
 """Devices that a machine of the table is taken to have: as many as a scenario wants."""
 
+LENGTH = "data.sequence_length"
+"""Key that a file of lengths sets."""
+
 NOT_FITTING = 1
 """Exit code of `--fits` where something does not fit."""
 
@@ -45,7 +47,7 @@ def run_estimate(options: EstimateOptions) -> int:
     if options.for_tokens is not None and not 0 < options.for_tokens < float("inf"):
         raise ScenarioError(f"--for-tokens must be a positive number, not {options.for_tokens}")
     (draft,) = _one(find_drafts([options.file]))
-    lengths = _lengths(options.lengths, draft)
+    lengths = _lengths(options, draft)
     document = _estimate(options, draft, lengths)
     if options.fits and options.output == "table":
         print_text("\n".join(one.answer or one.problem for one in document.estimates))
@@ -72,7 +74,8 @@ def _estimate(
         experiment = planned.experiment
         for other in again.planned:
             same = other.experiment.stack.name == experiment.stack.name
-            if same and other.experiment.point == experiment.point:
+            kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
+            if same and other.experiment.sweep == kept:
                 return other
         raise AccelBenchError("no such experiment with these settings")
 
@@ -82,12 +85,12 @@ def _estimate(
             target_of(here, chosen),
             _stored(options.results),
             read_prices(),
-            tokens := options.for_tokens or (float(lengths.tokens) if lengths else None),
+            options.for_tokens or lengths,
             replan,
             limits=not options.no_limits,
         )
         estimates = tuple(_each(estimator, plan))
-    return EstimateDocument(for_tokens=tokens, lengths=lengths, estimates=estimates)
+    return EstimateDocument(for_tokens=options.for_tokens, lengths=lengths, estimates=estimates)
 
 
 def _each(estimator: Estimator, plan: Plan) -> list[Estimate]:
@@ -125,13 +128,22 @@ def _one(drafts: list[Draft]) -> list[Draft]:
     return drafts
 
 
-def _lengths(path: Path | None, draft: Draft) -> LengthSummary | None:
-    """Summarize the file of lengths; a swept length stays as the scenario has it."""
-    return None if path is None else summarize_lengths(read_lengths(path))
+def _lengths(options: EstimateOptions, draft: Draft) -> LengthSummary | None:
+    """Summarize the file of lengths. Raises ScenarioError where a length is swept or set too."""
+    if options.lengths is None:
+        return None
+    swept = draft.data.get("sweep") or {}
+    changed = [key for key, _ in parse_overrides(options.set_ or [], {})]
+    for where, keys in (("the scenario's sweep", swept), ("--set", changed)):
+        if any(key in (LENGTH, f"sweep.{LENGTH}") for key in keys):
+            raise ScenarioError(
+                f"--lengths chooses {LENGTH}, which {where} gives too; leave one of the two out"
+            )
+    return summarize_lengths(read_lengths(options.lengths))
 
 
 def _length_setting(lengths: LengthSummary | None) -> dict[str, Any]:
-    return {"data.sequence_length": lengths.sequence_length} if lengths else {}
+    return {LENGTH: lengths.sequence_length} if lengths else {}
 
 
 def _stored(place: str) -> list[Result]:

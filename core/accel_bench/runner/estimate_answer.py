@@ -20,18 +20,6 @@ def shape_of(scenario: Scenario) -> BatchShape:
     )
 
 
-def with_batch(train: Any, micro_batch_size: int) -> dict[str, Any]:
-    """Return the settings of a smaller micro-batch, with the same samples in a step where it
-    divides."""
-    samples = train.micro_batch_size * train.gradient_accumulation
-    while samples % micro_batch_size:
-        micro_batch_size -= 1
-    return {
-        "train.micro_batch_size": micro_batch_size,
-        "train.gradient_accumulation": samples // micro_batch_size,
-    }
-
-
 def changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
     """Yield what to try, the least change to the training first; each includes those before it."""
     changed: dict[str, Any] = {}
@@ -55,6 +43,12 @@ def notes_of(planned: Planned, shape: BatchShape, published: int | None) -> Iter
         yield (
             "of several devices one is simulated: what they send to each other takes time and "
             "buffers that are not counted"
+        )
+    if scenario.data_parallel < scenario.world_size:
+        yield (
+            f"no speed and no money: devices that compute one batch together "
+            f"({scenario.world_size} in {scenario.data_parallel} groups) are each simulated with "
+            "the whole step; their activations are counted whole too"
         )
     if scenario.engine.use != slot_defaults().slots["engine"]:
         yield f"steps are simulated as the default engine's, not as {scenario.engine.use}'s"

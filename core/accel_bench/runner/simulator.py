@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO, Literal
+
+from pydantic import ValidationError
 
 from accel_bench.analysis.estimates.schema import (
     BatchShape,
@@ -14,15 +19,22 @@ from accel_bench.analysis.estimates.schema import (
     Simulation,
     SimulationRequest,
 )
+from accel_bench.analysis.wording import duration
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import python_command
 from accel_bench.scenario.experiment import Experiment
+
+TIMEOUT_SECONDS = 1800.0
+"""How long a simulation may take; a step of 70e9 parameters takes a minute or two."""
 
 
 class Simulator:
     """Starts the process with the first question, and keeps all answers."""
 
-    def __init__(self, trust_remote_code: bool = False) -> None:
+    def __init__(
+        self, trust_remote_code: bool = False, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._trust_remote_code = trust_remote_code
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")
@@ -55,23 +67,37 @@ class Simulator:
 
     def close(self) -> None:
         """End the process."""
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
+        """End the process; the next question starts another one."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
-        self._log.close()
+            with suppress(OSError):  # a question that it has not read
+                self._process.communicate()
+        self._process = None
 
     def _ask(self, request: SimulationRequest) -> Simulation:
         process = self._process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
+        started = time.monotonic()
+        timer = threading.Timer(self._timeout_seconds, process.kill)
+        timer.daemon = True
+        timer.start()
         try:
-            process.stdin.write(request.model_dump_json() + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except OSError:
-            answer = ""
-        if not answer:
-            raise AccelBenchError(f"the simulation has ended: {self._last_line()}")
-        return Simulation.model_validate_json(answer)
+            answer = _exchange(process, request.model_dump_json())
+            return Simulation.model_validate_json(answer)
+        except (OSError, ValueError) as error:
+            self._end()
+            if time.monotonic() - started >= self._timeout_seconds:
+                limit = duration(self._timeout_seconds)
+                raise AccelBenchError(f"the simulation was ended after {limit}") from error
+            if isinstance(error, ValidationError):
+                shown = answer.strip()[:80]
+                raise AccelBenchError(f"the simulation has answered {shown!r}") from error
+            raise AccelBenchError(f"the simulation has ended: {self._last_line()}") from error
+        finally:
+            timer.cancel()
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -91,6 +117,16 @@ class Simulator:
         self._log.seek(0)
         lines: Sequence[str] = self._log.read().strip().splitlines()
         return lines[-1] if lines else "it has said nothing"
+
+
+def _exchange(process: subprocess.Popen[str], question: str) -> str:
+    """Return the line that answers a question. Raises OSError where the process has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(question + "\n")
+    process.stdin.flush()
+    if answer := process.stdout.readline():
+        return answer
+    raise BrokenPipeError("no answer")
 
 
 def _key(experiment: Experiment) -> str:

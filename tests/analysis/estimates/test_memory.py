@@ -93,5 +93,11 @@ def test_what_lies_within_the_span_may_fit(device_gib: int | None, fit: str | No
     assert found.fit == fit == fit_of(found.needed_bytes, size)
 
 
+def test_each_rank_of_a_shared_memory_is_a_process_of_its_own() -> None:
+    footprint = Footprint(shape=SHAPE, peak_bytes=0, parts={}, phase="backward", operations=())
+    needs = [memory_estimate(footprint, {}, "cpu", None, ranks).needed_bytes for ranks in (1, 4)]
+    assert needs[1] == needs[0].times(4)
+
+
 def test_a_span_is_inverted_in_order() -> None:
     assert Span(low=2, high=4).inverted(8) == Span(low=2, high=4)

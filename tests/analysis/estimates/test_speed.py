@@ -6,6 +6,7 @@ import pytest
 
 from accel_bench.analysis.estimates.schema import BatchShape, Footprint, Operations, Span
 from accel_bench.analysis.estimates.speed import (
+    Calibration,
     Efficiency,
     cpu_peaks,
     gpu_peaks,
@@ -44,9 +45,12 @@ def test_a_dtype_that_the_device_lacks_gives_no_speed() -> None:
 def test_stored_rows_take_the_place_of_the_data_sheet() -> None:
     seconds = Span(low=1.0, high=4.0)
     assert speed_estimate(seconds, 100, "a").tokens_per_second == Span(low=25, high=100)
-    found = speed_estimate(seconds, 99, "a", [1.5, 2.0], ["a", "b"])
+    rows = [Calibration(1.5, "a", "lora of m"), Calibration(2.0, "b", "base of m")]
+    found = speed_estimate(seconds, 99, "a", rows)
     assert found.step_seconds.low == pytest.approx(1.35)
     assert found.step_seconds.high == pytest.approx(2.2)
     assert found.tokens_per_second.low == pytest.approx(45)
-    assert found.basis == "roofline, calibrated by 2 stored experiments on this device"
+    assert found.basis == (
+        "roofline, calibrated by 2 stored experiments on this device: lora of m, base of m"
+    )
     assert found.calibrated_by == ("a", "b")

@@ -12,8 +12,8 @@ from accel_bench.analysis.estimates.schema import BatchShape, Footprint, Simulat
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.worker.estimate.simulate import SimulatedRun
 
-CLOSE = 0.05
-"""How far a simulated peak may be from the measured one."""
+CLOSE = 0.001
+"""How far a simulated peak may be from the measured one; docs/estimate.md gives the largest."""
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -124,7 +124,7 @@ def compare(settings: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DEFAULT)
-def test_a_simulated_peak_is_within_5_percent_of_the_measured_one(
+def test_a_simulated_peak_is_within_a_thousandth_of_the_measured_one(
     name: str, tmp_path: Path
 ) -> None:
     compare(DEFAULT[name], tmp_path)

@@ -29,7 +29,7 @@ def read_lengths(path: Path) -> list[int]:
     if text.lstrip().startswith("["):
         try:
             found: list[int] = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ScenarioError(f"{path} is no JSON list of lengths: {error}") from error
     else:
         found = [_number(word, path) for word in re.split(r"[\s,;]+", text.strip()) if word]
@@ -49,7 +49,7 @@ def summarize_lengths(lengths: list[int], sequence_length: int | None = None) ->
     kept = sum(min(length, chosen) for length in ordered)
     return LengthSummary(
         samples=len(ordered),
-        tokens=kept,
+        tokens=sum(ordered),
         median=ordered[len(ordered) // 2],
         longest=ordered[-1],
         percentile_95=most,

@@ -44,11 +44,15 @@ def on_one_device(
 
 
 def memory_estimate(
-    footprint: Footprint, parts: dict[Part, float], device: str, device_bytes: int | None
+    footprint: Footprint,
+    parts: dict[Part, float],
+    device: str,
+    device_bytes: int | None,
+    ranks: int = 1,
 ) -> MemoryEstimate:
-    """Return what a device of that many bytes has to hold, and whether it can."""
+    """Return what a device of that many bytes has to hold for its ranks, and whether it can."""
     tensors = sum(parts.values())
-    least, most = BESIDE_TENSORS[device]
+    least, most = (ranks * beside for beside in BESIDE_TENSORS[device])
     needed = Span(low=tensors + least, high=tensors * (1 + GAPS[device]) + most)
     return MemoryEstimate(
         parts=parts,

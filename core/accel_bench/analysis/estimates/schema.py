@@ -155,7 +155,7 @@ class SpeedEstimate(Frozen):
     """How fast steps are, as a span."""
 
     tokens_per_second: Span
-    """Processed tokens of all devices; links between devices are taken to cost nothing."""
+    """Processed tokens of all devices, padding included; links between devices cost nothing."""
 
     step_seconds: Span
 
@@ -196,7 +196,10 @@ class LengthSummary(Frozen):
     """What a file of sample lengths says."""
 
     samples: int
+
     tokens: int
+    """Of all samples, without padding and before any is cut."""
+
     median: int
     longest: int
 
@@ -239,8 +242,11 @@ class Estimate(Frozen):
     longest_sequence_length: Limit | None = None
     speed: SpeedEstimate | None = None
 
+    for_tokens: float | None = None
+    """Tokens to train on, padding included: those that were given, or those of the lengths."""
+
     hours: Span | None = None
-    """Hours for the tokens that were given."""
+    """Hours for those tokens."""
 
     cost: CostEstimate | None = None
     nearest: Alternative | None = None
@@ -259,7 +265,7 @@ class EstimateDocument(Document):
     """What `accel-bench estimate --format json` prints."""
 
     for_tokens: float | None
-    """Tokens to train on: those that were given, or those of the file of lengths."""
+    """Tokens to train on that were given, padding included; null without."""
 
     lengths: LengthSummary | None
     estimates: tuple[Estimate, ...]

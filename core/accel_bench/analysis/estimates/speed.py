@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accel_bench.analysis.estimates.schema import Footprint, Span, SpeedEstimate
+from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import Hardware
 
 CORE_FLOPS = 10e9
@@ -30,6 +31,18 @@ class Efficiency(NamedTuple):
 
     operation_seconds: float
     """Time that an operation takes at least: until it is launched."""
+
+
+class Calibration(NamedTuple):
+    """How far a stored experiment on a device stayed behind its own roofline."""
+
+    slowdown: float
+    """Measured seconds of a step over the roofline's best."""
+
+    experiment_id: str
+
+    name: str
+    """Its stack and model, in words."""
 
 
 GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
@@ -97,26 +110,26 @@ def speed_estimate(
     seconds: Span,
     tokens: int,
     source: str,
-    slowdowns: Sequence[float] = (),
-    rows: Sequence[str] = (),
+    calibrations: Sequence[Calibration] = (),
 ) -> SpeedEstimate:
     """Return the speed of steps of so many tokens; `source` says where the roofline comes from.
 
-    `slowdowns` are measured seconds over the roofline's best of stored experiments, `rows`: they
-    take the place of the worst and the best.
+    `calibrations` by stored experiments take the place of the roofline's worst and best.
     """
     basis = f"roofline from {source}"
-    if slowdowns:
+    if calibrations:
+        slowdowns = [one.slowdown for one in calibrations]
         low, high = min(slowdowns), max(slowdowns)
         seconds = Span(
             low=seconds.low * low * (1 - CALIBRATION_MARGIN),
             high=seconds.low * high * (1 + CALIBRATION_MARGIN),
         )
-        many = "experiment" if len(rows) == 1 else "experiments"
-        basis = f"roofline, calibrated by {len(rows)} stored {many} on this device"
+        many = count(len(calibrations), "stored experiment")
+        names = ", ".join(one.name for one in calibrations)
+        basis = f"roofline, calibrated by {many} on this device: {names}"
     return SpeedEstimate(
         tokens_per_second=seconds.inverted(tokens),
         step_seconds=seconds,
         basis=basis,
-        calibrated_by=tuple(rows),
+        calibrated_by=tuple(one.experiment_id for one in calibrations),
     )

@@ -20,7 +20,7 @@ METHOD = (
     "estimated, not measured: the step was simulated on tensors without content; spans hold what a "
     "simulation does not see (the device's context, workspaces, gaps, the efficiency of kernels)"
 )
-"""What every estimate says of itself."""
+"""Note under each table of estimates."""
 
 
 def estimate_report(document: EstimateDocument) -> Report:
@@ -93,6 +93,13 @@ def _notes(document: EstimateDocument) -> Iterator[str]:
     yield from grouped_by_reason(
         [(name, f"speed: {row.speed.basis}") for name, row in about if row.speed]
     )
+    yield from grouped_by_reason(
+        [
+            (name, f"time and money are for {row.for_tokens:,.0f} tokens, padding included")
+            for name, row in about
+            if row.for_tokens and row.speed
+        ]
+    )
     if prices := dict.fromkeys(row.cost.price for row in rows if row.cost):
         yield f"price: {'; '.join(prices)}"
     yield from grouped_by_reason([(name, note) for name, row in about for note in row.notes])
@@ -103,7 +110,7 @@ def _of_lengths(found: LengthSummary) -> str:
         f"lengths: {found.samples:,} samples, median {found.median:,}, 95 % of them up to "
         f"{found.percentile_95:,} tokens, longest {found.longest:,}; data.sequence_length "
         f"{found.sequence_length:,} cuts {percent(found.truncated_fraction)} of the samples, and "
-        f"padding to it would be {percent(found.padding_fraction)} of the tokens"
+        f"padding to it is {percent(found.padding_fraction)} of the tokens, unless they are packed"
     )
 
 
@@ -141,6 +148,6 @@ FLAT = (
     ),
     *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
     *paths("longest_sequence_length", "value", "longest_sequence_length"),
-    *paths("", "problem"),
+    *paths("", "for_tokens problem"),
 )
 """Columns of the CSV."""
