@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import traceback
 import warnings
 from collections.abc import Sequence
+from time import monotonic, sleep
 from typing import Any
 
 from accel_bench import Options, Plugin, hookimpl
@@ -20,6 +22,9 @@ from accel_bench.testing.in_process import EndedRank
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
+
+POLL_SECONDS = 0.02
+"""Time between two looks at a child that still runs."""
 
 
 class Forked(Plugin[Options]):
@@ -33,12 +38,31 @@ class Forked(Plugin[Options]):
         gc.freeze()  # A child's collector would copy all that the tests hold.
         children = [_fork(job, rank) for rank in range(job.world_size)]
         gc.unfreeze()
-        for child in children:
-            os.waitpid(child, 0)
-        ranks = [EndedRank() for _ in children]
-        for number, rank in enumerate(ranks):
-            rank.rank = number
-        return ranks
+        deadline = monotonic() + job.experiment.scenario.measure.timeout_seconds
+        return [ForkedRank(n, _exit_code(child, deadline)) for n, child in enumerate(children)]
+
+
+class ForkedRank(EndedRank):
+    """The handle of a child that has ended."""
+
+    def __init__(self, rank: int, code: int) -> None:
+        self.rank = rank
+        self._code = code
+
+    def poll(self) -> int | None:
+        """Return the child's exit code; negative for the signal that ended it."""
+        return self._code
+
+
+def _exit_code(child: int, deadline: float) -> int:
+    """Wait until a child ends, and return how; at the deadline it is killed."""
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if monotonic() >= deadline:
+            os.kill(child, signal.SIGKILL)
+        sleep(POLL_SECONDS)
 
 
 def _fork(job: Job, rank: int) -> int:
@@ -51,9 +75,9 @@ def _fork(job: Job, rank: int) -> int:
             os.dup2(log.fileno(), 2)
         _work(job, rank)
     except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+        os.write(2, traceback.format_exc().encode())  # `sys.stderr` may be the tests' own.
+        os._exit(1)
+    os._exit(0)
 
 
 def _work(job: Job, rank: int) -> None:

@@ -77,6 +77,12 @@ def run_all(
 
 
 @contextmanager
+def starting_afresh(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield no words: the program starts a worker, as a user's does."""
+    yield ()
+
+
+@contextmanager
 def forking(folder: Path, trains: bool = True) -> Iterator[tuple[str, str]]:
     """Install `launcher.py` for as long as the block lasts; yield the words that choose it.
 
@@ -92,3 +98,10 @@ def forking(folder: Path, trains: bool = True) -> Iterator[tuple[str, str]]:
         installed.cache_clear()
         yield ("--set", "launcher=forking")
     installed.cache_clear()
+
+
+STARTS = [
+    pytest.param(forking, id="forked"),
+    pytest.param(starting_afresh, id="fresh worker", marks=pytest.mark.release),
+]
+"""How the program of a test starts its worker; afresh takes seconds for the libraries."""

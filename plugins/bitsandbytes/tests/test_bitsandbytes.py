@@ -13,7 +13,7 @@ import pytest
 import torch
 from accel_bench_bitsandbytes import CAST_LOGGER, BitsAndBytes, optimizer_arguments
 from cli.program import call
-from several_ranks.scenarios import forking
+from several_ranks.scenarios import STARTS
 
 from accel_bench import Device, Run, load_base_model
 from accel_bench.documents.load import load_file
@@ -416,7 +416,8 @@ def test_the_plugin_keeps_the_contract(archs):
     assert check_plugin("bitsandbytes", archs=archs).ran
 
 
-def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):
+@pytest.mark.parametrize("start", STARTS)
+def test_it_runs_from_the_command_line_and_ends_in_a_table(start, tmp_path):
     (tmp_path / "work.yaml").write_text(
         "name: tiny\n"
         "model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 2}}\n"
@@ -425,8 +426,8 @@ def test_it_runs_from_the_command_line_and_ends_in_a_table(tmp_path):
         "resources: {device: cpu, threads: 1}\n"
         "measure: {warmup: 1, steps: 3, rounds: 1}\n"
     )
-    with forking(tmp_path / "site") as forked:
-        words = ("run", "work.yaml", "--plugin", "bitsandbytes", "--results", "results", *forked)
+    with start(tmp_path / "site") as launching:
+        words = ("run", "work.yaml", "--plugin", "bitsandbytes", "--results", "results", *launching)
         done = call(*words, folder=tmp_path)
     assert done.code == 0, done.out + done.err
     assert "adapter: lora added to every stack: bitsandbytes needs one" in " ".join(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cli.program import call
-from several_ranks.scenarios import forking
+from several_ranks.scenarios import STARTS
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.documents.presets import find_presets
@@ -111,12 +111,13 @@ def test_the_sample_shows_that_a_stack_without_the_plugin_is_no_loop(
     }
 
 
-def test_the_program_ends_in_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", STARTS)
+def test_the_program_ends_in_a_table(start: Any, tmp_path: Path) -> None:
     """One process of it; that it learns alike is shown in this process, above."""
     few = ("--only", "moe-grouped", "--no-baseline", "--set", "measure.steps=2")
-    with forking(tmp_path / "site") as forked:
+    with start(tmp_path / "site") as launching:
         done = call(
-            "run", "moe-cpu", "--results", "r", *few, *forked, folder=tmp_path, COLUMNS="200"
+            "run", "moe-cpu", "--results", "r", *few, *launching, folder=tmp_path, COLUMNS="200"
         )
     assert done.code == 0, done.out + done.err
     table = done.out[done.out.index("───") :]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cli.program import call
-from several_ranks.scenarios import forking
+from several_ranks.scenarios import STARTS
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.result import Result, Sample
@@ -32,13 +34,14 @@ def test_the_twin_of_the_scenario_for_a_gpu_learns_alike_without_padding() -> No
     assert compared.loss_verdict == "equivalent"
 
 
-def test_the_program_runs_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", STARTS)
+def test_the_program_runs_it(start: Any, tmp_path: Path) -> None:
     """One process of it; the padded stack stands beside it in this process, above."""
     few = ("--rounds", "1", "--set", "measure.steps=2", "--set", "measure.warmup=1")
     alone = ("--only", "padding-free", "--no-baseline")
     words = ("run", "padding-free-cpu", *few, *alone, "--format", "json", "--results", "r")
-    with forking(tmp_path / "site") as forked:
-        done = call(*words, *forked, folder=tmp_path)
+    with start(tmp_path / "site") as launching:
+        done = call(*words, *launching, folder=tmp_path)
     assert done.code == 0, done.out + done.err
     (row,) = json.loads(done.out)["experiments"]
     # A busy machine degrades a run, for reasons of its own.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli.program import Done, call
-from several_ranks.scenarios import forking
+from several_ranks.scenarios import STARTS, forking
 
 from accel_bench import Status
 from accel_bench.documents.presets import find_presets
@@ -70,19 +70,22 @@ SCENARIO = {
 }
 
 
-def accel_bench(folder: Path, *arguments: str) -> Done:
+def accel_bench(folder: Path, *arguments: str, start: Any = forking) -> Done:
     """Run the program in this process, as its ranks are: they import no library anew."""
-    with forking(folder / "site") as forked:
-        words = forked if "--dry-run" not in arguments else ()
+    with start(folder / "site") as launching:
+        words = launching if "--dry-run" not in arguments else ()
         return call(*arguments, *words, folder=folder, HOME=str(folder), COLUMNS="200")
 
 
+@pytest.mark.parametrize("start", STARTS)
 def test_the_program_runs_it_beside_plain_lora_and_ends_in_a_table(
-    bench: Any, tmp_path: Path
+    bench: Any, start: Any, tmp_path: Path
 ) -> None:
     """The adapter that it needs is added to the baseline too."""
     (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
-    done = accel_bench(tmp_path, "run", "s.yaml", "--plugin", "torchao", "--results", "r")
+    done = accel_bench(
+        tmp_path, "run", "s.yaml", "--plugin", "torchao", "--results", "r", start=start
+    )
     assert done.code == 0, done.out + done.err
     assert "adapter: lora added to every stack: torchao needs one" in done.out + done.err
     rows = {line.partition(" ")[0] for line in done.out.splitlines()}
