@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from analysis_factory import FAST, LORA
 from cli.program import write_nulls
+from rich.console import Console
 
 from accel_bench.analysis.wording import duration
+from accel_bench.cli.progress import LiveReporter
+from accel_bench.planning.plan import Planned
+from accel_bench.runner.heartbeats import Progress
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str, int]:
@@ -68,6 +76,18 @@ def test_the_moving_line_is_taken_away_and_the_cursor_comes_back(
     _, shown, _ = watched
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     assert shown.rstrip().endswith("\x1b[2K") or "\x1b[2K" in shown
+
+
+def test_each_of_the_experiments_that_run_at_once_has_its_own_speed() -> None:
+    reporter = LiveReporter(Console(file=io.StringIO()))
+    one, other = (cast(Planned, SimpleNamespace(experiment=each)) for each in (LORA, FAST))
+    for planned in (one, other):
+        reporter.on_start(planned, "round 1 of 1")
+    reporter.on_progress(one, Progress(100, "window"))
+    reporter.on_progress(other, Progress(1, "window"))
+    shown = reporter._line().plain
+    reporter.close()
+    assert "fast  window  step 1  (" in shown  # no speed yet: this is its first step
 
 
 def test_quiet_leaves_a_terminal_empty(tmp_path: Path) -> None:

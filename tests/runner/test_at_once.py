@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from runner.places import Divided, OnePlace, divided
@@ -82,6 +86,48 @@ def test_what_fails_in_one_point_ends_the_others_and_is_raised() -> None:
     points = [OnePoint(act) for _ in range(4)]
     allocation = divided()
     with pytest.raises(OSError, match="the disk is full"):
+        run_points(points, allocation)
+    assert allocation.interrupted
+    assert [bool(point.ran_on) for point in points] == [True, True, False, False]
+
+
+def test_ctrl_c_while_the_first_point_starts_ends_all_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The signal arrives while places get their threads: nothing waits for them as yet."""
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(pool: ThreadPoolExecutor, *work: Any) -> Any:
+        future = submit(pool, *work)
+        signal.raise_signal(signal.SIGINT)
+        return future
+
+    def act(point: OnePoint) -> None:
+        assert point.stop is not None
+        stopped.append(point.stop.wait(PATIENCE_SECONDS))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    stopped: list[bool] = []
+    points, allocation = [OnePoint(act) for _ in range(4)], divided()
+    with pytest.raises(KeyboardInterrupt):
+        run_points(points, allocation)
+    assert allocation.interrupted
+    assert all(stopped) and len(stopped) <= 2
+
+
+def test_ctrl_c_while_points_run_ends_all_of_them() -> None:
+    running = threading.Barrier(2)
+
+    def act(point: OnePoint) -> None:
+        running.wait(PATIENCE_SECONDS)
+        if point is points[0]:
+            _thread.interrupt_main()
+        assert point.stop is not None and point.stop.wait(PATIENCE_SECONDS)
+        raise KeyboardInterrupt
+
+    points, allocation = [OnePoint(act) for _ in range(4)], divided()
+    with pytest.raises(KeyboardInterrupt):
         run_points(points, allocation)
     assert allocation.interrupted
     assert [bool(point.ran_on) for point in points] == [True, True, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 
 from rich.console import Console
@@ -28,6 +29,7 @@ class LineReporter(Reporter):
         self._ended = 0
         self._seconds = 0.0
         self._what: dict[str, str] = {}
+        self._lock = threading.RLock()
 
     def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Print notices, skipped stacks and the number of runs."""
@@ -44,26 +46,27 @@ class LineReporter(Reporter):
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Remember which round it is."""
-        self._what[planned.experiment.id + planned.experiment.stack.name] = what
+        self._what[_key(planned)] = what
 
     def on_result(self, planned: Planned, result: Result) -> None:
         """Print its status, its speed and how long the rest may take."""
         what = self._what_of(planned)
-        if what != "prepare":
-            self._ended += 1
-            self._seconds += result.seconds
         speed = run_throughput(result)
         rate = f"  {speed.tokens_per_second:,.0f} tokens/s" if speed else ""
-        self._print(
-            f"{what}  {planned.experiment.stack.name}  {result.status.value}"
-            f"{rate}  {result.seconds:.1f} s  {self._left()}"
-        )
-        if not result.status.completed:
-            self._print("  " + "; ".join(result.reasons))
+        with self._lock:  # experiments may run at once, each in a thread
+            if what != "prepare":
+                self._ended += 1
+                self._seconds += result.seconds
+            self._print(
+                f"{what}  {planned.experiment.stack.name}  {result.status.value}"
+                f"{rate}  {result.seconds:.1f} s  {self._left()}"
+            )
+            if not result.status.completed:
+                self._print("  " + "; ".join(result.reasons))
 
     def _what_of(self, planned: Planned) -> str:
         """Return which round of an experiment runs; several may run at once."""
-        return self._what.get(planned.experiment.id + planned.experiment.stack.name, "")
+        return self._what.get(_key(planned), "")
 
     def _left(self) -> str:
         if not self._ended:
@@ -89,7 +92,7 @@ class LiveReporter(LineReporter):
             console=console, refresh_per_second=4, transient=True, get_renderable=self._line
         )
         self._live.start()
-        self._first: tuple[int, float] | None = None
+        self._first: dict[str, tuple[int, float]] = {}
 
     def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Count down from the estimate, preparation included, until a run has ended."""
@@ -99,14 +102,15 @@ class LiveReporter(LineReporter):
     def on_start(self, planned: Planned, what: str) -> None:
         """Show that a process group starts."""
         super().on_start(planned, what)
-        self._first = None
+        self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
     def on_result(self, planned: Planned, result: Result) -> None:
         """Count down from what the rest takes at the pace of the runs so far."""
         super().on_result(planned, result)
-        if self._ended:
-            self._expect(self._seconds_left())
+        with self._lock:
+            if self._ended:
+                self._expect(self._seconds_left())
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
         """Show phase, step and speed."""
@@ -136,12 +140,15 @@ class LiveReporter(LineReporter):
         now = time.monotonic()
         if progress.step == 0:
             return None
-        if self._first is None:
-            self._first = (progress.step, now)
-        step, since = self._first
+        step, since = self._first.setdefault(_key(planned), (progress.step, now))
         scenario = planned.experiment.scenario
         tokens = scenario.train.global_batch_size * scenario.data.sequence_length
         return (progress.step - step) * tokens / (now - since) if now > since else None
+
+
+def _key(planned: Planned) -> str:
+    """Return what tells experiments apart: two stacks that do the same have one id."""
+    return planned.experiment.id + planned.experiment.stack.name
 
 
 def make_reporter(quiet: bool) -> Reporter:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from accel_bench.launcher import Allocation, DividedAllocation, Place
-from accel_bench.runner.supervise import deferred_signals
+from accel_bench.runner.supervise import POLL_SECONDS, deferred_signals
 
 
 class PlaceLostError(Exception):
@@ -55,21 +55,31 @@ def run_points(points: Sequence[Point], allocation: Any) -> None:
 
 
 def _share(queue: _Queue, places: Sequence[Place], allocation: DividedAllocation) -> None:
-    """Run points on all places, each in a thread, until none is waiting or no place is left."""
-    with ThreadPoolExecutor(len(places)) as pool:
-        running = [pool.submit(queue.work, place) for place in places]
+    """Run points on all places, each in a thread, until none is waiting or no place is left.
+
+    Ctrl-C is noted from before the first one starts: raised anywhere, it could miss the threads.
+    """
+    running: list[Future[None]] = []
+    finished = False
+    with ThreadPoolExecutor(len(places)) as pool, deferred_signals() as arrived:
         try:
-            wait(running, return_when=FIRST_EXCEPTION)
+            for place in places:
+                running.append(pool.submit(queue.work, place))
+            while not (arrived or finished or any(map(_has_failed, running))):
+                finished = not wait(running, POLL_SECONDS, FIRST_EXCEPTION).not_done
         finally:
-            with deferred_signals():
-                if any(not one.done() or one.exception() for one in running):
-                    queue.end()
-                    allocation.interrupt()
-                wait(running)
+            if not finished or any(map(_has_failed, running)):
+                queue.end()
+                allocation.interrupt()
+            wait(running)
     errors = [error for one in running if (error := one.exception()) is not None]
     # The first is what has ended the others, which were interrupted.
     for error in sorted(errors, key=lambda one: isinstance(one, KeyboardInterrupt)):
         raise error
+
+
+def _has_failed(running: Future[None]) -> bool:
+    return running.done() and running.exception() is not None
 
 
 class _Queue:
