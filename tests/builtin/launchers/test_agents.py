@@ -13,7 +13,7 @@ import pytest
 from store.store_factory import make_experiment
 
 from accel_bench import Job
-from accel_bench.builtin.launchers import started
+from accel_bench.builtin.launchers import agent, started
 from accel_bench.builtin.launchers.accelerate import ONE_PROCESS
 from accel_bench.builtin.launchers.agent import contract, serve
 from accel_bench.builtin.launchers.agents import Agents
@@ -73,6 +73,31 @@ class Nodes:
         """Lose one of them, and notice it."""
         self.peers[number].lose()
         self.agents.pump(10)
+
+
+def test_a_rank_keeps_no_larger_change_than_its_agent_relays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    class Process:
+        def __init__(self, job: Job, rank: int, environment: dict[str, str]) -> None:
+            jobs.append(job)
+
+        def sweep(self) -> None:
+            pass
+
+    monkeypatch.setattr(agent, "LocalProcess", Process)
+    place = {"local_rank": 0, "local_size": 1, "threads": 1}
+    message = {"rank": 0, "place": place, "variables": {}, "several_nodes": False}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        for most in (100, 2**40):
+            payload = job_on(1, tmp_path, update_bytes=most).model_dump_json().encode()
+            agent.HostedRank(Channel(ours), message, payload).close()
+    assert [job.update_bytes for job in jobs] == [100, agent.MAXIMUM_FILE_BYTES]
 
 
 def test_unequal_numbers_of_ranks_are_refused_with_the_nodes() -> None:
