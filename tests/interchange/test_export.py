@@ -70,6 +70,12 @@ def test_columns_have_the_units_and_scopes_of_that_program() -> None:
     assert list(line) == sorted(line)
 
 
+def test_a_text_of_another_person_is_no_formula_and_no_escape_sequence() -> None:
+    stack, error = make_experiment("nf4"), '=HYPERLINK("http://e")\x1b[2J'
+    (line,) = lines([make_result("a", experiment=stack, status=Status.FAILED, reasons=(error,))])
+    assert line["error_messages"] == '\'=HYPERLINK("http://e")\\x1b[2J'
+
+
 def test_what_is_exported_can_be_imported_with_equal_figures(tmp_path: Path) -> None:
     failed = make_result("b", ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",))
     text = export_text([measured(), failed], "fms-csv")

@@ -107,6 +107,14 @@ def test_a_folder_counts_no_run_twice(tmp_path: Path) -> None:
     assert any("other.json: no format" in line for line in left_out)
 
 
+def test_a_state_is_repeated_by_the_results_of_its_training(tmp_path: Path) -> None:
+    write(tmp_path, "train_results.json", TRAINER)
+    write(tmp_path, "trainer_state.json", STATE)
+    ((file,), (left_out,)) = read_files(tmp_path, None, {})
+    assert file.source.path.name == "train_results.json"
+    assert "trainer_state.json: train_results.json beside it is imported" in left_out
+
+
 def test_a_nan_is_no_number_and_says_so(tmp_path: Path) -> None:
     (result,) = imported(tmp_path, "all_results.json", {**TRAINER, "train_loss": float("nan")})
     (loss,) = (one for one in result.metrics if one.name == "mean_loss")
@@ -215,6 +223,25 @@ def test_pytest_benchmark_keeps_its_rounds_as_raw_numbers(tmp_path: Path) -> Non
     assert result.provenance.machine == "bench-2, a fast CPU, Linux"
     assert result.seconds == pytest.approx(0.06)
     assert result.started_at.startswith("2025-03-02T12:34:56")
+
+
+DATES = {
+    "2025-03-02T14:34:56.789+02:00": ("2025-03-02T12:34:56Z", ""),
+    "2025-03-02T12:34:56Z": ("2025-03-02T12:34:56Z", ""),
+    "2025-03-02 12:34:56": ("2025-03-02T12:34:56Z", "names no time zone: it is taken for UTC"),
+    "zzzz": ("1970-01-01T00:00:00Z", "date 'zzzz' cannot be read"),
+    "0001-01-01T00:00:00+23:00": ("1970-01-01T00:00:00Z", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_a_date_is_stored_as_utc_or_named(date: str, tmp_path: Path) -> None:
+    expected, correction = DATES[date]
+    for key, document in (("datetime", PYTEST), ("timestamp", IPFS)):
+        result, *_ = imported(tmp_path, "file.json", {**document, key: date})
+        assert result.started_at == expected
+        assert correction in corrections(result)
+        assert bool(correction) == ("the file's date" in corrections(result))
 
 
 def test_mlperf_s_log_gives_time_to_train_losses_and_its_ending(tmp_path: Path) -> None:

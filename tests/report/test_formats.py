@@ -6,7 +6,7 @@ import pytest
 from analysis_factory import LORA, STEADY, make_rounds, make_summary
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.report.formats import FORMATS, render, render_report
+from accel_bench.report.formats import FORMATS, render, render_json, render_list, render_report
 from accel_bench.report.table import Report, Section
 
 
@@ -15,6 +15,19 @@ def test_every_form_shows_the_stack_and_ends_its_last_line(name):
     text = render([make_summary([LORA], make_rounds(LORA, STEADY))], name)
     assert "lora" in text
     assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("documents", [[], [{}], [{"a": "b\nc", "d": [1, {}]}, "text", None]])
+def test_a_list_in_pieces_is_the_list_as_a_whole(documents):
+    pieces = render_list(iter(documents))
+    assert "".join(pieces) == render_json(documents)
+
+
+def test_a_list_is_written_document_by_document():
+    taken = iter([1, 2, 3])
+    pieces = render_list(taken)
+    assert next(pieces) == "[\n  1"
+    assert list(taken) == [2, 3]
 
 
 def test_an_unknown_form_names_the_nearest_one():

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
-from store.store_factory import make_result, make_session
+from store.store_factory import change_payload, make_experiment, make_result, make_session
 from store.test_queries import RESULTS, fill
 from typer.testing import CliRunner
 
+from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
 from accel_bench.planning.duration import recent_results
@@ -79,6 +80,32 @@ def test_an_export_is_of_imported_and_exported_runs_whatever_it_says(tmp_path: P
     call("import", again, "--results", tmp_path / "third")
     with open_store(tmp_path / "third", write=False) as store:
         assert store.results()[1].provenance == moved
+
+
+def test_an_exported_run_is_marked_in_a_comparison_and_shown_with_its_file(tmp_path: Path) -> None:
+    mark = Provenance(origin="exported", file="theirs.json")
+    with open_store(tmp_path, write=True) as store:
+        store.add_session(make_session())
+        moved = [make_result(f"a{n}", round=n, provenance=mark) for n in range(2)]
+        here = [make_result(f"b{n}", round=n, experiment=make_experiment("nf4")) for n in range(2)]
+        for result in (*moved, *here):
+            store.add(result)
+    compared = compare_stored(moved, here)
+    assert compared.ratio is not None
+    assert any("came with the export theirs.json" in text for text in compared.a.reasons)
+    shown = call("results", "show", "a0", "--results", tmp_path)
+    assert "file: theirs.json" in shown
+
+
+def test_an_export_names_what_is_corrupt_and_has_the_rest(source: Path, tmp_path: Path) -> None:
+    change_payload(source, "a", '"loss":2.0', '"loss":1.0')
+    for form in ("json", "csv", "fms-csv", "mllog", "parquet"):
+        arguments = ["--results", str(source), "--format", form, "--output", str(tmp_path / form)]
+        done = CliRunner().invoke(app, ["results", "export", *arguments], catch_exceptions=False)
+        assert done.stderr == "left out as corrupt: a\n"
+    kept = list(read_export(tmp_path / "json"))
+    assert kept == list(read_export(tmp_path / "parquet"))
+    assert [result.run_id for result in kept] == list("bdec")
 
 
 def test_an_import_that_stops_in_the_middle_has_added_nothing(

@@ -126,6 +126,8 @@ def collect_runs(
     imported = _imported(counted.values())
     if imported:
         end = StopReason(end.status, (*end.reasons, f"it {imported}"))
+    elif exported := _exported(counted.values()):
+        end = StopReason(end.status, (*end.reasons, exported))
     completed = {
         key: run
         for key, run in counted.items()
@@ -148,6 +150,13 @@ def _imported(runs: Iterable[Result]) -> str:
     speed = next((f", which states {one.value:,.6g} tokens/s" for one in speeds), "")
     origin = run.provenance
     return f"was imported from {origin.file} ({origin.format}){speed}: it was not measured here"
+
+
+def _exported(runs: Iterable[Result]) -> str:
+    """Return that runs came with an export of another store; empty where none did."""
+    files = (run.provenance.file for run in runs if run.provenance.origin == "exported")
+    file = next(files, None)
+    return "" if file is None else f"it came with the export {file}: it was not measured here"
 
 
 def replaced_rounds(results: Iterable[Result]) -> set[RoundKey]:

@@ -14,10 +14,11 @@ from accel_bench.cli.output import AnyFormat, Format, print_report, print_text
 from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import ColumnElement
 
+    from accel_bench.result import Result
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.store.database import Store
 
@@ -169,37 +170,57 @@ def export_results(
 
     JSON and Parquet can be brought to another place with `accel-bench import`.
     """
-    from accel_bench.documents.files import write_atomically
     from accel_bench.errors import StoreError
-    from accel_bench.report.formats import render_report
-    from accel_bench.report.views.results import export_report
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.exchange import write_parquet
     from accel_bench.store.queries import condition_of
 
     if output_format == "parquet" and output is None:
         raise StoreError("Parquet is written to a file: --output FILE")
+    corrupt: list[str] = []
     with open_results(results) as store:
         conditions = [condition_of(store, where)] if where is not None else []
-        found = store.results(*conditions)
-        readable = {result.run_id for result in found}
-        corrupt = [row.run_id for row in store.rows(*conditions) if row.run_id not in readable]
+        _write(_intact(store, conditions, corrupt), output_format, output)
     if corrupt:
         typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
-    if output_format == "parquet":
-        assert output is not None
-        write_parquet(found, output)
-        return
-    if output_format in ("fms-csv", "mllog"):
-        from accel_bench.interchange.export import export_text
 
-        text = export_text(found, output_format)
-    else:
-        text = render_report(export_report(found), output_format)
+
+def _intact(
+    store: Store, conditions: Sequence[ColumnElement[bool]], corrupt: list[str]
+) -> Iterator[Result]:
+    """Yield the runs one by one, and add the ids of those that cannot be read to `corrupt`."""
+    for run_id, result in store.each(*conditions):
+        if result is None:
+            corrupt.append(run_id)
+        else:
+            yield result
+
+
+def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
+    """Write runs to a file or to the terminal."""
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.store.exchange import write_parquet
+
     if output is None:
-        print_text(text, end="")
+        for piece in _pieces(found, form):
+            print_text(piece, end="")
+    elif form == "parquet":
+        write_parquet(found, output)
     else:
-        write_atomically(output, text)
+        write_atomically(output, _pieces(found, form))
+
+
+def _pieces(found: Iterator[Result], form: str) -> Iterator[str]:
+    """Yield the text of an export; of JSON a piece for each run, so that few are in memory."""
+    from accel_bench.interchange.export import export_text
+    from accel_bench.report.formats import render_list, render_report
+    from accel_bench.report.views.results import export_report
+
+    if form == "json":
+        yield from render_list(found)
+    elif form == "csv":
+        yield render_report(export_report(found), form)
+    else:
+        yield export_text(found, form)
 
 
 @app.command("migrate")

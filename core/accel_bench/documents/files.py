@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from accel_bench.errors import AccelBenchError, StoreUnavailableError
@@ -46,17 +46,17 @@ def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
         raise error(f"{path}: not UTF-8 text (byte {problem.start}); save it as UTF-8") from problem
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write a file aside, force it to the disk and rename it; names that are no UTF-8 stay bytes.
 
-    Raises StoreUnavailableError with the reason, such as a full disk; the old file is then still
-    there.
+    The text may come in pieces. Raises StoreUnavailableError with the reason, such as a full disk;
+    the old file is then still there.
     """
     aside = path.with_name(f".{path.name[:MAXIMUM_NAME]}.{secrets.token_hex(8)}")
     with naming_the_file(path):
         try:
             with aside.open("x", encoding="utf8", errors="surrogateescape", newline="") as handle:
-                handle.write(text)
+                handle.writelines([text] if isinstance(text, str) else text)
                 handle.flush()
                 os.fsync(handle.fileno())
             aside.replace(path)

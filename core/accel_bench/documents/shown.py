@@ -6,6 +6,14 @@ sequences that move a terminal's cursor, direction overrides, and letters of no 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a text begins that spreadsheets would run; some take the wide forms of East Asia too."""
+
 
 def plain(text: str) -> str:
     r"""Return text on one line: `\x1b` for a control character, a space for what is space."""
@@ -27,6 +35,21 @@ def printable_json(text: str) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Return a number as it is, anything else as text that no spreadsheet takes for a formula."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, Mapping):
+        value = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    if isinstance(value, list | tuple):
+        value = "; ".join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    text = printable(value.replace("\r\n", "\n").replace("\r", "\n"))
+    formula = text.startswith("\t") or text.lstrip().startswith(FORMULA_STARTS)
+    return f"'{text}" if formula else text
 
 
 def _shown(letter: str) -> str:

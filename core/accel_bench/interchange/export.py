@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -117,7 +117,7 @@ class ExportedRun:
         ]
 
 
-def export_text(results: Sequence[Result], form: str) -> str:
+def export_text(results: Iterable[Result], form: str) -> str:
     """Return runs in another program's format, each marked with its provenance.
 
     Raises ImportFileError for a format that is not written.
@@ -127,4 +127,4 @@ def export_text(results: Sequence[Result], form: str) -> str:
     writers = {"fms-csv": fms_csv_export.write, "mllog": mllog_export.write}
     if form not in writers:
         raise ImportFileError(f"{form!r} is not written; {', '.join(writers)} are")
-    return writers[form]([ExportedRun(result) for result in results])
+    return writers[form](ExportedRun(result) for result in results)

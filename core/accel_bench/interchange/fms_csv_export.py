@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from accel_bench.documents.shown import spreadsheet_cell
 from accel_bench.interchange.export import ExportedRun
 from accel_bench.interchange.fms_csv import MIB
 
@@ -79,11 +80,11 @@ COLUMNS: Mapping[str, Cell] = {
 """Columns in the order of the alphabet, as there; `provenance` is ours."""
 
 
-def write(runs: Sequence[ExportedRun]) -> str:
+def write(runs: Iterable[ExportedRun]) -> str:
     """Return a line for each run; what did not complete has no figure, and its reason."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in runs:
-        writer.writerow(["" if (cell := read(run)) is None else cell for read in COLUMNS.values()])
+        writer.writerow([spreadsheet_cell(read(run)) for read in COLUMNS.values()])
     return text.getvalue()

@@ -12,6 +12,7 @@ from accel_bench.interchange.rows import (
     number,
     some,
     texts,
+    utc_time,
     whole,
 )
 from accel_bench.result import Metric, Status
@@ -74,7 +75,7 @@ def _row(
         reasons=reasons,
         corrections=corrections,
         machine=", ".join(texts(fact) for fact in facts if fact),
-        started_at=texts(found.get("timestamp") or ""),
+        started_at=utc_time(texts(found.get("timestamp") or ""), corrections),
     )
 
 

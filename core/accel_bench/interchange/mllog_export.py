@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ SETTINGS = {
 CLOCK = "the clock from here on is that of the steps: start-up is not in it"
 
 
-def write(runs: Sequence[ExportedRun]) -> str:
+def write(runs: Iterable[ExportedRun]) -> str:
     """Return the lines of all runs, each with its id as namespace and its provenance."""
     return join_lines(line for run in runs for line in _lines(run))
 

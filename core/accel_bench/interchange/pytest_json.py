@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, Source, figures, number, texts
+from accel_bench.interchange.rows import (
+    UNKNOWN,
+    ImportedRow,
+    Source,
+    figures,
+    number,
+    texts,
+    utc_time,
+)
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "median": ("median_seconds_per_call", "seconds", "global", "lower"),
@@ -51,7 +59,7 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
         corrections=notes,
         series={"seconds_per_call": stats.get("data") or ()},
         machine=", ".join(texts(fact) for fact in facts if fact),
-        started_at=texts(found.get("datetime") or ""),
+        started_at=utc_time(texts(found.get("datetime") or ""), notes),
         seconds=_seconds(stats),
     )
 

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,7 @@ from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
+from accel_bench.interchange.native import put
 from accel_bench.result import Metric, Provenance, Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.models import Scenario, Stack
@@ -154,6 +156,21 @@ def texts(value: object) -> str:
     return re.sub(r"\s+", " ", str(value)).strip()
 
 
+def utc_time(text: str, corrections: list[str]) -> str:
+    """Return a date of a file as UTC, ISO 8601; empty, with a correction, where it is none."""
+    if not text:
+        return ""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+            corrections.append(f"the file's date {text} names no time zone: it is taken for UTC")
+        return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        corrections.append(f"the file's date {text[:40]!r} cannot be read")
+        return ""
+
+
 def some(values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is not known."""
     return {key: value for key, value in values.items() if value is not None}
@@ -216,7 +233,7 @@ def _experiment(row: ImportedRow, source: Source, form: str) -> Experiment:
     """Return the experiment of a row; its identity holds the file, so it is that of no other."""
     nested: dict[str, Any] = {"name": short_name(row.scenario)}
     for key, value in row.settings.items():
-        _put(nested, key.split("."), value)
+        put(nested, key, value)
     nested.setdefault("model", {}).setdefault("id", UNKNOWN)
     where = _where(source, row)
     scenario = validate(Scenario, nested, where, ImportFileError)
@@ -238,12 +255,6 @@ def beyond(source: Source, given: Mapping[str, JsonValue]) -> dict[str, JsonValu
 
 def _where(source: Source, row: ImportedRow) -> Callable[[Any], str]:
     return lambda location: f"{source.path}, row {row.key!r}"
-
-
-def _put(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    for part in parts[:-1]:
-        data = data.setdefault(part, {})
-    data[parts[-1]] = value
 
 
 def short_name(text: str) -> str:

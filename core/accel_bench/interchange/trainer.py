@@ -51,8 +51,10 @@ def is_state(source: Source) -> bool:
 def is_repeated(source: Source) -> str:
     """Return why the file says nothing that another one of its folder does not; else empty."""
     name, folder = source.path.name, source.path.parent
-    if name in (*RESULTS[1:], STATE) and (folder / RESULTS[0]).is_file():
-        return f"{RESULTS[0]} beside it is imported, and holds it"
+    fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
+    for one in fuller:
+        if (folder / one).is_file():
+            return f"{one} beside it is imported, and holds it"
     if name == STATE and folder.name.startswith("checkpoint-"):
         return "it is the state of a checkpoint, in the middle of a run"
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from accel_bench.analysis.schema import Summary
@@ -21,6 +21,15 @@ def render_json(document: Any) -> str:
 
     text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
     return printable_json(text.decode()) + "\n"
+
+
+def render_list(documents: Iterable[Any]) -> Iterator[str]:
+    """Yield the pieces of a list as `render_json` writes it, and keep no document."""
+    before = "[\n  "
+    for document in documents:
+        yield before + render_json(document).rstrip("\n").replace("\n", "\n  ")
+        before = ",\n  "
+    yield "\n]\n" if before.startswith(",") else "[]\n"
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

@@ -148,8 +148,12 @@ class Store:
             chosen.append(RUNS.c.experiment_id.in_(list(experiment_ids)))
         if scenario is not None:
             chosen.append(RUNS.c.scenario == scenario)
-        found = (readable(columns) for columns in self._runs(*chosen))
-        return [result for result in found if result is not None]
+        return [result for _, result in self.each(*chosen) if result is not None]
+
+    def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
+        """Yield id and result of each run in the same order; None for one that cannot be read."""
+        for columns in self._runs(*conditions):
+            yield str(columns["run_id"]), readable(columns)
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
         """Return a listing of all runs in the same order, corrupt ones included and marked.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +25,9 @@ PIECE = 1024 * 1024
 MAXIMUM_TEXT = 8 * MAXIMUM_PAYLOAD_BYTES
 """Longest text of one run: an export is indented, and what is stored is not."""
 
+ROWS_AT_ONCE = 100
+"""Rows of a Parquet file that are written and read together."""
+
 FROM_EXPORT = "from-export"
 """Tag of runs that came with an export of another store."""
 
@@ -34,19 +38,28 @@ RESULT_COLUMN = "result"
 """Column of a Parquet export with the whole result as JSON."""
 
 
-def write_parquet(results: Sequence[Result], path: Path) -> None:
+def write_parquet(results: Iterable[Result], path: Path) -> None:
     """Write a row for each run, with the columns of the CSV export and the whole result.
 
     Raises StoreError without pyarrow.
     """
     parquet, arrow = _pyarrow()
-    rows = [{**flat_run(one), RESULT_COLUMN: one.model_dump_json()} for one in results]
+    rows, texts = [], []
+    for one in results:  # the columns are those of all rows, so nothing is written before the last
+        rows.append(flat_run(one))
+        texts.append(zlib.compress(one.model_dump_json().encode(), 1))
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: _one_type([row.get(name) for row in rows]) for name in names}
+    table = arrow.table({name: _one_type([row.get(name) for row in rows]) for name in names})
+    schema = table.schema.append(arrow.field(RESULT_COLUMN, arrow.string()))
     aside = path.with_name(f".{path.name}.part")
     with naming_the_file(path):
         try:
-            parquet.write_table(arrow.table(columns), aside)
+            with parquet.ParquetWriter(aside, schema) as writer:
+                for start in range(0, len(rows), ROWS_AT_ONCE):
+                    part = texts[start : start + ROWS_AT_ONCE]
+                    column = arrow.array([zlib.decompress(text).decode() for text in part])
+                    flat = table.slice(start, ROWS_AT_ONCE)
+                    writer.write_table(flat.append_column(schema.field(RESULT_COLUMN), column))
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
@@ -169,7 +182,7 @@ def _parquet_texts(path: Path) -> Iterator[str]:
     parquet, arrow = _pyarrow()
     try:
         file = parquet.ParquetFile(path)
-        for batch in file.iter_batches(100, columns=[RESULT_COLUMN]):
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[RESULT_COLUMN]):
             yield from map(str, batch.column(RESULT_COLUMN).to_pylist())
     except (arrow.ArrowException, KeyError, OSError) as error:
         raise StoreError(

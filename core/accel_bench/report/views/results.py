@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,11 @@ def _short(number: float) -> str:
     return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
 
 
-def export_report(results: Sequence[Result]) -> Report:
-    """Return everything for programs, and a row for each run for spreadsheets."""
+def export_report(results: Iterable[Result]) -> Report:
+    """Return a row for each run for spreadsheets."""
     rows = [flat_run(result) for result in results]
     keys = dict.fromkeys(name for row in rows for name in row)
-    return Report(document=results, flat=keyed(keys, rows))
+    return Report(flat=keyed(keys, rows))
 
 
 def results_report(
@@ -131,6 +131,7 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Se
             **result.model_dump(mode="json", include=set(RUN_KEYS.split())),
             **{key: getattr(result, key) + 1 for key in ("round", "position", "attempt")},
         },
+        **_origin(result),
         **{f"{kind}s": list(texts) for kind, texts in labels.items()},
         "tokens_per_second": speed.tokens_per_second if speed else None,
         "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
@@ -143,6 +144,13 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Se
         columns = ("rank", "step", "part", "seconds", "real_tokens", "loss")
         yield Section(tables=[listed(columns, samples)])
     yield Section(text=f"repeat with: {shlex.join(result.command)}")
+
+
+def _origin(result: Result) -> dict[str, Any]:
+    """Return where a run comes from that was not measured here."""
+    if result.provenance.origin == "measured":
+        return {}
+    return {"provenance": result.provenance.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
