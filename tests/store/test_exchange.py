@@ -48,6 +48,7 @@ def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form:
     assert printed == "4 runs were added, 1 were there already\n"
     assert call("import", file, "--results", target).startswith("0 runs were added, 5")
     with open_store(source, write=False) as one, open_store(target, write=False) as other:
+        assert [run.run_id for run in recent_results(other)] == ["a"]
         assert one.results() == [unmarked(result) for result in other.results()]
         assert [row.tokens_per_second for row in one.rows()] == [
             row.tokens_per_second for row in other.rows()

@@ -102,7 +102,8 @@ def recent_results(store: Store | None) -> list[Result]:
         return []
     with suppress(StoreError):
         sessions = [one for one in store.sessions() if not one.imported][-RECENT_SESSIONS:]
-        return [result for one in sessions for result in store.results(session=one.id)]
+        found = (result for one in sessions for result in store.results(session=one.id))
+        return [result for result in found if result.provenance.origin == "measured"]
     return []
 
 

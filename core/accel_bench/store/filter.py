@@ -17,6 +17,9 @@ from accel_bench.store.names import Field
 MAXIMUM_LETTERS = 10_000
 """Longest text of a condition."""
 
+LETTERS_SHOWN = 200
+"""Letters of a condition in an error."""
+
 MAXIMUM_DEPTH = 50
 """Most parentheses and negations within one another."""
 
@@ -74,8 +77,9 @@ def _tokens(text: str) -> Iterator[Token]:
 
 def _error(text: str, place: int, expected: str) -> StoreError:
     found = repr(text[place : place + 20]) if text[place:].strip() else "its end"
+    shown = text if len(text) <= LETTERS_SHOWN else f"{text[:LETTERS_SHOWN]}..."
     return StoreError(
-        f"the condition {text!r} cannot be understood at letter {place + 1}: {expected} was "
+        f"the condition {shown!r} cannot be understood at letter {place + 1}: {expected} was "
         f"expected and {found} was found, such as `status = ok and tokens_per_second > 1e4`"
     )
 
