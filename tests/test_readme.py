@@ -119,6 +119,13 @@ def test_a_command_runs(
         assert call("scenarios", "validate", "written.yaml").code == 0
 
 
+def test_the_quickstart_starts_a_worker_as_a_reader_does(tmp_path: Path) -> None:
+    few = FEW[: FEW.index("launcher=forking") - 1]
+    done = call("run", *few, "--only", "baseline", folder=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert "baseline" in done.out
+
+
 def stored_id(folder: Path) -> str:
     """Id of a run that is stored."""
     with open_store(folder / "accel_bench_results", write=False) as store:

@@ -16,8 +16,8 @@ from accel_bench.interchange.rows import (
     figure,
     figures,
     number,
-    texts,
-    whole,
+    one_line,
+    positive_integer,
 )
 from accel_bench.interchange.trainer import peak_allocated
 from accel_bench.result import Metric, Status
@@ -102,13 +102,15 @@ def _row(cells: Cells, place: int, most: float) -> ImportedRow:
 
 def _settings(cells: Cells) -> dict[str, JsonValue]:
     """Return what the line states of the work; a value that is none of ours is left out."""
-    devices = whole(cells.get("num_gpus"))
+    devices = positive_integer(cells.get("num_gpus"))
     found: dict[str, JsonValue | None] = {
         "model.id": cells.get("model_name_or_path"),
-        "train.micro_batch_size": whole(cells.get("per_device_train_batch_size")),
-        "train.gradient_accumulation": whole(cells.get("gradient_accumulation_steps")),
+        "train.micro_batch_size": positive_integer(cells.get("per_device_train_batch_size")),
+        "train.gradient_accumulation": positive_integer(cells.get("gradient_accumulation_steps")),
         "train.learning_rate": number(cells.get("learning_rate")),
-        "data.sequence_length": whole(cells.get("max_seq_len") or cells.get("max_seq_length")),
+        "data.sequence_length": positive_integer(
+            cells.get("max_seq_len") or cells.get("max_seq_length")
+        ),
         "resources.devices": devices,
     }
     dtype = cells.get("torch_dtype")
@@ -116,7 +118,7 @@ def _settings(cells: Cells) -> dict[str, JsonValue]:
     found["train.precision"] = _precision(cells)
     if method := cells.get("peft_method"):
         found["adapter.use"] = method
-        found["adapter.r"] = whole(cells.get("r"))
+        found["adapter.r"] = positive_integer(cells.get("r"))
         found["adapter.alpha"] = number(cells.get("lora_alpha"))
         found["adapter.dropout"] = number(cells.get("lora_dropout"))
         modules = cells.get("target_modules", "").split()
@@ -132,7 +134,10 @@ def _precision(cells: Cells) -> str | None:
 
 
 def _global_rate(cells: Cells) -> Iterator[Metric]:
-    rate, devices = number(cells.get("train_tokens_per_second")), whole(cells.get("num_gpus"))
+    rate, devices = (
+        number(cells.get("train_tokens_per_second")),
+        positive_integer(cells.get("num_gpus")),
+    )
     if rate is not None and devices is not None:
         yield figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
 
@@ -157,13 +162,13 @@ def _memory_figures(cells: Cells) -> Iterator[Metric]:
 def _corrections(cells: Cells) -> list[str]:
     found = []
     if number(cells.get("train_tokens_per_second")) is not None:
-        found += [PER_DEVICE, *([] if whole(cells.get("num_gpus")) else [SAME_RATE])]
+        found += [PER_DEVICE, *([] if positive_integer(cells.get("num_gpus")) else [SAME_RATE])]
     if _memory(cells, DRIVER) is not None:
         found.append(DRIVER_MEMORY)
     if _memory(cells, PEAK) is not None or _memory(cells, LEVEL) is not None:
         found.append(TORCH_MEMORY)
     if "provenance" in cells:
-        found.append(f"the file marks the row as {texts(cells['provenance'])!r}")
+        found.append(f"the file marks the row as {one_line(cells['provenance'])!r}")
     return found
 
 
@@ -173,9 +178,9 @@ def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
     if not stated and number(cells.get("train_runtime")) is not None:
         return Status.OK, ()
     if "OutOfMemoryError" in stated or "CUDA out of memory" in stated:
-        return Status.OOM, (texts(stated)[-500:],)
+        return Status.OOM, (one_line(stated)[-500:],)
     if stated:
-        return Status.FAILED, (texts(stated)[-500:],)
+        return Status.FAILED, (one_line(stated)[-500:],)
     return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells, most)}",)
 
 

@@ -18,7 +18,7 @@ from accel_bench.interchange.mapping import (
     spelled,
 )
 from accel_bench.interchange.native import NativeScenario, put
-from accel_bench.interchange.rows import short_name, whole
+from accel_bench.interchange.rows import positive_integer, short_name
 
 TABLE = "fms-acceleration"
 
@@ -170,7 +170,7 @@ class _File:
 
     def _sizes(self, arguments: Mapping[str, Any], matrix: Matrix) -> dict[str, list[Any]]:
         """Return batch sizes by number of devices, worked out as the benchmark program does."""
-        micro, accumulation = (whole(arguments.get(key)) for key in SIZES)
+        micro, accumulation = (positive_integer(arguments.get(key)) for key in SIZES)
         columns: dict[str, list[Any]] = {
             "train.micro_batch_size": [],
             "train.gradient_accumulation": [],

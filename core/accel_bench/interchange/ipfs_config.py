@@ -10,7 +10,7 @@ from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.mapping import Findings, spelled
 from accel_bench.interchange.native import NativeScenario, put
-from accel_bench.interchange.rows import short_name, whole
+from accel_bench.interchange.rows import positive_integer, short_name
 
 SWEEPS = {
     "batch_sizes": "train.micro_batch_size",
@@ -104,4 +104,4 @@ def _scenario(
 
 def _devices(config: Mapping[str, Any]) -> list[Any]:
     sizes = (one.get("world_size") for one in config.get("distributed_configs") or ())
-    return list(dict.fromkeys(size for size in map(whole, sizes) if size)) or [1]
+    return list(dict.fromkeys(size for size in map(positive_integer, sizes) if size)) or [1]

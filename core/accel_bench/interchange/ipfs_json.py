@@ -10,10 +10,10 @@ from accel_bench.interchange.rows import (
     Source,
     figure,
     number,
-    some,
-    texts,
+    one_line,
+    positive_integer,
     utc_time,
-    whole,
+    without_none,
 )
 from accel_bench.result import Metric, Status
 
@@ -39,7 +39,7 @@ def read(source: Source) -> Iterator[ImportedRow]:
     for family, models in found["benchmarks"].items():
         for model, devices in models.items():
             for hardware, tree in devices.items():
-                where = (texts(family), texts(model), texts(hardware))
+                where = (one_line(family), one_line(model), one_line(hardware))
                 yield from _rows(where, tree, found)
 
 
@@ -48,7 +48,7 @@ def _rows(
 ) -> Iterator[ImportedRow]:
     runs = tree.get("training_results") or {}
     for tag, run in runs.items():
-        yield _row(where, texts(tag), run, tree, found)
+        yield _row(where, one_line(tag), run, tree, found)
     if not runs:
         yield _row(where, "no configuration", tree, tree, found)
 
@@ -74,8 +74,8 @@ def _row(
         status=status,
         reasons=reasons,
         corrections=corrections,
-        machine=", ".join(texts(fact) for fact in facts if fact),
-        started_at=utc_time(texts(found.get("timestamp") or ""), corrections),
+        machine=", ".join(one_line(fact) for fact in facts if fact),
+        started_at=utc_time(one_line(found.get("timestamp") or ""), corrections),
     )
 
 
@@ -84,14 +84,14 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     kind = {"cpu": "cpu", "cuda": "cuda"}.get(hardware)
-    return some(
+    return without_none(
         {
             "resources.device": kind,
-            "train.micro_batch_size": whole(run.get("batch_size", tagged.get("batch"))),
-            "train.gradient_accumulation": whole(
+            "train.micro_batch_size": positive_integer(run.get("batch_size", tagged.get("batch"))),
+            "train.gradient_accumulation": positive_integer(
                 run.get("gradient_accumulation_steps", tagged.get("accum"))
             ),
-            "data.sequence_length": whole(tagged.get("seq")),
+            "data.sequence_length": positive_integer(tagged.get("seq")),
             "train.learning_rate": number(tagged.get("lr")),
             "optimizer.use": tagged.get("opt"),
             "resources.devices": None if run.get("distributed", True) else 1,
@@ -135,8 +135,8 @@ def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> 
 
 
 def _ending(run: Mapping[str, Any]) -> tuple[Status, tuple[str, ...]]:
-    status = texts(run.get("status", "completed"))
-    error = texts(run.get("error") or run.get("error_message") or "")[:500]
+    status = one_line(run.get("status", "completed"))
+    error = one_line(run.get("error") or run.get("error_message") or "")[:500]
     if status == "completed" and not error:
         if not run.get("training_time") and "throughput" not in run:
             return Status.FAILED, ("inferred, the file states no reason: it left no figure",)

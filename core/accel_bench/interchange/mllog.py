@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -17,25 +17,38 @@ from accel_bench.interchange.rows import (
     Source,
     figure,
     number,
-    some,
-    texts,
-    whole,
+    one_line,
+    positive_integer,
+    without_none,
 )
 from accel_bench.result import Metric, Status
 
 LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
 
 SETTINGS = {
-    "gradient_accumulation_steps": "train.gradient_accumulation",
-    "max_sequence_length": "data.sequence_length",
+    "seed": "train.seed",
     "global_batch_size": "train.global_batch_size",
     "micro_batch_size": "train.micro_batch_size",
+    "gradient_accumulation_steps": "train.gradient_accumulation",
+    "max_sequence_length": "data.sequence_length",
+    "opt_name": "optimizer.use",
+    "opt_base_learning_rate": "train.learning_rate",
     "lora_rank": "adapter.r",
+    "lora_alpha": "adapter.alpha",
 }
-"""Whole numbers of a log by key, and what they are in a scenario."""
+"""Settings of a scenario, by a log's key."""
 
-RATES = {"opt_base_learning_rate": "train.learning_rate", "lora_alpha": "adapter.alpha"}
-"""Other numbers."""
+READERS: Mapping[str, Callable[[object], Any]] = {
+    "global_batch_size": positive_integer,
+    "micro_batch_size": positive_integer,
+    "gradient_accumulation_steps": positive_integer,
+    "max_sequence_length": positive_integer,
+    "opt_base_learning_rate": number,
+    "lora_rank": positive_integer,
+    "lora_alpha": number,
+}
+"""What reads the settings that are imported. A seed and an optimizer's name are not: the names are
+another program's, and a seed stands for other random numbers there."""
 
 SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
 """Keys that a log repeats: each entry is kept."""
@@ -87,7 +100,7 @@ def _event(line: str, where: str) -> Event:
         data.get("value"),
         number(data.get("time_ms")),
         metadata if isinstance(metadata, dict) else {},
-        texts(data.get("namespace") or ""),
+        one_line(data.get("namespace") or ""),
     )
 
 
@@ -97,25 +110,22 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
     status, reasons = _ending(events)
     corrections: list[str] = []
     metrics = list(_figures(events, times, corrections))
-    settings = some(
-        {
-            **{ours: whole(facts.get(key)) for key, ours in SETTINGS.items()},
-            **{ours: number(facts.get(key)) for key, ours in RATES.items()},
-        }
+    settings = without_none(
+        {SETTINGS[key]: read_setting(facts.get(key)) for key, read_setting in READERS.items()}
     )
     _fit_sizes(settings, corrections)
     seconds = _span(times, "run_start", "run_stop")
     return ImportedRow(
         key=namespace or "log",
-        scenario=texts(facts.get("submission_benchmark") or UNKNOWN),
-        stack=texts(facts.get("submission_entry") or facts.get("submission_org") or UNKNOWN),
+        scenario=one_line(facts.get("submission_benchmark") or UNKNOWN),
+        stack=one_line(facts.get("submission_entry") or facts.get("submission_org") or UNKNOWN),
         settings=settings,
         metrics=metrics,
         status=status,
         reasons=reasons,
         corrections=corrections,
         series=_series(events),
-        machine=texts(facts.get("submission_platform") or ""),
+        machine=one_line(facts.get("submission_platform") or ""),
         started_at=_time(times.get("run_start")),
         seconds=seconds,
     )
@@ -182,7 +192,7 @@ def _ending(events: Sequence[Event]) -> tuple[Status, Sequence[str]]:
     stop = next((event for event in reversed(events) if event.key == "run_stop"), None)
     if stop is None:
         return Status.FAILED, (CUT_OFF,)
-    status = texts(stop.metadata.get("status", "success"))
+    status = one_line(stop.metadata.get("status", "success"))
     if status == "success":
         return Status.OK, ()
     return Status.FAILED, (f"run_stop states the status {status!r}",)

@@ -7,20 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.mllog import join_lines, log_line
-
-SETTINGS = {
-    "seed": "train.seed",
-    "global_batch_size": "train.global_batch_size",
-    "micro_batch_size": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.gradient_accumulation",
-    "max_sequence_length": "data.sequence_length",
-    "opt_name": "optimizer.use",
-    "opt_base_learning_rate": "train.learning_rate",
-    "lora_rank": "adapter.r",
-    "lora_alpha": "adapter.alpha",
-}
-"""Settings by the log's key."""
+from accel_bench.interchange.mllog import SETTINGS, join_lines, log_line
 
 CLOCK = "the clock from here on is that of the steps: start-up is not in it"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from accel_bench.interchange.rows import (
@@ -12,9 +13,9 @@ from accel_bench.interchange.rows import (
     Source,
     figure,
     number,
-    some,
-    texts,
-    whole,
+    one_line,
+    positive_integer,
+    without_none,
 )
 from accel_bench.result import Metric
 
@@ -89,16 +90,21 @@ def _training(part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow
     shapes = scenario.get("dataset_shapes") or {}
     settings = {
         **_settings(config),
-        **some(
+        **without_none(
             {
-                "train.micro_batch_size": whole(arguments.get("per_device_train_batch_size")),
-                "train.gradient_accumulation": whole(arguments.get("gradient_accumulation_steps")),
+                "train.micro_batch_size": positive_integer(
+                    arguments.get("per_device_train_batch_size")
+                ),
+                "train.gradient_accumulation": positive_integer(
+                    arguments.get("gradient_accumulation_steps")
+                ),
                 "train.learning_rate": number(arguments.get("learning_rate")),
-                "data.sequence_length": whole(shapes.get("sequence_length")),
+                "data.sequence_length": positive_integer(shapes.get("sequence_length")),
             }
         ),
     }
-    return _row("train", settings, metrics, corrections, part, config)
+    row = _row("train", part, config)
+    return replace(row, settings=settings, metrics=metrics, corrections=corrections)
 
 
 def _samples(
@@ -134,10 +140,10 @@ def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
     """Return the measured steps, which the configuration states, or else the number of times."""
-    most, warmup = whole(scenario.get("max_steps")), number(scenario.get("warmup_steps"))
+    most, warmup = positive_integer(scenario.get("max_steps")), number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:
         return most - int(warmup)
-    count = whole((part.get("latency") or {}).get("count"))
+    count = positive_integer((part.get("latency") or {}).get("count"))
     return count if processes == 1 else None
 
 
@@ -146,7 +152,7 @@ def _processes(config: Mapping[str, Any]) -> int | None:
     launcher = config.get("launcher")
     if not isinstance(launcher, dict):
         return None
-    each = whole(launcher.get("nproc_per_node"))
+    each = positive_integer(launcher.get("nproc_per_node"))
     nodes = str(launcher.get("nnodes", 1))
     return each * int(nodes) if each and nodes.isdigit() else 1 if each is None else None
 
@@ -174,16 +180,17 @@ def _other(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Imp
     metrics = [*_latency(part), *_memory(part, corrections)]
     throughput = part.get("throughput") or {}
     if (rate := number(throughput.get("value"))) is not None:
-        unit = texts(throughput.get("unit", "1/s")).removesuffix("/s")
+        unit = one_line(throughput.get("unit", "1/s")).removesuffix("/s")
         metrics.append(figure(f"{unit}_per_second", rate, "1/s", "global", "higher"))
-    return _row(name, _settings(config), metrics, corrections, part, config)
+    row = _row(name, part, config)
+    return replace(row, settings=_settings(config), metrics=metrics, corrections=corrections)
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     backend = config.get("backend") or {}
     dtype = backend.get("torch_dtype") or backend.get("dtype")
     device = backend.get("device")
-    return some(
+    return without_none(
         {
             "model.id": backend.get("model"),
             "model.dtype": dtype if dtype in ("float32", "bfloat16", "float16") else None,
@@ -193,26 +200,17 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _row(  # noqa: PLR0913, PLR0917 - what a row is made of
-    name: str,
-    settings: Mapping[str, Any],
-    metrics: Sequence[Metric],
-    corrections: Sequence[str],
-    part: Mapping[str, Any],
-    config: Mapping[str, Any],
-) -> ImportedRow:
+def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
+    """Return a row without its settings and figures."""
     environment = config.get("environment") or {}
     latency = part.get("latency") or {}
     gpus = environment.get("gpu") or environment.get("gpus") or ""
-    device = ", ".join(map(texts, gpus)) if isinstance(gpus, list) else texts(gpus)
+    device = ", ".join(map(one_line, gpus)) if isinstance(gpus, list) else one_line(gpus)
     return ImportedRow(
         key=name,
-        scenario=texts(config.get("name") or UNKNOWN),
+        scenario=one_line(config.get("name") or UNKNOWN),
         stack=name,
-        settings=settings,
-        metrics=metrics,
-        corrections=corrections,
         series={"step_seconds": latency.get("values") or ()},
-        machine=device or texts(environment.get("cpu") or ""),
+        machine=device or one_line(environment.get("cpu") or ""),
         seconds=number(latency.get("total")),
     )

@@ -11,7 +11,7 @@ from accel_bench.interchange.rows import (
     Source,
     figures,
     number,
-    texts,
+    one_line,
     utc_time,
 )
 
@@ -50,16 +50,16 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
     commit = (found.get("commit_info") or {}).get("id")
     notes = ["seconds are those of one call: a round's divided by its calls"]
     if commit:
-        notes.append(f"measured at commit {texts(commit)[:40]}")
+        notes.append(f"measured at commit {one_line(commit)[:40]}")
     return ImportedRow(
-        key=texts(benchmark["fullname"]),
-        scenario=texts(benchmark.get("group") or benchmark["name"].partition("[")[0]),
-        stack=texts(benchmark.get("param") or benchmark["name"] or UNKNOWN),
+        key=one_line(benchmark["fullname"]),
+        scenario=one_line(benchmark.get("group") or benchmark["name"].partition("[")[0]),
+        stack=one_line(benchmark.get("param") or benchmark["name"] or UNKNOWN),
         metrics=figures(stats, KNOWN),
         corrections=notes,
         series={"seconds_per_call": stats.get("data") or ()},
-        machine=", ".join(texts(fact) for fact in facts if fact),
-        started_at=utc_time(texts(found.get("datetime") or ""), notes),
+        machine=", ".join(one_line(fact) for fact in facts if fact),
+        started_at=utc_time(one_line(found.get("datetime") or ""), notes),
         seconds=_seconds(stats),
     )
 

@@ -145,13 +145,13 @@ def number(value: object) -> float | None:
     return found if math.isfinite(found) and abs(found) < 1e100 else None
 
 
-def whole(value: object) -> int | None:
+def positive_integer(value: object) -> int | None:
     """Return a positive whole number, None for anything else."""
     found = number(value)
     return int(found) if found is not None and found >= 1 and found == int(found) else None
 
 
-def texts(value: object) -> str:
+def one_line(value: object) -> str:
     """Return a value of a file as one line of text."""
     return re.sub(r"\s+", " ", str(value)).strip()
 
@@ -171,7 +171,7 @@ def utc_time(text: str, corrections: list[str]) -> str:
         return ""
 
 
-def some(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is not known."""
     return {key: value for key, value in values.items() if value is not None}
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.interchange.rows import ImportedRow, Source, figure, figures, number, some, whole
+from accel_bench.interchange.rows import (
+    ImportedRow,
+    Source,
+    figure,
+    figures,
+    number,
+    positive_integer,
+    without_none,
+)
 from accel_bench.result import Metric
 
 STATE = "trainer_state.json"
@@ -74,7 +82,7 @@ def read_state(source: Source) -> Iterator[ImportedRow]:
 
 
 def _row(source: Source, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
-    micro = whole(state.get("train_batch_size"))
+    micro = positive_integer(state.get("train_batch_size"))
     log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
     corrections += [LOGGED_LOSS] if log else []
     metrics = figures(found, KNOWN)
@@ -91,7 +99,7 @@ def _row(source: Source, found: Mapping[str, Any], state: Mapping[str, Any]) -> 
         key=source.path.name,
         scenario=name or "trainer",
         stack="trainer",
-        settings=some({"train.micro_batch_size": micro}),
+        settings=without_none({"train.micro_batch_size": micro}),
         metrics=[*metrics, *_ends(log)],
         corrections=corrections,
         series=log,

@@ -130,6 +130,19 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     heartbeat.phase = "load_data"
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
+    _build_model(active, run, heartbeat)
+    heartbeat.phase = "build_optimizer"
+    run.optimizer = require(active, "build_optimizer", run)
+    heartbeat.phase = "build_batches"
+    run.batches = require(active, "build_batches", run)
+    run.trace.mark("build")
+    heartbeat.phase = "build_engine"
+    engine: Engine = require(active, "build_engine", run)
+    return engine
+
+
+def _build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
+    """Call the hooks from `load_model` to `parallelize_model`."""
     heartbeat.phase = "load_model"
     run.model = require(active, "load_model", run)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
@@ -153,14 +166,6 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     # A rehearsal is one process: there is no other to share the work with.
     if active.answers("parallelize_model") and run.world_size == run.scenario.world_size:
         run.model = require(active, "parallelize_model", run)
-    heartbeat.phase = "build_optimizer"
-    run.optimizer = require(active, "build_optimizer", run)
-    heartbeat.phase = "build_batches"
-    run.batches = require(active, "build_batches", run)
-    run.trace.mark("build")
-    heartbeat.phase = "build_engine"
-    engine: Engine = require(active, "build_engine", run)
-    return engine
 
 
 def make_stopwatch(
