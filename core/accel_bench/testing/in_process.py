@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -156,27 +156,29 @@ def run_in_process(
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
-        preparation = _attempt(planned, root, "prepare", watched=watched)
+        preparation = _attempt(planned, root, _here(watched=watched), "prepare")
         if not preparation.result.status.completed:
             return preparation
         left = preparation.left
-    execution = _attempt(planned, root, "measure", watched=watched, changes=changes)
+    execution = _attempt(planned, root, _here(watched=watched), changes=changes)
     execution.left = list(dict.fromkeys([*left, *execution.left]))
     return execution
 
 
 def fail_in_process(planned: Planned, root: Path) -> Execution:
     """Start to measure an experiment, and end it after `prepare_process` of all its plugins."""
-    return _attempt(planned, root, "measure", fails=True, watched=True)
+    return _attempt(planned, root, _here(fails=True, watched=True))
 
 
-def _attempt(  # noqa: PLR0913 - how it is run, and what becomes of it
+def _here(fails: bool = False, watched: bool = False) -> InProcess:
+    return InProcess(Options(), "in-process", fails, watched)
+
+
+def _attempt(
     planned: Planned,
     root: Path,
-    purpose: Literal["prepare", "measure"],
-    *,
-    fails: bool = False,
-    watched: bool = False,
+    here: InProcess,
+    purpose: Literal["prepare", "measure"] = "measure",
     changes: KeptUpdates | None = None,
 ) -> Execution:
     """Make a folder and an attempt, then do everything that the product does with them."""
@@ -186,20 +188,10 @@ def _attempt(  # noqa: PLR0913 - how it is run, and what becomes of it
     fields: dict[str, Any] = {"cache_folder": str(caches), "experiment": planned.experiment}
     fields["update_bytes"] = changes.room(root) if changes and purpose == "measure" else 0
     attempt = make_attempt(root, folder, SESSION, this_machine(), purpose=purpose, **fields)
-    here = InProcess(Options(), "in-process", fails, watched)
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(preserved())
-        stack.enter_context(warnings.catch_warnings())
-        # The collector would spend time on what the tests hold: a worker has nothing of it.
-        gc.freeze()
-        stack.callback(gc.unfreeze)
-        # In the product a library's warning ends up in a log, whatever the tests make of it.
-        warnings.simplefilter("default")
-        ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        os.environ.update({**planned.experiment.scenario.environment, **ours})
-        traces = watch(root) if watched else None
+    with _as_in_a_worker(planned.experiment.scenario.environment):
+        traces = watch(root) if here.watched else None
         path = attempt.job.update_path()
         result = run_attempt(
             attempt,
@@ -208,11 +200,29 @@ def _attempt(  # noqa: PLR0913 - how it is run, and what becomes of it
             lambda found: changes.add(path, found) if changes else found,
         )
         here.left += traces.left() if traces else ()
-    if here.stopped and not watched:  # In the kit's own process it was the plugin that raised it.
+    if (
+        here.stopped and not here.watched
+    ):  # In the kit's own process it was the plugin that raised it.
         raise KeyboardInterrupt
     # What was not put back is named once.
     replaced = [text for text in here.replaced if f"{text} and not put back" not in here.left]
     return Execution(result, here.left, list(dict.fromkeys(replaced)), here.imported)
+
+
+@contextlib.contextmanager
+def _as_in_a_worker(environment: Mapping[str, str]) -> Iterator[None]:
+    """Give this process the surroundings of a worker for as long as the block lasts."""
+    with preserved(), warnings.catch_warnings():
+        # The collector would spend time on what the tests hold: a worker has nothing of it.
+        gc.freeze()
+        try:
+            # In the product a library's warning ends up in a log, whatever the tests make of it.
+            warnings.simplefilter("default")
+            ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            os.environ.update({**environment, **ours})
+            yield
+        finally:
+            gc.unfreeze()
 
 
 def _active(here: InProcess) -> ActivePlugin:
