@@ -122,8 +122,11 @@ def mebibytes(size: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return bytes as `696 GiB` or `20.1 MiB`, with three digits or more."""
-    factor, unit = (2**30, "GiB") if value >= 2**30 else (2**20, "MiB")
+    """Return bytes as `696 GiB`, `20.1 MiB` or `512 bytes`, with three digits or more."""
+    if value < 2**10:
+        return f"{value:,.0f} bytes"
+    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    factor, unit = next(pair for pair in units if value >= pair[0])
     scaled = value / factor
     return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{significant(scaled, 3)} {unit}"
 

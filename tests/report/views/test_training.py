@@ -43,8 +43,8 @@ def test_seconds_and_bytes_of_the_update_stand_in_the_details_and_with_each_run(
     ]
     read = "update read in 0.01 s outside the windows: sketches of 1 tensor in 248 bytes"
     first, second, *_ = details(make_summary([LORA, FAST], [*base, *fast]))
-    assert f"{read}, the whole change in a file of 0.000381 MiB" in first
-    assert second.endswith("0.000381 MiB; its distance is exact")
+    assert f"{read}, the whole change in a file of 400 bytes" in first
+    assert second.endswith("400 bytes; its distance is exact")
 
     above = "it takes 412 MiB, and 256 MiB may be used"
     sketched = [run(FAST, number, reason=above) for number in range(len(STEADY))]

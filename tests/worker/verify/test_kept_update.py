@@ -65,8 +65,8 @@ def test_the_file_holds_the_change_and_the_sketch_is_within_its_own_error(
 @pytest.mark.parametrize(
     ("most", "free", "reason"),
     [
-        (17_000, LARGE, "it takes 0.0163 MiB, and 0.0162 MiB may be used"),
-        (LARGE, 0, "it takes 0.0163 MiB, and 0.00 MiB may be used"),
+        (17_000, LARGE, "it takes 16.6 KiB, and 16.6 KiB may be used"),
+        (LARGE, 0, "it takes 16.6 KiB, and 0 bytes may be used"),
     ],
 )
 def test_above_the_limit_or_on_a_full_disk_the_sketch_alone_is_kept(
