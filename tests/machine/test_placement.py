@@ -139,3 +139,15 @@ def test_contradictions_are_refused_with_the_culprit(
         read_placement(variables)
     assert all(culprit in str(refused.value) for culprit in culprits), refused.value
     assert "unset" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n[1-2,7]", "n1"), ("gpu[003,007]-ib", "gpu003-ib"), ("a1,b[2-3]", "a1"), ("n9", "n9")],
+)
+def test_rank_0_of_slurm_is_on_the_first_node_of_the_step(nodes: str, first: str) -> None:
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": nodes}
+    for variables, address in ((step, first), ({**step, "MASTER_ADDR": "10.0.0.1"}, "10.0.0.1")):
+        found = read_placement(variables)
+        assert found is not None
+        assert found.address == address

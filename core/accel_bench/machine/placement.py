@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,7 +70,10 @@ PER_NODE = (
 """Launchers that start one process on each node; `local_size` is their devices, where they say."""
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "DSTACK_MASTER_NODE_IP")
-"""Variables that name the machine of rank 0; that of SkyPilot lists all machines."""
+"""Variables that name the machine of rank 0; those of SkyPilot and SLURM list all machines."""
+
+FIRST_NODE = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")
+"""The first of SLURM's list of nodes: `n1` of `n[1-2,7]`, `n1,m4` or `n1`."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,9 @@ def _number(variables: Mapping[str, str], name: str) -> int | None:
 
 def _address(variables: Mapping[str, str]) -> str:
     named = next((variables[name] for name in ADDRESSES if variables.get(name)), "")
-    return named or next(iter(variables.get("SKYPILOT_NODE_IPS", "").split()), "")
+    named = named or next(iter(variables.get("SKYPILOT_NODE_IPS", "").split()), "")
+    first = FIRST_NODE.match(variables.get("SLURM_STEP_NODELIST", ""))
+    return named or "".join(part or "" for part in first.groups()) if first else named
 
 
 def _refuse_contradiction(inner: Placement, outer: Placement) -> None:

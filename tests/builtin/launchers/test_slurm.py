@@ -177,6 +177,21 @@ def test_ranks_on_two_nodes_train_by_gloo(program: Launched, cluster: Cluster) -
 
 
 @pytest.mark.release
+def test_tasks_that_srun_has_started_are_taken_over(program: Launched, cluster: Cluster) -> None:
+    file = program.write(resources=ON_TWO_NODES)
+    srun = ["srun", "--nodes=2", "--ntasks-per-node=1"]
+    taking_over = ("--set", "launcher.use=env", "-q", "--oversubscribe")
+    command = cluster.inside(*srun, *PROGRAM, "run", file, *taking_over)
+    # The names of the nodes are none that this machine could resolve.
+    variables = {**cluster.variables, "MASTER_ADDR": ADDRESS}
+    done = program.finish(program.start_command(command, variables))
+    assert done.code == 0, done.err + done.out
+    (result,) = done.results
+    assert result.status is Status.OK, result.reasons
+    assert [(node.rank, node.name) for node in result.nodes] == [(0, "n1"), (1, "n2")]
+
+
+@pytest.mark.release
 def test_ctrl_c_cancels_the_job(program: Launched, cluster: Cluster) -> None:
     engine = {"use": "null", "step_seconds": 0.05}
     measure = {"warmup": 2, "steps": 5000, "rounds": 1}
