@@ -132,12 +132,15 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """Return the end of a log as text; empty where there is none."""
+    """Return the end of a log as text; empty where there is none.
+
+    What still writes to it may write faster than this reads.
+    """
     try:
         with path.open("rb") as log:
             log.seek(0, 2)
             log.seek(max(0, log.tell() - TAIL_BYTES))
-            return log.read().decode("utf8", errors="replace")
+            return log.read(TAIL_BYTES).decode("utf8", errors="replace")
     except OSError:
         return ""
 

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import HEARTBEAT_PHASE, PHASES
 from accel_bench.machine.parent import die_with_parent
+from accel_bench.runner.artifacts import log_tail
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.testing.report import Clause, Step, unproven, violated
 from accel_bench.testing.tiny import this_machine
@@ -34,9 +35,6 @@ CLAUSE_SECONDS = 600.0
 
 LOG_BYTES = 2**26
 """How much the process may write to its output before it is ended."""
-
-TAIL_BYTES = 2**16
-"""How much of the end of the output is searched for a stack."""
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
@@ -225,12 +223,7 @@ def last_phase(folder: Path) -> str:
 
 def last_frame(log: Path) -> str:
     """Return the innermost frame of the last stack in a log; empty without any."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:  # What still writes to it may write faster than this reads.
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        stacks = file.read(TAIL_BYTES).decode(errors="replace")
-    found = AT.search(stacks.rpartition("(most recent call first)")[2])
+    found = AT.search(log_tail(log).rpartition("(most recent call first)")[2])
     return f"{found[1]}, line {found[2]}, {found[3]}" if found else ""
 
 
