@@ -152,8 +152,9 @@ class SweepPoint:
         """Start one process group, wait for it, and store its result."""
         session = self._session
         root = session.store.folder
-        attempt = self._attempts[_order(planned, purpose, number)]
-        self._attempts[_order(planned, purpose, number)] += 1
+        order = _order(planned, purpose, number)
+        attempt = self._attempts[order]
+        self._attempts[order] += 1
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret

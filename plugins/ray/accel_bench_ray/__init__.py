@@ -20,7 +20,7 @@ from accel_bench import (
     read_machine,
 )
 from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
-from accel_bench.builtin.launchers.places import largest
+from accel_bench.builtin.launchers.places import largest, type_of_device
 from accel_bench.errors import ScenarioError
 
 from .groups import RayGroups
@@ -80,12 +80,13 @@ class Ray(AgentLauncher[RayOptions]):
                 f"launcher ray: address {address!r} is that of a remote client; run this on a node "
                 "of the cluster, with the HOST:PORT of its head, or without any address"
             )
+        device_type = type_of_device(scenarios, "ray", "placement group")
         return Request(
             address=address,
             nodes=nodes,
             devices=devices,
-            device=kind_of_device(scenarios),
-            device_type=type_of_device(scenarios),
+            device=kind_of_device(scenarios, device_type),
+            device_type=device_type,
             cpus=options.cpus,
             seconds=options.connect_seconds,
             parent=os.getpid(),
@@ -97,22 +98,11 @@ class Ray(AgentLauncher[RayOptions]):
         return python_command("-m", "accel_bench_ray.driver", json.dumps(asdict(request)))
 
 
-def kind_of_device(scenarios: Sequence[Scenario]) -> str:
+def kind_of_device(scenarios: Sequence[Scenario], device_type: str | None) -> str:
     """Return `cuda`, `cpu`, or `auto` where only the cluster's nodes can say."""
     wanted = {one.resources.device for one in scenarios}
-    if "cuda" in wanted or type_of_device(scenarios):
+    if "cuda" in wanted or device_type:
         return "cuda"
     if "auto" in wanted:
         return "auto" if read_machine().device == "cpu" else "cuda"
     return "cpu"
-
-
-def type_of_device(scenarios: Sequence[Scenario]) -> str | None:
-    """Return the type of all devices. Raises ScenarioError for two of them."""
-    kinds = sorted({one.resources.device_type for one in scenarios} - {None}, key=str)
-    if len(kinds) > 1:
-        raise ScenarioError(
-            "launcher ray: one placement group cannot have the device types "
-            f"{' and '.join(map(str, kinds))}; run the points one after the other"
-        )
-    return kinds[0] if kinds else None

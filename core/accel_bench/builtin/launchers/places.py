@@ -16,19 +16,24 @@ def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
     return nodes, max(one.resources.devices for one in scenarios)
 
 
+def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
+    """Return the type of all devices of a group of nodes. Raises ScenarioError for two of them."""
+    kinds = sorted({one.resources.device_type for one in scenarios} - {None})
+    if len(kinds) > 1:
+        raise ScenarioError(
+            f"launcher {launcher}: one {group} cannot have the device types {' and '.join(kinds)}; "
+            "run the points one after the other"
+        )
+    return kinds[0] if kinds else None
+
+
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
     """Return device and `device_type` of the nodes of a job that holds all points of a sweep.
 
     Raises ScenarioError where they need two types, or where only the job can know the device.
     """
-    kinds = sorted({one.resources.device_type for one in scenarios} - {None})
-    if len(kinds) > 1:
-        raise ScenarioError(
-            f"launcher {launcher}: one job cannot have the device types {' and '.join(kinds)}; run "
-            "the points one after the other"
-        )
-    if kinds:
-        return "cuda", kinds[0]
+    if (kind := type_of_device(scenarios, launcher, "job")) is not None:
+        return "cuda", kind
     wanted = {one.resources.device for one in scenarios}
     if "auto" in wanted and read_machine().device == "cpu":
         raise ScenarioError(
