@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
     from accel_bench.result import Metric, Node, RankResult, Result, Sample, Status, Window
-    from accel_bench.run import Run
+    from accel_bench.run_context import Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
     from accel_bench.scenario.uses import ModelUse
@@ -157,7 +157,7 @@ _HOMES = {
         "Status",
         "Window",
     ),
-    "accel_bench.run": ("Run",),
+    "accel_bench.run_context": ("Run",),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
     "accel_bench.scenario.uses": ("ModelUse",),

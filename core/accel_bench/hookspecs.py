@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine.info import Machine
     from accel_bench.result import Metric, Window
-    from accel_bench.run import Run
+    from accel_bench.run_context import Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
 

@@ -40,7 +40,7 @@ from accel_bench.plugins.validation import (
     wrong_declarations,
 )
 from accel_bench.result import PluginVersion
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.machine.info import GPU, Device, Machine
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.testing.tiny import merged

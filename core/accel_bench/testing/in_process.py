@@ -22,7 +22,7 @@ from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
 from accel_bench.result import RankResult, Result, Status, Window
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.testing.process_state import (

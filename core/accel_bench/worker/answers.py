@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from accel_bench.plugins.manager import ActivePlugins
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 
 
 def require(active: ActivePlugins, hook: str, run: Run) -> Any:

@@ -26,7 +26,7 @@ from accel_bench.plugins.manager import (
     wrong_answer,
 )
 from accel_bench.result import RankResult, Window
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import settings
 from accel_bench.worker.answers import is_model, require

@@ -27,7 +27,7 @@ from accel_bench.result import (
     WeightUpdate,
     Window,
 )
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker import failure
 

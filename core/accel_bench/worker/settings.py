@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from accel_bench.errors import InvalidRunError
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.environment import OPENMP_DEFAULTS
 
 SAME_FOR_ALL = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}

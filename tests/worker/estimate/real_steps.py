@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.manager import activate
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 

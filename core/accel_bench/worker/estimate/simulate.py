@@ -26,7 +26,7 @@ from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
 from accel_bench.plugins.manager import ActivePlugins, activate
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.worker.answers import require

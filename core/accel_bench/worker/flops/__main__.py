@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from accel_bench.catalog.models import ModelCard, ModelCount
 from accel_bench.machine.info import Device
 from accel_bench.modeling.loading import count_parameters, learned_positions
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.worker.flops.trace import read_workload

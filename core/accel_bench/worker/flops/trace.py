@@ -19,7 +19,7 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL, CheckpointFunction
 from accel_bench.modeling.contract import text_config
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import (
     Facts,
     Matrix,

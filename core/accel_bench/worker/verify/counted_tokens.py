@@ -14,7 +14,7 @@ import torch
 
 from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.verify.gradient_flow import NO_BACKWARD, is_compiled
 
 IGNORED_LABEL = -100

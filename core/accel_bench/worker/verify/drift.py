@@ -10,7 +10,7 @@ import torch
 
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.verify.kernels import enabled_attention_backends, read_linear_kernels
 from accel_bench.worker.verify.recomputation import read_checkpointing
 

@@ -17,7 +17,7 @@ from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
 from accel_bench.modeling.process_group import backend_of
 from accel_bench.modeling.tensors import elements_by_dtype
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.scenario.environment import recorded
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL, has_process_group
 from accel_bench.worker.verify.drift import read_dropout

@@ -18,7 +18,7 @@ from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.kept_elsewhere import describe_gradient, kept_elsewhere
 from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import expert_list
 from accel_bench.worker.verify.matmul_dtypes import MatmulDtypes
 from accel_bench.worker.verify.recomputation import Recomputation

@@ -21,7 +21,7 @@ from accel_bench.modeling.random_weights import seed_of
 from accel_bench.modeling.sharding import whole
 from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.verify.kept_update import KeptUpdate
 
 ROW = SKETCH_BUCKETS * 131

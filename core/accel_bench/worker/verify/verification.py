@@ -10,7 +10,7 @@ from collections.abc import Callable
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.result import Window
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens

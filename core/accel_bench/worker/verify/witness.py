@@ -7,7 +7,7 @@ from typing import Any
 
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Window
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.verify.drift import State, changes, read_state
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (

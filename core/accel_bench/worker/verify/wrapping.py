@@ -10,7 +10,7 @@ import torch
 
 from accel_bench.modeling.kept_elsewhere import elements_of, kept_elsewhere
 from accel_bench.modeling.sharding import is_sharded, on_this_rank
-from accel_bench.run import Run
+from accel_bench.run_context import Run
 from accel_bench.worker.settings import has_process_group
 
 SHARDED = "FSDPModule"
