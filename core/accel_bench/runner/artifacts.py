@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
@@ -18,8 +18,10 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.machine.provenance import distribution_version
-from accel_bench.planning.plan import Planned, PlanRequest, scenario_of
 from accel_bench.result import Result
+
+if TYPE_CHECKING:
+    from accel_bench.planning.plan import Planned, PlanRequest
 
 RUNS_FOLDER = "runs"
 """Where the attempts' folders lie in a results folder."""
@@ -79,6 +81,8 @@ def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str,
 
 def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> None:
     """Write the scenario, without secrets, the command and the package list."""
+    from accel_bench.planning.plan import scenario_of  # commands that only read results do without
+
     redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
     scenario = redactor.redact_value(scenario_of(planned))
     write_atomically(folder / "scenario.yaml", scenario_text(scenario))
