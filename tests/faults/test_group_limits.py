@@ -1,4 +1,4 @@
-"""Limits of a real control group: a kill for memory is `oom`, and a quota of CPUs is what counts."""
+"""Limits of a real control group: a kill for memory is `oom`, and a quota of CPUs counts."""
 
 from __future__ import annotations
 
