@@ -141,6 +141,21 @@ def collect_runs(
     )
 
 
+def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
+    """Return every experiment among results, in their order; all of its stored rounds count."""
+    again = [result for result in results if result.replaces]
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        key = (result.experiment.id, result.experiment.stack.name)
+        groups.setdefault(key, []).append(result)
+    found = []
+    for runs in groups.values():
+        first = min(runs, key=lambda run: (run.started_at, run.run_id))
+        planned = PlannedSummary(experiment=first.experiment)
+        found.append(collect_runs(planned, [*runs, *again], rounds=0))
+    return found
+
+
 def _imported(runs: Iterable[Result]) -> str:
     """Return that runs were imported, from where and with which speed; empty where none was."""
     run = next((run for run in runs if run.imported), None)

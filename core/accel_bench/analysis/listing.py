@@ -139,11 +139,25 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
         "tokens_per_second_per_device": speed.tokens_per_second_per_device,
         "seconds_per_token": speed.seconds_per_token,
         "median_step_seconds": median(speed.step_seconds) if speed.step_seconds else None,
+        "tokens_per_hour": speed.tokens_per_hour,
+        "samples_per_second": speed.samples_per_second,
+        "steps_per_second": speed.steps_per_second,
         "steps": len(speed.step_seconds),
         "real_tokens": speed.real_tokens,
+        "samples": speed.sequences,
+        "window_seconds": speed.seconds,
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
+        **flat_losses(speed),
     }
+
+
+def flat_losses(speed: RunThroughput) -> Cells:
+    """Return statistics of the losses of all steps, null where one of them is not known."""
+    found = speed.loss_statistics
+    names = "mean minimum maximum standard_deviation".split()
+    columns = ("mean_loss", "minimum_loss", "maximum_loss", "loss_standard_deviation")
+    return {column: getattr(found, name, None) for column, name in zip(columns, names, strict=True)}
 
 
 def flat_metrics(result: Result) -> Cells:

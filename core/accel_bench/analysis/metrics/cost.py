@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from datetime import date as Date
 from typing import Literal
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.metrics.utilization import devices_used
-from accel_bench.analysis.schema import Document, ExperimentRow, PlannedSummary
+from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
@@ -172,11 +172,7 @@ def cost_of_results(
 
     `instances` is how many machines were used, where that is known better than from the devices.
     """
-    plans: dict[tuple[str, str], PlannedSummary] = {}
-    for result in results:
-        key = (result.experiment.id, result.experiment.stack.name)
-        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
-    measured = [collect_runs(plan, results, rounds=1) for plan in plans.values()]
+    measured = collect_experiments(results)
     rows = tuple(_row(row, tariff, for_tokens, instances) for row in measured)
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
@@ -210,10 +206,7 @@ def _row(
     experiment, last = measured.planned.experiment, measured.last
     used = devices_used(last)
     device = last.ranks[0].device if last and last.ranks else None
-    devices = used or experiment.scenario.world_size
-    machines = instances or instances_needed(
-        devices, experiment.scenario.resources.nodes, tariff.devices
-    )
+    machines = machines_paid(measured, tariff, instances)
     speed = measured.tokens_per_second
     cost = speed and speed.mapped(
         lambda rate: usd_per_million_tokens(tariff.usd_per_hour, machines, rate)
@@ -235,18 +228,31 @@ def _row(
         if cost and for_tokens
         else None,
         sensitivity=sensitivity(cost.median) if cost else (),
-        notes=tuple(_notes(measured, tariff, device, devices, machines)),
+        notes=tuple(cost_notes(measured, tariff, instances)),
     )
 
 
-def _notes(
-    measured: ExperimentRuns,
-    tariff: HourlyRate,
-    device: Device | None,
-    devices: int,
-    instances: int,
+def hourly_usd(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> float:
+    """Return the dollars for an hour of all machines of an experiment."""
+    return tariff.usd_per_hour * machines_paid(measured, tariff, instances)
+
+
+def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> int:
+    """Return the machines that are paid for: `instances`, else as many as hold the devices."""
+    nodes = measured.planned.experiment.scenario.resources.nodes
+    return instances or instances_needed(_devices(measured), nodes, tariff.devices)
+
+
+def _devices(measured: ExperimentRuns) -> int:
+    return devices_used(measured.last) or measured.planned.experiment.scenario.world_size
+
+
+def cost_notes(
+    measured: ExperimentRuns, tariff: HourlyRate, instances: int | None
 ) -> Iterator[str]:
     """Yield what makes a cost less certain than it seems."""
+    last, devices = measured.last, _devices(measured)
+    device = last.ranks[0].device if last and last.ranks else None
     if measured.imported:
         yield f"no cost, since it {measured.imported}"
     elif measured.tokens_per_second is None:
@@ -259,7 +265,7 @@ def _notes(
             f"the runs used {device.name!r}, the price is for machines with "
             f"{tariff.device}, {doubt}"
         )
-    paid = instances * (tariff.devices or 0)
+    paid = machines_paid(measured, tariff, instances) * (tariff.devices or 0)
     if paid > devices:
         yield f"{paid} devices are paid for and {devices} used"
 

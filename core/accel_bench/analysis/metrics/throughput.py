@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import TypeVar
 
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Sample, Window
 
 T = TypeVar("T", int, float)
+
+
+class LossStatistics(Frozen):
+    """The losses of one run, from step 0, warm-up and discarded windows included."""
+
+    mean: float
+    minimum: float
+    maximum: float
+
+    standard_deviation: float | None
+    """Of a sample; null with one step."""
 
 
 class RunThroughput(Frozen):
@@ -39,6 +51,40 @@ class RunThroughput(Frozen):
     real_tokens: int
     """Tokens without padding in the window, of all ranks."""
 
+    seconds: float
+    """Wall-clock seconds of the window."""
+
+    sequences: int
+    """Samples of the data in the window, of all ranks."""
+
+    @property
+    def tokens_per_hour(self) -> float:
+        """Real tokens of all ranks in an hour."""
+        return 3600 * self.tokens_per_second
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples of all ranks per second of the window."""
+        return self.sequences / self.seconds
+
+    @property
+    def steps_per_second(self) -> float:
+        """Optimizer steps per second of the window."""
+        return len(self.step_seconds) / self.seconds
+
+    @property
+    def loss_statistics(self) -> LossStatistics | None:
+        """Statistics of the losses of all steps; None where one of them is not known."""
+        known = [loss for loss in self.losses if loss is not None]
+        if not known or len(known) < len(self.losses):
+            return None
+        return LossStatistics(
+            mean=fmean(known),
+            minimum=min(known),
+            maximum=max(known),
+            standard_deviation=stdev(known) if len(known) > 1 else None,
+        )
+
 
 def run_throughput(result: Result) -> RunThroughput | None:
     """Return a run's numbers, or None when any rank lacks a window that agrees with the others'.
@@ -64,6 +110,8 @@ def run_throughput(result: Result) -> RunThroughput | None:
         losses=_summed(by_rank, lambda sample: sample.loss),
         step_tokens=_summed(by_rank, lambda sample: sample.supervised_tokens),
         real_tokens=real,
+        seconds=seconds,
+        sequences=sum(sample.sequences for window in counted for sample in window.samples),
     )
 
 

@@ -1,0 +1,163 @@
+"""Keys by which experiments are arranged in tables: settings, options of plugins, device, stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import StoreError, did_you_mean
+
+ALIASES = {"model": "model.id", "hardware": "device", "batch_size": "train.micro_batch_size"}
+"""Short names of keys, beside the last part of a setting's name."""
+
+FIRST_KEYS = ("model.id", "device", "stack")
+"""Keys that are tried before all others where experiments must be told apart."""
+
+LAST_KEYS = ("provenance", "scenario", "experiment")
+"""Keys that are tried after all others; the last one differs between any two of one stack."""
+
+LEFT_OUT = ("name", "description")
+"""Parts of a scenario that are no settings."""
+
+Keys = dict[str, JsonValue]
+"""Values of an experiment by dotted key."""
+
+
+def keys_of(row: ExperimentRuns) -> Keys:
+    """Return everything by which an experiment can be told from others, by dotted key.
+
+    What its file does not state is left out for an imported one, and the versions of its
+    environment begin with `environment.`.
+    """
+    experiment = row.planned.experiment
+    runs = list(row.counted.values())
+    origin = runs[-1].provenance if runs else None
+    settings = dict(_dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
+    if origin and origin.origin == "imported":
+        stated = tuple(f"{key}." for key in origin.stated)
+        settings = {key: one for key, one in settings.items() if f"{key}.".startswith(stated)}
+    else:
+        settings["compute_dtype"] = experiment.scenario.compute_dtype
+        settings["world_size"] = experiment.scenario.world_size
+    for use in experiment.stack.uses:
+        settings |= dict(_dotted({use.use: use.options}))
+    environment = experiment.identity.get("environment")
+    return {
+        **settings,
+        **dict(_dotted({"environment": environment})),
+        **experiment.sweep,
+        "stack": experiment.stack.name,
+        "device": _device(row),
+        "tag": experiment.tag,
+        "scenario": experiment.scenario.name,
+        "provenance": f"{origin.origin} {origin.format}".rstrip() if origin else "planned",
+        "experiment": experiment.id,
+    }
+
+
+def find_key(name: str, known: Iterable[str]) -> str:
+    """Return the key that a name means among those that are known. Raises StoreError.
+
+    The last part of a key will do where no other has it, and `optimizer` means `optimizer.use`.
+    """
+    names = set(known)
+    for one in (name, ALIASES.get(name, name), f"{name}.use"):
+        if one in names:
+            return one
+    ends = sorted(one for one in names if one.endswith(f".{name}"))
+    own = [one for one in ends if not one.startswith("environment.")] or ends
+    if len(own) == 1:
+        return own[0]
+    if own:
+        raise StoreError(f"{name!r} means several keys: {', '.join(own)}")
+    raise StoreError(f"no experiment has a key {name!r}{did_you_mean(name, {*names, *ALIASES})}")
+
+
+def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
+    """Return the keys that have several values: FIRST_KEYS, then swept ones, then settings."""
+    seen: dict[str, set[str]] = {}
+    for key in sorted({name for one in keys for name in one}):
+        seen[key] = {canonical_json(one.get(key)) for one in keys}
+    several = [key for key, values in seen.items() if len(values) > 1]
+    return sorted(several, key=lambda key: _turn(key, swept))
+
+
+def usual_keys(keys: Sequence[Keys], swept: Sequence[str]) -> list[str]:
+    """Return the keys of FIRST_KEYS and swept ones that have several known values."""
+    known = [{key: one for key, one in each.items() if one is not None} for each in keys]
+    several = (
+        key
+        for key in (*FIRST_KEYS, *swept)
+        if len({canonical_json(one[key]) for one in known if key in one}) > 1
+    )
+    return list(dict.fromkeys(several))
+
+
+def telling_apart(
+    keys: Sequence[Keys], chosen: Sequence[str], swept: Sequence[str] = ()
+) -> list[str]:
+    """Return further keys, so that no two experiments have the same values of all of them.
+
+    Only keys are added that tell apart what the others leave together, in the order of `differing`.
+    """
+    groups, added = _split([list(keys)], chosen), []
+    while clashes := [group for group in groups if len(group) > 1]:
+        candidates = [key for key in differing(clashes[0], swept) if key not in chosen]
+        if not candidates:
+            break
+        added.append(candidates[0])
+        groups = _split(clashes, [added[-1]])
+    return added
+
+
+def place(value: JsonValue) -> tuple[int, float, str]:
+    """Return what a value is sorted by: numbers by size, then texts, then what is not known."""
+    if value is None:
+        return 2, 0.0, ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return 0, float(value), ""
+    return 1, 0.0, value if isinstance(value, str) else canonical_json(value)
+
+
+def _split(groups: Iterable[Sequence[Keys]], names: Sequence[str]) -> list[list[Keys]]:
+    """Split groups by the values of some keys."""
+    found: dict[tuple[int, str], list[Keys]] = {}
+    for number, group in enumerate(groups):
+        for one in group:
+            values = canonical_json([one.get(name) for name in names])
+            found.setdefault((number, values), []).append(one)
+    return list(found.values())
+
+
+def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
+    # A tag is made of other keys, and versions count only where no setting differs.
+    late = 3 if key == "tag" or key.startswith("environment.") else 2
+    for turn, names in ((0, FIRST_KEYS), (1, swept), (4, LAST_KEYS)):
+        if key in names:
+            return turn, names.index(key), key
+    return late, 0, key
+
+
+def _device(row: ExperimentRuns) -> str | None:
+    """Return the name of the device that runs used, else of the one that was planned."""
+    ranks = (rank for run in row.counted.values() for rank in run.ranks)
+    used = next((rank.device for rank in ranks if rank.device), None)
+    if used is not None:
+        return used.name or used.type
+    if described := next((run.provenance.machine for run in row.counted.values()), ""):
+        return described
+    environment = row.planned.experiment.identity.get("environment")
+    planned = environment.get("devices") if isinstance(environment, Mapping) else None
+    return str(planned[0]) if isinstance(planned, list) and planned else None
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yield the values of nested mappings by dotted key."""
+    for key, item in values.items():
+        if isinstance(item, Mapping):
+            yield from _dotted(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item

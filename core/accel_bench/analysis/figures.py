@@ -1,0 +1,251 @@
+"""Figures of an experiment by name, each with unit and interval: what tables are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.metrics.cost import HourlyRate, hourly_usd, usd_per_million_tokens
+from accel_bench.analysis.metrics.memory import MemoryFigure, memory_figures, peak_memory
+from accel_bench.analysis.metrics.throughput import RunThroughput
+from accel_bench.analysis.metrics.utilization import (
+    Utilization,
+    devices_used,
+    peak_flops_of,
+    utilization,
+)
+from accel_bench.analysis.statistics.estimators import (
+    Interval,
+    geometric_interval,
+    median_of_known,
+)
+from accel_bench.documents.base import Frozen
+from accel_bench.errors import StoreError, did_you_mean
+
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+
+TIMES_AS_FAST = "times_as_fast"
+"""The figure that compares two cells; all others are those of one experiment."""
+
+
+class Terms(Frozen):
+    """What hours and money are worked out with."""
+
+    rate: HourlyRate | None = None
+    """Price of a machine; without one there is no money."""
+
+    tokens: float | None = None
+    """Real tokens of the job; without them there are no hours."""
+
+    instances: int | None = None
+    """Machines, where that is known better than from the devices."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One named figure."""
+
+    name: str
+    """Name, as people write it."""
+
+    unit: str
+    """Unit, with the scope where that is not global."""
+
+    compute: Callable[[ExperimentRuns, Terms], Interval | None]
+    """Return it with its 95 % interval over runs, where it has one; None where it is not known."""
+
+    better: Better = "neither"
+    """Which of two values is the better one."""
+
+
+def find_figures(names: Iterable[str]) -> list[Figure]:
+    """Return the figures of these names. Raises StoreError with the nearest name."""
+    found = []
+    for name in names:
+        if name not in FIGURES:
+            raise StoreError(f"there is no figure {name!r}{did_you_mean(name, FIGURES)}")
+        found.append(FIGURES[name])
+    return found
+
+
+def _exactly(value: float | None) -> Interval | None:
+    return None if value is None else Interval(median=value, low=None, high=None)
+
+
+def _of_runs(read: Callable[[RunThroughput], float]) -> Callable[..., Interval | None]:
+    """Return the interval of a positive number of each completed run."""
+
+    def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
+        return geometric_interval([read(speed) for speed in row.speeds.values()])
+
+    return compute
+
+
+def _of_losses(read: Callable[[RunThroughput], float | None]) -> Callable[..., Interval | None]:
+    """Return the median over runs of a number of their loss curves: runs share their seeds."""
+
+    def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
+        return _exactly(median_of_known(read(speed) for speed in row.speeds.values()))
+
+    return compute
+
+
+def _statistic(name: str) -> Callable[..., Interval | None]:
+    return _of_losses(lambda speed: getattr(speed.loss_statistics, name, None))
+
+
+def _used(row: ExperimentRuns) -> Utilization | None:
+    """Return how the run of median speed used its devices."""
+    run = row.middle
+    return utilization(run, peak_flops_of(run)) if run else None
+
+
+def _samples_per_second(speed: RunThroughput) -> float:
+    return speed.samples_per_second
+
+
+def _mfu(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    used = _used(row)
+    return _exactly(used.mfu.causal if used and used.mfu else None)
+
+
+def _hfu(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    used = _used(row)
+    return _exactly(used.hfu.causal if used and used.hfu else None)
+
+
+def _mfu_6n(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    """Return MFU as older tables have it: 6 FLOPs for each weight that a token meets.
+
+    Attention is left out, and weights that do not train count as if they did. Source: Kaplan et al.
+    (2020), "Scaling Laws for Neural Language Models".
+    """
+    run = row.middle
+    peak = peak_flops_of(run) if run else None
+    load = run.ranks[0].workload if run and run.ranks else None
+    if run is None or peak is None or load is None:
+        return None
+    rate = median(speed.tokens_per_second_per_device for speed in row.speeds.values())
+    return _exactly(6 * load.active_matmul_parameters * rate / peak)
+
+
+def _peak_memory(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    return _exactly(peak_memory(list(row.completed.values()))[0])
+
+
+def _memory(
+    name: str, read: Callable[[MemoryFigure], int | None]
+) -> Callable[..., Interval | None]:
+    def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
+        found = memory_figures(list(row.completed.values()))
+        figure = getattr(found, name, None)
+        return _exactly(read(figure) if figure else None)
+
+    return compute
+
+
+def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    """Return how often all steps of a run saw the data, where the data says how much it is."""
+    run = row.last
+    if run is None or not run.ranks:
+        return None
+    scenario = run.experiment.scenario
+    facts = run.ranks[0].evidence.get(scenario.data.use)
+    samples = facts.get("samples") if isinstance(facts, Mapping) else None
+    if not isinstance(samples, int) or samples <= 0:
+        return None
+    steps = median(len(speed.losses) for speed in row.speeds.values())
+    return _exactly(steps * scenario.train.global_batch_size / samples)
+
+
+def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    speed, rate = row.tokens_per_second, terms.rate
+    if speed is None or rate is None:
+        return None
+    usd = hourly_usd(row, rate, terms.instances)
+    return speed.mapped(lambda value: usd_per_million_tokens(usd, 1, value))
+
+
+def _hours(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    speed, tokens = row.tokens_per_second, terms.tokens
+    if speed is None or tokens is None:
+        return None
+    return speed.mapped(lambda value: tokens / value / 3600)
+
+
+def _dollars(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    hours, rate = _hours(row, terms), terms.rate
+    if hours is None or rate is None:
+        return None
+    usd = hourly_usd(row, rate, terms.instances)
+    return hours.mapped(lambda value: value * usd)
+
+
+def _devices(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    return _exactly(devices_used(row.last))
+
+
+def _none(row: ExperimentRuns, terms: Terms) -> Interval | None:
+    return None
+
+
+FIGURES = {
+    figure.name: figure
+    for figure in (
+        Figure("tokens_per_second", "tokens/s", _of_runs(lambda s: s.tokens_per_second), "higher"),
+        Figure(
+            "tokens_per_second_per_device",
+            "tokens/s per device",
+            _of_runs(lambda s: s.tokens_per_second_per_device),
+            "higher",
+        ),
+        Figure("tokens_per_hour", "tokens/h", _of_runs(lambda s: s.tokens_per_hour), "higher"),
+        Figure("samples_per_second", "samples/s", _of_runs(_samples_per_second), "higher"),
+        Figure("steps_per_second", "steps/s", _of_runs(lambda s: s.steps_per_second), "higher"),
+        Figure("step_seconds", "s", _of_runs(lambda s: median(s.step_seconds)), "lower"),
+        Figure(TIMES_AS_FAST, "times", _none, "higher"),
+        Figure("mfu", "of peak", _mfu, "higher"),
+        Figure("mfu_6n", "of peak, 6N", _mfu_6n, "higher"),
+        Figure("hfu", "of peak", _hfu, "higher"),
+        Figure("peak_memory", "bytes per device", _peak_memory, "lower"),
+        Figure("peak_memory_run", "bytes per device", _memory("allocated", lambda m: m.run_bytes)),
+        Figure("peak_reserved", "bytes per device", _memory("reserved", lambda m: m.bytes)),
+        Figure("peak_nvml", "bytes per device", _memory("nvml", lambda m: m.bytes)),
+        Figure("peak_rss", "bytes per process", _memory("rss", lambda m: m.bytes)),
+        Figure("first_loss", "", _of_losses(lambda s: s.losses[0])),
+        Figure("last_loss", "", _of_losses(lambda s: s.losses[-1]), "lower"),
+        Figure("mean_loss", "", _statistic("mean"), "lower"),
+        Figure("minimum_loss", "", _statistic("minimum"), "lower"),
+        Figure("maximum_loss", "", _statistic("maximum"), "lower"),
+        Figure("loss_standard_deviation", "", _statistic("standard_deviation")),
+        Figure("steps", "steps", _of_losses(lambda s: len(s.losses))),
+        Figure("epochs", "epochs", _epochs),
+        Figure("window_seconds", "s", _of_runs(lambda s: s.seconds)),
+        Figure("devices", "devices", _devices),
+        Figure("dollars_per_million_tokens", "USD/1M tokens", _dollars_per_million, "lower"),
+        Figure("hours", "h", _hours, "lower"),
+        Figure("dollars", "USD", _dollars, "lower"),
+    )
+}
+"""All figures by name."""
+
+STATED = {
+    "tokens_per_second": "tokens_per_second",
+    "tokens_per_second_per_device": "tokens_per_second_per_device",
+    "samples_per_second": "samples_per_second",
+    "steps_per_second": "steps_per_second",
+    "mean_loss": "mean_loss",
+    "epochs": "epochs",
+}
+"""Figures that imported rows state, by the name of their metric; no other is shown of them."""
+
+
+def stated_figure(row: ExperimentRuns, name: str) -> float | None:
+    """Return a figure of an imported experiment as its file states it, the mean over its rows."""
+    metrics = (one for run in row.counted.values() for one in run.metrics)
+    values = [one.value for one in metrics if one.name == STATED.get(name)]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
