@@ -165,16 +165,21 @@ def flat_metrics(result: Result) -> Cells:
 
     Those of two plugins that have the same name begin with the plugin's.
     """
+    return {name: metric.value for name, metric in metrics_by_name(result).items()}
+
+
+def metrics_by_name(result: Result) -> dict[str, Metric]:
+    """Return the metrics of `flat_metrics` whole, with unit and direction."""
     measured = [(metric.rank or 0, metric) for metric in result.metrics]
     measured += [(rank.rank, one) for rank in reversed(result.ranks) for one in rank.metrics]
     plugins: dict[str, set[str]] = {}
     for rank, metric in measured:
         plugins.setdefault(_metric_name(metric, rank), set()).add(metric.plugin)
-    cells = {}
+    found = {}
     for rank, metric in measured:
         name = _metric_name(metric, rank)
-        cells[f"{metric.plugin}_{name}" if len(plugins[name]) > 1 else name] = metric.value
-    return cells
+        found[f"{metric.plugin}_{name}" if len(plugins[name]) > 1 else name] = metric
+    return found
 
 
 def _metric_name(metric: Metric, rank: int) -> str:

@@ -1,0 +1,326 @@
+"""One scenario over time: a figure in each session that measured it, and where its level changed.
+
+A series holds runs of the same work and stack at the same sweep point on the same kind of device:
+versions may differ, and are what a step is explained with. Its values are one for each command,
+since runs of one command share the state of their machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.listing import differing_keys
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.steps import SHORTEST_SIDE, find_steps
+from accel_bench.analysis.tracked_figures import (
+    TOKENS_PER_SECOND,
+    Change,
+    TrackedFigure,
+    figures_of,
+)
+from accel_bench.analysis.wording import join_names, label, percent, plain_value
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+
+FEWEST = 2 * SHORTEST_SIDE
+"""Sessions without which no step is looked for."""
+
+STEPS_ARE_RATIOS = "steps are looked for in positive values alone"
+
+
+class HistoryRun(NamedTuple):
+    """One attempt of a run, by what a history needs of it."""
+
+    run_id: str
+    session: str
+    round: int
+    attempt: int
+    started_at: str
+    status: Status
+    replaces: str
+    experiment: Experiment
+
+    value: float | None
+    """The figure; None where the run has none that may be used."""
+
+
+class HistoryPoint(Frozen):
+    """What one command measured."""
+
+    session: str
+    """Id of its first session."""
+
+    started_at: str
+    """Start of its first run: UTC time, ISO 8601."""
+
+    runs: int
+    """Runs whose values count."""
+
+    value: Interval | None
+    """Their median with a 95 % interval; null without any."""
+
+    values: tuple[float, ...]
+    """The value of each run, in the order of rounds."""
+
+    run_ids: tuple[str, ...]
+    """Ids of these runs."""
+
+    statuses: tuple[str, ...]
+    """How its runs ended; each once."""
+
+    versions: dict[str, JsonValue]
+    """Versions of libraries and plugins, with the commit of a checkout, by dotted key."""
+
+
+class HistoryStep(Frozen):
+    """A change of the level."""
+
+    point: int
+    """Place of the first point at the new level."""
+
+    session: str
+    """Its session."""
+
+    started_at: str
+    """Its start."""
+
+    before: float
+    """Median of the points since the step before."""
+
+    after: float
+    """Median of the points until the step after."""
+
+    relative_change: float
+    """The new level over the old one, less 1; 0.05 is 5 % more."""
+
+    change: Change
+    """Whether that is better or worse."""
+
+    p_value: float
+    """Chance of so large a difference anywhere in a series without a step."""
+
+    points_since: int
+    """Points at the new level."""
+
+    differing: tuple[Difference, ...]
+    """Versions and facts of the machine that changed there."""
+
+
+class History(Document):
+    """One series, oldest point first."""
+
+    scenario: str
+    stack: str
+    sweep: dict[str, JsonValue]
+
+    experiment_id: str
+    """Id of the newest experiment."""
+
+    devices: tuple[str, ...]
+    """Names of the devices."""
+
+    figure: str
+    """Name of the figure."""
+
+    unit: str
+    better: str
+    """Which of two values is the better one."""
+
+    points: tuple[HistoryPoint, ...]
+    steps: tuple[HistoryStep, ...]
+
+    conclusion: str
+    """What it shows, in a sentence."""
+
+    @property
+    def newest_step(self) -> HistoryStep | None:
+        """The last one."""
+        return self.steps[-1] if self.steps else None
+
+
+def history_run(result: Result, figure: str = TOKENS_PER_SECOND.name) -> HistoryRun:
+    """Return a stored result as a run of a history."""
+    return HistoryRun(
+        run_id=result.run_id,
+        session=result.session,
+        round=result.round,
+        attempt=result.attempt,
+        started_at=result.started_at,
+        status=result.status,
+        replaces=result.replaces,
+        experiment=result.experiment,
+        value=figures_of(result).get(figure),
+    )
+
+
+def histories(
+    runs: Iterable[HistoryRun], figure: TrackedFigure = TOKENS_PER_SECOND
+) -> list[History]:
+    """Return the history of each series; those of most points first.
+
+    Imported runs are to be left out beforehand: they have no value here.
+    """
+    series: dict[str, list[HistoryRun]] = {}
+    for run in sorted(runs, key=lambda run: (run.started_at, run.round, run.attempt)):
+        series.setdefault(_series(run.experiment), []).append(run)
+    found = [_history(group, figure) for group in series.values()]
+    return sorted(found, key=lambda one: len(one.points), reverse=True)
+
+
+def _series(experiment: Experiment) -> str:
+    """Return what runs of one series share: everything but versions."""
+    identity = {key: part for key, part in experiment.identity.items() if key != "environment"}
+    environment = experiment.identity.get("environment")
+    facts = environment if isinstance(environment, Mapping) else {}
+    machine = [facts.get(key) for key in ("devices", "cores", "variables")]
+    names = [experiment.scenario.name, experiment.stack.name, experiment.sweep]
+    return canonical_json([names, identity, machine])
+
+
+def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
+    newest = runs[-1].experiment
+    replaced = {(run.replaces, run.round) for run in runs if run.replaces}
+    commands: dict[str, list[HistoryRun]] = {}
+    for run in runs:
+        if (run.session, run.round) in replaced:
+            continue
+        # Looks of a gate are sessions of one command: their ids differ behind the dot.
+        commands.setdefault(run.session.partition(".")[0], []).append(run)
+    points = tuple(_point(session, own) for session, own in commands.items())
+    steps = _steps(points, figure)
+    return History(
+        scenario=newest.scenario.name,
+        stack=newest.stack.name,
+        sweep=newest.sweep,
+        experiment_id=newest.id,
+        devices=_devices(newest),
+        figure=figure.name,
+        unit=figure.unit,
+        better=figure.better,
+        points=points,
+        steps=steps,
+        conclusion=_conclusion(label(newest.stack.name, newest.sweep), points, steps, figure),
+    )
+
+
+def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
+    """Return one command's point: of the attempts of a run the last counts."""
+    last = {(run.session, run.round): run for run in runs}
+    spoilt = any(run.status is Status.INVALID for run in last.values())
+    counted = [run for run in last.values() if run.value is not None and not spoilt]
+    values = tuple(run.value for run in counted if run.value is not None)
+    return HistoryPoint(
+        session=session,
+        started_at=runs[0].started_at,
+        runs=len(values),
+        value=_interval(values),
+        values=values,
+        run_ids=tuple(run.run_id for run in counted),
+        statuses=tuple(dict.fromkeys(run.status.value for run in last.values())),
+        versions=_versions(runs[0].experiment),
+    )
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    if not values:
+        return None
+    if min(values) > 0:
+        return geometric_interval(values)
+    return Interval(median=median(values), low=None, high=None)
+
+
+def _versions(experiment: Experiment) -> dict[str, JsonValue]:
+    """Return what of an environment may change within a series, by dotted key."""
+    facts = experiment.identity.get("environment")
+    if not isinstance(facts, Mapping):
+        return {}
+    found = {name: facts.get(name) for name in ("python", "cuda", "driver") if facts.get(name)}
+    for name in ("versions", "fingerprints", "distributions"):
+        part = facts.get(name)
+        if isinstance(part, Mapping):
+            found |= {str(key): value for key, value in part.items()}
+    plugins = facts.get("plugins")
+    for plugin in plugins if isinstance(plugins, Sequence) else ():
+        if isinstance(plugin, Mapping):
+            found[f"{plugin.get('name')} (plugin)"] = plugin.get("version")
+    return found
+
+
+def _devices(experiment: Experiment) -> tuple[str, ...]:
+    facts = experiment.identity.get("environment")
+    devices = facts.get("devices") if isinstance(facts, Mapping) else None
+    return tuple(map(str, devices)) if isinstance(devices, Sequence) else ()
+
+
+def _steps(points: Sequence[HistoryPoint], figure: TrackedFigure) -> tuple[HistoryStep, ...]:
+    known = [(place, one.value.median) for place, one in enumerate(points) if one.value]
+    if len(known) < FEWEST or min(value for _, value in known) <= 0:
+        return ()
+    steps = find_steps([math.log(value) for _, value in known])
+    ends = [*(step.place for step in steps), len(known)][1:]
+    found = []
+    for step, end in zip(steps, ends, strict=True):
+        place, before = known[step.place][0], known[step.place - 1][0]
+        differing = differing_keys(points[before].versions, points[place].versions)
+        found.append(
+            HistoryStep(
+                point=place,
+                session=points[place].session,
+                started_at=points[place].started_at,
+                before=math.exp(step.before),
+                after=math.exp(step.after),
+                relative_change=math.expm1(step.size),
+                change=figure.change(step.size),
+                p_value=step.p_value,
+                points_since=end - step.place,
+                differing=tuple(Difference(key=key, a=a, b=b) for key, a, b in differing),
+            )
+        )
+    return tuple(found)
+
+
+def _conclusion(
+    name: str,
+    points: Sequence[HistoryPoint],
+    steps: Sequence[HistoryStep],
+    figure: TrackedFigure,
+) -> str:
+    """Return what a series shows; the newest step first."""
+    known = [one.value.median for one in points if one.value]
+    what = f"{figure.name} of {name}"
+    if len(known) < FEWEST:
+        return f"{what}: {len(known)} of the {FEWEST} sessions that a search for steps needs"
+    if min(known) <= 0:
+        return f"{what}: {STEPS_ARE_RATIOS}"
+    if not steps:
+        return f"{what}: no step in {len(known)} sessions"
+    newest = steps[-1]
+    more = f"; {len(steps)} steps in all" if len(steps) > 1 else ""
+    return (
+        f"{what}: {_size(newest)} since session {newest.session} of {newest.started_at[:10]} "
+        f"({newest.points_since} sessions; {_changes(newest)}){more}"
+    )
+
+
+def _size(step: HistoryStep) -> str:
+    direction = "more" if step.relative_change > 0 else "less"
+    word = "" if step.change == "different" else f", {step.change}"
+    return f"{percent(abs(step.relative_change))} {direction}{word}"
+
+
+def _changes(step: HistoryStep) -> str:
+    if not step.differing:
+        return "no version changed there"
+    named = [f"{one.key} {_shown(one.a)} to {_shown(one.b)}" for one in step.differing]
+    return f"changed there: {join_names(named)}"
+
+
+def _shown(value: JsonValue) -> str:
+    return "absent" if value is None else plain_value(value)

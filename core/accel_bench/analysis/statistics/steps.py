@@ -1,0 +1,265 @@
+"""Find steps in a series that drifts, remembers and has outliers: where its level changed for good.
+
+Binary segmentation (Scott and Knott 1974): the split at which the two sides differ most, then the
+same within each side. A split is a step where all of this holds, so that a series without one stays
+without:
+
+- a permutation test of the largest difference over all splits (CUSUM) calls it significant. What is
+  permuted is left after a robust estimate of the autocorrelation (Chakar, Lebarbier, Levy-Leduc and
+  Robin 2017, "A robust approach for estimating change-points in the mean of an AR(1) process") and
+  of the drift (Theil and Sen, from pairs on the same side of the split) is taken out; values beyond
+  three robust standard deviations count as three (Huber);
+- the level jumps there and does not creep: medians of the neighbouring values on both sides differ
+  by most of the step, also after their own slope is taken out;
+- the step is larger than what is worth one.
+
+Permutations are drawn from a fixed seed: the same series has the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+STEP_ALPHA = 0.001
+"""How often a series of independent values is said to have a step.
+
+One that remembers, drifts or swings has a false one more often: an alarm is confirmed by new runs.
+"""
+
+PERMUTATIONS = 3999
+"""Permutations of each test."""
+
+FIRST_PERMUTATIONS = 199
+"""Permutations that rule out most splits."""
+
+BLOCKS = 1.5
+"""Length of a block of neighbours over the cube root of the length of the series."""
+
+SHORTEST_SIDE = 5
+"""Values that each side of a step has at least."""
+
+LONGEST_SERIES = 500
+"""Values, the newest, that are looked at together."""
+
+NEIGHBOURS = 10
+"""Values on each side that show whether the level jumps."""
+
+DEVIATIONS = 4.0
+"""Robust standard deviations of noise, and of jumps elsewhere, that a step is larger than."""
+
+LIMIT = 3.0
+"""Robust standard deviations beyond which a value counts no more."""
+
+SMALLEST_STEP = math.log1p(0.02)
+"""Log-ratio below which no step is worth one."""
+
+TINY = 1e-12
+"""Variance below which values are equal but for rounding."""
+
+SEED = 20260105
+"""Seed of the permutations."""
+
+MAD_TO_SIGMA = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+class Step(NamedTuple):
+    """A place where the level of a series changes."""
+
+    place: int
+    """Index of the first value at the new level."""
+
+    before: float
+    """Median of the values since the step before it."""
+
+    after: float
+    """Median of the values until the step after it."""
+
+    p_value: float
+    """Chance of so large a difference anywhere in a series without a step."""
+
+    @property
+    def size(self) -> float:
+        """The new level less the old one."""
+        return self.after - self.before
+
+
+def find_steps(
+    values: Sequence[float], smallest: float = SMALLEST_STEP, alpha: float = STEP_ALPHA
+) -> list[Step]:
+    """Return the steps of a series in order; `values` are logarithms where a step is a ratio.
+
+    Of a longer series the newest `LONGEST_SERIES` values are looked at. Indices are those of
+    `values`.
+    """
+    offset = max(0, len(values) - LONGEST_SERIES)
+    series = list(values[offset:])
+    split = _splits(series, smallest, alpha)
+    found = {place: chance for place, chance in split if _stands_out(series, place, dict(split))}
+    if not found:
+        return []
+    edges = [0, *sorted(found), len(values) - offset]
+    levels = [median(values[offset + a : offset + b]) for a, b in pairwise(edges)]
+    return [
+        Step(offset + index, levels[place], levels[place + 1], found[index])
+        for place, index in enumerate(sorted(found))
+    ]
+
+
+def _splits(values: list[float], smallest: float, alpha: float) -> list[tuple[int, float]]:
+    """Return index and p-value of each step of a segment, by binary segmentation."""
+    if len(values) < 2 * SHORTEST_SIDE:
+        return []
+    correlation = autocorrelation(values)
+    first = _Split(_whitened(values, correlation)).index
+    slope = _slope(values, first)
+    level = [value - slope * place for place, value in enumerate(values)]
+    split = _Split(_whitened(level, correlation))
+    index = split.index
+    if not _jumps(values, index, slope, smallest):
+        return []
+    p_value = split.p_value(alpha)
+    if p_value > alpha:
+        return []
+    after = [(index + place, chance) for place, chance in _splits(values[index:], smallest, alpha)]
+    return [*_splits(values[:index], smallest, alpha), (index, p_value), *after]
+
+
+def autocorrelation(values: Sequence[float]) -> float:
+    """Return the lag-1 autocorrelation, 0 to 0.99, which neither steps nor outliers move much.
+
+    Source: Chakar et al. (2017): squared medians of differences at lags 2 and 1, less 1.
+    """
+    first = median(abs(b - a) for a, b in pairwise(values))
+    second = median(abs(b - a) for a, b in zip(values, values[2:], strict=False))
+    if first == 0:
+        return 0.0
+    return min(max((second / first) ** 2 - 1, 0.0), 0.99)
+
+
+def noise(values: Sequence[float]) -> float:
+    """Return the standard deviation of a series' values around their level, from differences."""
+    found = median(abs(b - a) for a, b in pairwise(values))
+    return MAD_TO_SIGMA * found / math.sqrt(2)
+
+
+def _whitened(values: Sequence[float], correlation: float) -> list[float]:
+    """Return the series without its autocorrelation, of the same length."""
+    rest = [b - correlation * a for a, b in pairwise(values)]
+    return [values[0] * (1 - correlation), *rest]
+
+
+def _slope(values: Sequence[float], index: int) -> float:
+    """Return the median slope of pairs on the same side of a split, so that a step is no slope."""
+    slopes: list[float] = []
+    for start, end in ((0, index), (index, len(values))):
+        # Pairs half a side apart: each value once, and the longest distances.
+        half = (end - start) // 2
+        slopes += [
+            (values[a + half] - values[a]) / half for a in range(start, end - half) if half > 1
+        ]
+    return median(slopes) if slopes else 0.0
+
+
+class _Split:
+    """The split of a series at which the means of both sides differ most, in standard errors."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        import numpy as np
+
+        middle = median(values)
+        spread = noise(values) or MAD_TO_SIGMA * median(abs(v - middle) for v in values) or 1.0
+        self._values = np.clip((np.asarray(values) - middle) / spread, -LIMIT, LIMIT)
+        differences = _differences(self._values[None, :])[0]
+        self.index = int(np.argmax(differences)) + SHORTEST_SIDE
+        self._largest = float(differences.max())
+
+    def p_value(self, alpha: float) -> float:
+        """Return the chance of so large a difference in a series without a step.
+
+        It is that of permuted values, which have forgotten one another; so the difference is in
+        standard errors that blocks of neighbours show. Where a first few permutations show that it
+        is above `alpha`, it is theirs.
+        """
+        import numpy as np
+
+        random = np.random.default_rng(SEED)
+        observed = self._largest / math.sqrt(self._inflation()) - 1e-9
+        reached = done = 0
+        for count in (FIRST_PERMUTATIONS, PERMUTATIONS - FIRST_PERMUTATIONS):
+            shuffled = random.permuted(np.tile(self._values, (count, 1)), axis=1)
+            reached += int(np.sum(_differences(shuffled).max(axis=1) >= observed))
+            done += count
+            if (1 + reached) / (1 + PERMUTATIONS) > alpha:
+                break
+        return (1 + reached) / (1 + done)
+
+    def _inflation(self) -> float:
+        """Return the variance of means of neighbours over that of means of independent values."""
+        import numpy as np
+
+        sides = self._values[: self.index], self._values[self.index :]
+        rest = np.concatenate([side - side.mean() for side in sides])
+        size = len(rest)
+        block: int = max(3, round(BLOCKS * size ** (1 / 3)))
+        sums = np.concatenate([[0.0], np.cumsum(rest)])
+        means = (sums[block:] - sums[:-block]) / block
+        variance = float(rest.var())
+        if variance < TINY:
+            return 1.0
+        # Removing two means has taken a part of what blocks share; few blocks say it to within
+        # a standard error, and what lies within that is no sign of memory.
+        lost, chance = max(1 - 2 * block / size, 0.25), 1 + math.sqrt(2 * block / size)
+        squared = float(np.mean(means**2))
+        return max(1.0, block * squared / variance / lost / chance)
+
+
+def _differences(rows: Any) -> Any:
+    """Return |mean before - mean after| x sqrt(a b / n) of each row, for each allowed split."""
+    import numpy as np
+
+    size = rows.shape[1]
+    before = np.arange(SHORTEST_SIDE, size - SHORTEST_SIDE + 1)
+    sums = np.cumsum(rows, axis=1)[:, before - 1]
+    total = rows.sum(axis=1, keepdims=True)
+    difference = sums / before - (total - sums) / (size - before)
+    return np.abs(difference) * np.sqrt(before * (size - before) / size)
+
+
+def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> bool:
+    """Return whether the level jumps there as it does nowhere else, steps apart.
+
+    A series that wanders or swings has many places like that. Short ones have no other places to
+    compare with.
+    """
+    inner = range(NEIGHBOURS, len(values) - NEIGHBOURS + 1)
+    others = [place for place in inner if all(abs(place - one) >= NEIGHBOURS for one in steps)]
+    if len(others) < 2 * NEIGHBOURS:
+        return True
+    jumps = [_jump(values, place) for place in others]
+    drift = median(jumps)
+    usual = MAD_TO_SIGMA * median(abs(jump - drift) for jump in jumps)
+    return abs(_jump(values, index) - drift) > DEVIATIONS * usual
+
+
+def _jump(values: Sequence[float], index: int) -> float:
+    """Return the median of the values that follow less that of those that precede."""
+    left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
+    return median(right) - median(left)
+
+
+def _jumps(values: Sequence[float], index: int, slope: float, smallest: float) -> bool:
+    """Return whether the level jumps at a split, by at least `smallest` and not by drift alone."""
+    left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
+    apart = (len(left) + len(right)) / 2
+    jump = _jump(values, index)
+    local = _slope([*left, *right], len(left))
+    rests = [jump - one * apart for one in (slope, local)]
+    sure = DEVIATIONS * noise([*left, *right]) * math.sqrt(1 / len(left) + 1 / len(right))
+    if any(rest * jump <= 0 for rest in rests):
+        return False
+    return min(map(abs, rests)) > max(smallest, sure, abs(jump) / 2)

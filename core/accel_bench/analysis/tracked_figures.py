@@ -1,0 +1,85 @@
+"""Figures of a run that are followed over time and compared with a reference, and their directions.
+
+A figure has the name of its column in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.listing import flat_speed, metrics_by_name
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.result import Result
+
+Better: TypeAlias = Literal["lower", "higher", "neither"]
+Change: TypeAlias = Literal["better", "worse", "different"]
+
+
+class TrackedFigure(NamedTuple):
+    """A figure, its unit, and which of two values is the better one."""
+
+    name: str
+    unit: str
+    better: Better
+
+    def change(self, log_ratio: float) -> Change:
+        """Return what a change is, by log(new / old)."""
+        if self.better == "neither":
+            return "different"
+        return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"
+
+
+TOKENS_PER_SECOND = TrackedFigure("tokens_per_second", "tokens/s", "higher")
+
+COLUMN_FIGURES = {
+    one.name: one
+    for one in (
+        TOKENS_PER_SECOND,
+        TrackedFigure("median_step_seconds", "seconds", "lower"),
+        TrackedFigure("peak_memory_bytes", "bytes", "lower"),
+        TrackedFigure("last_loss", "nats/token", "lower"),
+    )
+}
+"""Figures that have a column of their own."""
+
+METRICS = "metrics."
+"""Prefix of a plugin's metric, as conditions on stored runs have it."""
+
+
+def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
+    """Return the figure of a name; `metrics.NAME` is a metric of a plugin that a result has.
+
+    Raises StoreError for an unknown name.
+    """
+    if name in COLUMN_FIGURES:
+        return COLUMN_FIGURES[name]
+    known = {one: figure for result in results for one, figure in metrics_of(result).items()}
+    if name not in known:
+        hint = did_you_mean(name, {*COLUMN_FIGURES, *known})
+        raise StoreError(f"no run has a figure {name!r}{hint}")
+    return known[name]
+
+
+def metrics_of(result: Result) -> dict[str, TrackedFigure]:
+    """Return the metrics of a result as figures, by name."""
+    return {
+        f"{METRICS}{name}": TrackedFigure(f"{METRICS}{name}", metric.unit, metric.better)
+        for name, metric in metrics_by_name(result).items()
+    }
+
+
+def figures_of(result: Result) -> dict[str, float]:
+    """Return the figures of a completed run that its self-audit does not disown."""
+    if not result.status.completed or result.imported or disowning(result):
+        return {}
+    peaks = [
+        one.value for rank in result.ranks for one in rank.metrics if one.figure == "peak_memory"
+    ]
+    known = flat_speed(run_throughput(result))
+    known["peak_memory_bytes"] = max((one for one in peaks if one is not None), default=None)
+    found = {name: known.get(name) for name in COLUMN_FIGURES}
+    found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
