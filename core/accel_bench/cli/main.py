@@ -16,6 +16,7 @@ from accel_bench.cli import (
     cost,
     doctor,
     estimate,
+    fit,
     gate,
     hardware,
     import_results,
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
+app.command("fit")(fit.fit)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("cost")(cost.cost)

@@ -37,8 +37,8 @@ def former_option(name: str, successor: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """Options of both `run` and `gate`; each adds its own."""
+class PlanOptions:
+    """Options of all commands that run experiments; each adds its own."""
 
     plugin: Annotated[
         Names, typer.Option(help="Add a stack with this plugin; A+B for both in that order.")
@@ -51,9 +51,6 @@ class MeasureOptions:
         None
     )
     results: Results = DEFAULT_RESULTS
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Count complete rounds that are already stored.")
-    ] = False
     retries: Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")] = 0
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
@@ -74,6 +71,15 @@ class MeasureOptions:
     output: AnyFormat = "table"
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
     repeats: Annotated[str | None, former_option("--repeats", "--rounds")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(PlanOptions):
+    """Options of both `run` and `gate`."""
+
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Count complete rounds that are already stored.")
+    ] = False
 
 
 OptionsT = TypeVar("OptionsT")

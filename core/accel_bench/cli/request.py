@@ -16,7 +16,7 @@ from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import MeasureOptions
+from accel_bench.cli.options import MeasureOptions, PlanOptions
 from accel_bench.cli.output import print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
@@ -150,7 +150,7 @@ def _run(plans: Sequence[Plan], command: Command) -> int:
     return exit_code(summaries)
 
 
-def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
+def plan_request(options: PlanOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
     """Return the request to the planner; `short` are values of dotted keys that have options of
     their own, and `command` is what one command alone requests."""
     short = {
@@ -172,7 +172,7 @@ def plan_request(options: MeasureOptions, short: Mapping[str, Any], **command: A
 
 @contextmanager
 def new_sessions(
-    options: MeasureOptions, store: Store, machine: Machine, allocation: Allocation | None = None
+    options: PlanOptions, store: Store, machine: Machine, allocation: Allocation | None = None
 ) -> Iterator[Callable[..., Session]]:
     """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
 
@@ -192,13 +192,12 @@ def new_sessions(
                 machine,
                 reporter,
                 retries=options.retries,
-                resume=options.resume,
                 command=tuple(sys.argv),
                 allocation=allocation,
                 continues=tuple(own) if continues is None else (*before, *continues),
                 job=job,
                 id=f"{first}{suffix}",
-                **settings,
+                **{"resume": getattr(options, "resume", False), **settings},
             )
 
         yield new_session

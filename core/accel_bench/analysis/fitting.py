@@ -1,0 +1,253 @@
+"""The largest value of a key that fits in memory: what to try next, and what the tries show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.wording import count, rate, rate_interval, size
+from accel_bench.documents.base import Frozen
+from accel_bench.result import Result, Status
+
+Fits: TypeAlias = Literal["fits", "does not fit", "failed"]
+"""What a value showed; `failed` is every ending that says nothing about memory."""
+
+CLEARLY_FASTER = 1.02
+"""Ratio of speeds above which a smaller value is worth a sentence."""
+
+
+class FitPoint(Frozen):
+    """One value of the key."""
+
+    value: int
+    """The value."""
+
+    outcome: Fits
+    """What it showed."""
+
+    status: Status | None = None
+    """How its run ended; null where it was not run."""
+
+    reason: str = ""
+    """Why it does not fit, or failed."""
+
+    run_id: str = ""
+    """Its stored run; empty where it was not run."""
+
+    stored: bool = False
+    """Whether an earlier run was counted, and it was not run again."""
+
+    tokens_per_second: Interval | None = None
+    """Real tokens per second of all devices; an interval where there were several rounds."""
+
+    peak_memory_bytes: int | None = None
+    """Largest of all ranks, per device."""
+
+    seconds: float = 0.0
+    """Wall-clock seconds of its runs."""
+
+
+class SearchRange(Frozen):
+    """Where values are looked for."""
+
+    start: int
+    """The first value to try."""
+
+    most: int | None = None
+    """The largest value to try; null where only memory ends the search."""
+
+    step: int = 1
+    """Distance of the values at which the search ends."""
+
+
+class FitReport(Document):
+    """The document of `accel-bench fit`."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    stack: str
+    """The stack that was run."""
+
+    key: str
+    """The key that was varied."""
+
+    range: SearchRange
+    """Where values were looked for."""
+
+    points: tuple[FitPoint, ...]
+    """Every value that was tried, in that order."""
+
+    largest: FitPoint | None
+    """The largest value that fits."""
+
+    refused: FitPoint | None
+    """The smallest value above it that does not."""
+
+    failed: FitPoint | None
+    """The value that ended the search although it says nothing about memory."""
+
+    answer: str
+    """All of that in a sentence."""
+
+    notes: tuple[str, ...] = ()
+    """What was changed for the search, and what contradicts itself."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the program exits with: 0 where a value fits and nothing else ended the search."""
+        return 0 if self.largest and not self.failed else 1
+
+
+def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> FitPoint:
+    """Return what the runs of a value show; the last of them decides."""
+    last = results[-1]
+    outcomes: dict[bool, Fits] = {True: "fits", False: "failed"}
+    outcome = "does not fit" if last.status is Status.OOM else outcomes[last.status.completed]
+    completed = [run for run in results if run.status.completed]
+    speeds = [speed.tokens_per_second for run in completed if (speed := run_throughput(run))]
+    return FitPoint(
+        value=value,
+        outcome=outcome,
+        status=last.status,
+        reason="" if outcome == "fits" else "; ".join(last.reasons),
+        run_id=last.run_id,
+        stored=stored,
+        tokens_per_second=geometric_interval(speeds),
+        peak_memory_bytes=peak_memory(completed)[0],
+        seconds=sum(run.seconds for run in results),
+    )
+
+
+def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
+    """Return the value to try next; None where the answer is known, or a value has failed.
+
+    Values are doubled from the start until one does not fit, or halved until one does; then the
+    gap is halved. No value above one that does not fit is ever tried.
+    """
+    if not points:
+        return where.start
+    if any(one.outcome == "failed" for one in points):
+        return None
+    low, high = _largest(points), _refused(points)
+    if high is None:
+        assert low is not None
+        more = 2 * low.value if where.most is None else min(2 * low.value, where.most)
+        return more if more > low.value else None
+    if low is None:
+        return max(high.value // 2, 1) if high.value > 1 else None
+    gap = high.value - low.value
+    return low.value + max(gap // 2 // where.step, 1) * where.step if gap > where.step else None
+
+
+def fit_report(
+    scenario: str, stack: str, key: str, where: SearchRange, points: Sequence[FitPoint]
+) -> FitReport:
+    """Return what all tries of a search show."""
+    largest, refused = _largest(points), _refused(points)
+    failed = next((one for one in points if one.outcome == "failed"), None)
+    report = FitReport(
+        scenario=scenario,
+        stack=stack,
+        key=key,
+        range=where,
+        points=tuple(points),
+        largest=largest,
+        refused=refused,
+        failed=failed,
+        answer="",
+        notes=tuple(_contradictions(points)),
+    )
+    return report.model_copy(update={"answer": _answer(report)})
+
+
+def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
+    fitting = (one for one in points if one.outcome == "fits")
+    return max(fitting, key=lambda one: one.value, default=None)
+
+
+def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
+    """Return the smallest value that does not fit, of those above all that do."""
+    low = _largest(points)
+    above = (
+        one
+        for one in points
+        if one.outcome == "does not fit" and (low is None or one.value > low.value)
+    )
+    return min(above, key=lambda one: one.value, default=None)
+
+
+def _contradictions(points: Sequence[FitPoint]) -> list[str]:
+    low = _largest(points)
+    below = [one.value for one in points if low and one.value < low.value]
+    odd = [one.value for one in points if one.outcome == "does not fit" and one.value in below]
+    return [
+        f"{value} ran out of memory although {low.value} fits: its memory was short for another "
+        "reason, or it needs more"
+        for value in sorted(odd)
+        if low
+    ]
+
+
+def _answer(report: FitReport) -> str:
+    parts = [f"{report.stack}: {_limit(report)}"]
+    if faster := _faster(report):
+        speed = faster.tokens_per_second
+        assert speed is not None
+        parts.append(
+            f"Of the values that fit, {faster.value:,} was fastest ({rate(speed.median)} tokens/s)"
+        )
+    return ". ".join(parts) + "."
+
+
+def _limit(report: FitReport) -> str:
+    """Return the largest value that fits, and what ended the search."""
+    key, low, high, failed = report.key, report.largest, report.refused, report.failed
+    fits = f"{low.value:,}{_figures(low)}" if low else ""
+    if failed:
+        so_far = f"{fits} fits" if low else "no value was seen to fit"
+        return (
+            f"the search for the largest {key} ended at {failed.value:,}, which failed for another "
+            f"reason than memory ({failed.status.value if failed.status else 'failed'}: "
+            f"{failed.reason}); {so_far}"
+        )
+    if low is None:
+        assert high is not None
+        return f"not even {key} = {high.value:,} fits: {high.reason}"
+    if high is None:
+        return (
+            f"{key} = {fits} fits, and is the largest that was tried; --at-most sets a larger one"
+        )
+    return f"the largest {key} that fits is {fits}; {high.value:,} does not: {high.reason}"
+
+
+def _figures(point: FitPoint) -> str:
+    speed, peak = point.tokens_per_second, point.peak_memory_bytes
+    parts = [f"{rate_interval(speed)} tokens/s"] if speed else []
+    parts += [f"peak {size(peak)}"] if peak else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _faster(report: FitReport) -> FitPoint | None:
+    """Return the value that was clearly faster than the largest one that fits."""
+    low = report.largest
+    known = [(p.tokens_per_second.median, p) for p in report.points if p.tokens_per_second]
+    if low is None or low.tokens_per_second is None or not known:
+        return None
+    speed, point = max(known, key=lambda pair: pair[0])
+    return point if speed > CLEARLY_FASTER * low.tokens_per_second.median else None
+
+
+def tried(report: FitReport) -> str:
+    """Return `6 values tried: 4 were run, 2 were stored`."""
+    stored = sum(one.stored for one in report.points)
+    unrun = sum(not one.run_id for one in report.points)
+    ran = len(report.points) - stored - unrun
+    parts = [f"{ran} {'was' if ran == 1 else 'were'} run"]
+    parts += [f"{stored} stored already"] if stored else []
+    parts += [f"{unrun} known without a run"] if unrun else []
+    return f"{count(len(report.points), 'value')} tried: {', '.join(parts)}"

@@ -1,0 +1,96 @@
+"""One `accel-bench fit` from its options to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import Any
+
+import typer
+
+from accel_bench.analysis.fitting import SearchRange
+from accel_bench.analysis.wording import settings
+from accel_bench.cli.dry_run import print_plan
+from accel_bench.cli.fit import FitOptions
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import find_drafts, new_sessions, plan_request
+from accel_bench.errors import ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.report.views.fit import fit_view
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.fit import FitSearch, freed, start_of
+from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+
+
+def run_fit(options: FitOptions) -> int:
+    """Search, print the answer and every try, and return the exit code."""
+    draft = one_draft(options.scenario, "fit")
+    machine = read_machine()
+    request = plan_request(options, {}, no_baseline=True)
+    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _search(options, draft, machine, allocation)
+
+
+def one_draft(scenario: str, command: str) -> Draft:
+    """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts((scenario,))
+    if len(drafts) != 1:
+        raise ScenarioError(f"{command} takes one scenario, and {scenario!r} holds several")
+    return drafts[0]
+
+
+def _search(
+    options: FitOptions, draft: Draft, machine: Machine, allocation: Allocation | None
+) -> int:
+    request = _request(options, draft, machine)
+
+    def plan_with(changes: Mapping[str, Any]) -> Plan:
+        short = {"measure.rounds": 1, **changes}
+        overrides = (*request.overrides, *short.items())
+        with redirect_stdout(sys.stderr):
+            return make_plan(draft, machine, replace(request, overrides=overrides))
+
+    scenario = single(plan_with({})).experiment.scenario
+    start = options.first or start_of(scenario, options.over)
+    start = min(start, options.at_most or start)
+    kept = dict(freed(request, draft, options.over, scenario))
+    if options.dry_run:
+        plan = plan_with({**kept, options.over: start})
+        print_plan([plan], machine, options.results, options.output)
+        return 0
+    where = SearchRange(start=start, most=options.at_most, step=options.step)
+    with open_results(options.results, write=True) as store:
+        with new_sessions(options, store, machine, allocation) as new_session:
+            report = FitSearch(
+                TrialRunner(store, machine, new_session, options.again),
+                lambda changes: plan_with({**kept, **changes}),
+                options.over,
+                where,
+                options.rounds,
+                options.force,
+                lambda line: None if options.quiet else typer.echo(line, err=True),
+            ).search()
+    if kept:
+        note = f"train.global_batch_size is left open for the search: {settings(kept)}"
+        report = report.model_copy(update={"notes": (note, *report.notes)})
+    print_report(fit_view(report), options.output)
+    return report.exit_code
+
+
+def _request(options: FitOptions, draft: Draft, machine: Machine) -> PlanRequest:
+    """Return the request for the one stack; memory that is surely short is looked at by value."""
+    request = replace(plan_request(options, {}, no_baseline=True), force=True)
+    if options.stack is None:
+        baseline = make_plan(draft, machine, replace(request, no_baseline=False)).baseline
+        return replace(request, only=(baseline,))
+    return replace(request, only=(options.stack,))

@@ -1,0 +1,70 @@
+"""Run single experiments one after the other, each of them once in a results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan, Planned
+from accel_bench.result import Result, Status
+from accel_bench.runner.session import Session
+from accel_bench.store.database import Store
+
+
+class Trial(NamedTuple):
+    """One experiment, and the run that counts for it."""
+
+    planned: Planned
+    result: Result
+    stored: bool
+    """Whether an earlier run was counted, and it was not run again."""
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs plans of one experiment, unless the results folder has its answer."""
+
+    store: Store
+    machine: Machine
+    new_session: Callable[..., Session]
+
+    again: bool = False
+    """Run what is stored again."""
+
+    def run(self, plan: Plan) -> Trial:
+        """Run the only experiment of a plan; each attempt is stored."""
+        planned = single(plan)
+        found = None if self.again else self.stored(planned)
+        if found is not None:
+            return Trial(planned, found, True)
+        session = self.new_session()
+        session.run_plan(plan)
+        return Trial(planned, self.store.results(session=session.id)[-1], False)
+
+    def stored(self, planned: Planned) -> Result | None:
+        """Return the newest measured run that completed or ran out of memory.
+
+        One that ran out of another machine's memory, or of what a container had then, is none.
+        """
+        for run in reversed(self.store.results(experiment_ids=[planned.experiment.id])):
+            here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
+            counts = run.status.completed or (run.status is Status.OOM and here)
+            if counts and run.provenance.origin == "measured":
+                return run
+        return None
+
+
+def single(plan: Plan) -> Planned:
+    """Return the only experiment of a plan. Raises ScenarioError where there are several."""
+    if plan.nothing:
+        raise ScenarioError(plan.nothing)
+    if len(plan.planned) > 1:
+        swept = ", ".join({key: None for one in plan.planned for key in one.experiment.sweep})
+        raise ScenarioError(
+            f"scenario {plan.file.name!r} sweeps over {swept}, and one point is searched at a "
+            "time; choose it with --set KEY=VALUE"
+        )
+    return plan.planned[0]

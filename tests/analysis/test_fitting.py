@@ -1,0 +1,101 @@
+"""The search for the largest value that fits: what it tries, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from analysis_factory import make_result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accel_bench.analysis.fitting import (
+    FitPoint,
+    FitReport,
+    SearchRange,
+    fit_point,
+    fit_report,
+    next_value,
+)
+from accel_bench.result import Status
+
+KEY = "train.micro_batch_size"
+
+
+def search(where: SearchRange, make: Callable[[int], FitPoint]) -> FitReport:
+    """Try values until the search ends."""
+    points: list[FitPoint] = []
+    while (value := next_value(points, where)) is not None:
+        points.append(make(value))
+    return fit_report("some", "lora", KEY, where, points)
+
+
+def point(value: int, limit: int) -> FitPoint:
+    """A run of a device that holds so many."""
+    return FitPoint(value=value, outcome="fits" if value <= limit else "does not fit")
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000), st.integers(1, 20))
+def test_the_search_finds_every_limit_and_runs_nothing_above_what_does_not_fit(
+    limit: int, start: int, step: int
+) -> None:
+    report = search(SearchRange(start=start, step=step), lambda value: point(value, limit))
+    values = [one.value for one in report.points]
+    found = report.largest.value if report.largest else 0
+    assert found <= limit < found + (step if found else 1)
+    refused = [one.value for one in report.points if one.outcome == "does not fit"]
+    assert refused == sorted(refused, reverse=True)
+    assert len(set(values)) == len(values) <= 30
+
+
+def test_odd_sizes_are_found_in_few_runs() -> None:
+    report = search(SearchRange(start=1), lambda value: point(value, 13))
+    assert [one.value for one in report.points] == [1, 2, 4, 8, 16, 12, 14, 13]
+    assert report.refused is not None
+    assert (report.refused.value, report.exit_code) == (14, 0)
+
+
+def test_what_fails_otherwise_ends_the_search_and_is_no_limit() -> None:
+    def make(value: int) -> FitPoint:
+        failed = make_result(status=Status.TIMEOUT, reasons=["it took too long"])
+        return fit_point(value, [make_result() if value < 4 else failed])
+
+    report = search(SearchRange(start=1), make)
+    assert [one.outcome for one in report.points] == ["fits", "fits", "failed"]
+    assert (report.exit_code, report.refused) == (1, None)
+    assert "for another reason than memory (timeout: it took too long); 2 (" in report.answer
+
+
+def test_the_answer_names_the_largest_its_speed_and_why_the_next_does_not_fit() -> None:
+    def make(value: int) -> FitPoint:
+        oom = make_result(status=Status.OOM, reasons=["out of memory in forward: asked 2.0 GiB"])
+        runs = [make_result(seconds=0.1 if value == 3 else 0.05)]
+        return fit_point(value, runs if value <= 3 else [oom])
+
+    report = search(SearchRange(start=1), make)
+    assert report.answer == (
+        "lora: the largest train.micro_batch_size that fits is 3 (1,000 tokens/s, peak 1,000 "
+        "bytes); 4 does not: out of memory in forward: asked 2.0 GiB. Of the values that fit, 1 "
+        "was fastest (2,000 tokens/s)."
+    )
+
+
+def test_a_search_that_ends_at_its_bound_does_not_call_that_the_limit() -> None:
+    report = search(SearchRange(start=3, most=7), lambda value: point(value, 100))
+    assert [one.value for one in report.points] == [3, 6, 7]
+    assert report.answer == (
+        "lora: train.micro_batch_size = 7 fits, and is the largest that was tried; --at-most sets "
+        "a larger one."
+    )
+
+
+def test_nothing_that_fits_is_an_answer_too() -> None:
+    report = search(SearchRange(start=4), lambda value: point(value, 0))
+    assert [one.value for one in report.points] == [4, 2, 1]
+    assert report.exit_code == 1
+    assert report.answer.startswith("lora: not even train.micro_batch_size = 1 fits")
+
+
+def test_a_smaller_value_that_once_ran_out_of_memory_is_named() -> None:
+    points = [point(8, 8), FitPoint(value=4, outcome="does not fit")]
+    report = fit_report("some", "lora", KEY, SearchRange(start=4), points)
+    assert report.notes[0].startswith("4 ran out of memory although 8 fits")
