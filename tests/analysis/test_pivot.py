@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.figures import Terms
-from accel_bench.analysis.metrics.cost import HourlyRate, cost_of_results
+from accel_bench.analysis.metrics.cost import cost_of_results
+from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.pivot import Layout, pivot, pivot_experiments
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result, Status

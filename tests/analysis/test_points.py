@@ -10,6 +10,7 @@ from analysis_factory import STEADY, make_experiment, make_ranks, make_result, m
 from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
+from accel_bench.report.formats import render
 from accel_bench.report.views.points import point_tables
 from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
@@ -141,3 +142,13 @@ def test_without_a_sweep_and_over_seeds_there_is_nothing_to_compare(sweep: dict[
     points = [make_experiment(sweep={key: n for key in sweep}) for n in (1, 2)]
     runs = [run for one in points for run in make_rounds(one, STEADY)]
     assert summary(points, runs).points == ()
+
+
+def test_a_summary_of_several_points_holds_them_in_one_table() -> None:
+    failed = [make_result(FOUR, round=n, status=Status.OOM) for n in range(5)]
+    made = summary([ONE, FOUR], [*make_rounds(ONE, STEADY), *failed])
+    assert made.pivot is not None
+    assert [(cell.row, cell.word) for cell in made.pivot.cells] == [((1,), ""), ((4,), "OOM")]
+    text = render([made], "table")
+    assert "figures of the sweep points" in text and "samples per second" in text
+    assert summary([ONE], make_rounds(ONE, STEADY)).pivot is None

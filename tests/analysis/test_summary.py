@@ -46,6 +46,7 @@ def test_the_document_has_the_promised_keys():
         "experiments",
         "ladder",
         "points",
+        "pivot",
         "scaling",
         "seeds",
         "notices",

@@ -120,4 +120,8 @@ def test_sweep_points_are_compared_one_by_one(tmp_path: Path) -> None:
     found = json.loads(done.out)
     assert all(one["a"]["sweep"] == one["b"]["sweep"] for one in found)
     assert sorted(one["a"]["sweep"]["k"] for one in found) == [1, 2]
-    assert len(compare("lora", "fast", "--results", str(swept)).out.split("\ncomparable: ")) == 3
+    text = compare("lora", "fast", "--results", str(swept)).out
+    assert len(text.split("\ncomparable: ")) == 3
+    title, table = text.split("\n\n")[:2]
+    assert title == "lora and fast at 2 sweep points"
+    assert [line.split()[0] for line in table.splitlines()[-2:]] == ["k=1", "k=2"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.metrics.cost import HourlyRate, hourly_usd, usd_per_million_tokens
+from accel_bench.analysis.metrics.cost import hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import MemoryFigure, memory_figures, peak_memory
+from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.metrics.utilization import (
     Utilization,
@@ -17,31 +17,16 @@ from accel_bench.analysis.metrics.utilization import (
     peak_flops_of,
     utilization,
 )
+from accel_bench.analysis.pivot_schema import Better
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     geometric_interval,
     median_of_known,
 )
-from accel_bench.documents.base import Frozen
 from accel_bench.errors import StoreError, did_you_mean
-
-Better: TypeAlias = Literal["higher", "lower", "neither"]
 
 TIMES_AS_FAST = "times_as_fast"
 """The figure that compares two cells; all others are those of one experiment."""
-
-
-class Terms(Frozen):
-    """What hours and money are worked out with."""
-
-    rate: HourlyRate | None = None
-    """Price of a machine; without one there is no money."""
-
-    tokens: float | None = None
-    """Real tokens of the job; without them there are no hours."""
-
-    instances: int | None = None
-    """Machines, where that is known better than from the devices."""
 
 
 @dataclass(frozen=True)

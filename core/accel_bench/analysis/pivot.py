@@ -23,16 +23,16 @@ from accel_bench.analysis.experiment_keys import (
 from accel_bench.analysis.figures import (
     TIMES_AS_FAST,
     Figure,
-    Terms,
     find_figures,
     stated_figure,
 )
 from accel_bench.analysis.metrics.cost import cost_notes
+from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.pivot_schema import Pivot, PivotCell, PivotValue, Values
 from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.points import against
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import grouped_by_reason, settings
+from accel_bench.analysis.wording import grouped_by_reason, plain_value, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
@@ -127,7 +127,8 @@ def pivot_experiments(
     rows = _distinct([entry.row for entry in entries])
     columns = _distinct([entry.column for entry in entries])
     figures = find_figures(layout.values or USUAL)
-    bases = _bases(entries, columns, axes, layout.reference)
+    reference = _reference(rows, columns, (row_keys, column_keys), layout.reference)
+    bases = _bases(entries, axes, reference)
     cells = [_cell(one, base, figures, terms) for one, base in zip(entries, bases, strict=True)]
     shown = [one for one in figures if layout.values or _is_known(one, cells)]
     return Pivot(
@@ -140,6 +141,8 @@ def pivot_experiments(
         values=tuple(PivotValue(name=f.name, unit=f.unit, better=f.better) for f in shown),
         cells=tuple(cells),
         counts=dict(sorted(Counter(cell.word or MEASURED for cell in cells).items())),
+        reference=reference,
+        terms=terms,
         notes=tuple(_notes(entries, axes, terms)),
     )
 
@@ -177,21 +180,49 @@ def _distinct(values: Sequence[Values]) -> tuple[Values, ...]:
     return tuple(sorted({canonical_json(one): one for one in values}.values(), key=_place))
 
 
-def _bases(
-    entries: Sequence[_Entry],
+def _reference(
+    rows: Sequence[Values],
     columns: Sequence[Values],
-    axes: Sequence[str],
-    reference: Mapping[str, JsonValue] | None,
+    axes: tuple[Sequence[str], Sequence[str]],
+    named: Mapping[str, JsonValue] | None,
+) -> dict[str, JsonValue]:
+    """Return values of keys of what others are compared with. Raises StoreError.
+
+    It is the first column, or without columns the first row.
+    """
+    of_rows, of_columns = axes
+    if not rows:
+        return {}
+    if not named:
+        first = (of_columns, columns[0]) if of_columns else (of_rows, rows[0])
+        return dict(zip(*first, strict=True))
+    known = {key: _known_values(rows, number) for number, key in enumerate(of_rows)}
+    known |= {key: _known_values(columns, number) for number, key in enumerate(of_columns)}
+    chosen = {find_key(name, known): value for name, value in named.items()}
+    return {key: _one_of(key, value, known[key]) for key, value in chosen.items()}
+
+
+def _known_values(values: Sequence[Values], number: int) -> list[JsonValue]:
+    return list({canonical_json(one[number]): one[number] for one in values}.values())
+
+
+def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
+    """Return the known value that equals a given one. Raises StoreError where none does."""
+    for one in known:
+        if one == value and isinstance(one, bool) == isinstance(value, bool):
+            return one
+    shown = ", ".join(map(plain_value, known))
+    raise StoreError(f"no experiment of the table has {key}={plain_value(value)}; known: {shown}")
+
+
+def _bases(
+    entries: Sequence[_Entry], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
     """Yield the experiment with which each is compared; None where it was not measured."""
     places = {canonical_json([*one.row, *one.column]): one.experiment for one in entries}
-    chosen = {find_key(name, axes): value for name, value in (reference or {}).items()}
     for entry in entries:
-        target = [*entry.row, *columns[0]] if len(columns) > 1 else [*entries[0].row, *columns[0]]
-        if chosen:
-            here = dict(zip(axes, (*entry.row, *entry.column), strict=True))
-            target = list({**here, **chosen}.values())
-        yield places.get(canonical_json(target))
+        here = dict(zip(axes, (*entry.row, *entry.column), strict=True))
+        yield places.get(canonical_json(list({**here, **reference}.values())))
 
 
 def _cell(

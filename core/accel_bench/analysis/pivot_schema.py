@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Literal, TypeAlias
+
 from pydantic import Field
 
-from accel_bench.analysis.figures import Better
-from accel_bench.analysis.schema import Document
+from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
+from accel_bench.scenario.experiment import SCHEMA_VERSION
+
+Better: TypeAlias = Literal["higher", "lower", "neither"]
 
 Values = tuple[JsonValue, ...]
 """Values of keys, in the order of the keys."""
@@ -68,8 +74,11 @@ class PivotCell(Frozen):
     """Why there is no `times_as_fast`, where there is none."""
 
 
-class Pivot(Document):
+class Pivot(Frozen):
     """Experiments in one table; every one stands in exactly one cell, and none is averaged."""
+
+    schema_version: int = SCHEMA_VERSION
+    """Version of the document's form."""
 
     row_keys: tuple[str, ...]
     """Keys whose values make the rows."""
@@ -98,9 +107,20 @@ class Pivot(Document):
     counts: dict[str, int]
     """Experiments by `measured`, or by the word that stands in their cell."""
 
+    reference: dict[str, JsonValue] = Field(default_factory=dict)
+    """Values of keys of the cell with which others are compared, all else being equal."""
+
+    terms: Terms = Terms()
+    """Price and number of tokens that money and hours are worked out with."""
+
     notes: tuple[str, ...] = ()
-    """What one must know about the costs."""
+    """Why cells have no figures, and what makes costs less certain than they seem."""
 
     def cell(self, row: Values, column: Values = ()) -> PivotCell | None:
-        """Return the experiment at a place; None where none was measured."""
+        """Return the experiment at a place; None where there is none."""
         return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
+
+    def by_row(self) -> Iterator[tuple[Values, dict[Values, PivotCell]]]:
+        """Yield the values of each row with its cells by the values of their columns."""
+        for values, cells in groupby(self.cells, key=lambda cell: cell.row):
+            yield values, {cell.column: cell for cell in cells}

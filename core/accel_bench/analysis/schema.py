@@ -14,6 +14,7 @@ from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import TokenSummary
 from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.pivot_schema import Pivot
 from accel_bench.analysis.point_schema import PointFigure, Scaling
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
@@ -325,6 +326,10 @@ class Summary(Document):
 
     points: tuple[PointFigure, ...] = ()
     """Each stack at each sweep point against the same stack at the reference point."""
+
+    pivot: Pivot | None = None
+    """All sweep points in one table, with the figures of each; null where nothing but seeds is
+    swept."""
 
     scaling: tuple[Scaling, ...] = ()
     """How each stack scales; empty where neither devices nor nodes are swept."""

@@ -30,6 +30,7 @@ from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
+from accel_bench.analysis.pivot import Layout, pivot_experiments
 from accel_bench.analysis.points import compare_points
 from accel_bench.analysis.scaling import scalings
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
@@ -67,6 +68,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         for row, summary in zip(rows, _summarize_point(rows, baseline), strict=True)
     }
     experiments = tuple(summaries[id(row)] for row in measured)
+    compared = compare_points(measured, reference)
     return Summary(
         scenario=scenario,
         baseline=baseline,
@@ -74,7 +76,8 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         notices=tuple(dict.fromkeys(text for p in planned for text in p.experiment.notices)),
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
-        points=compare_points(measured, reference),
+        points=compared,
+        pivot=pivot_experiments(measured, Layout()) if compared else None,
         scaling=scalings(measured),
         seeds=compare_over_seeds(measured, baseline),
     )

@@ -96,10 +96,20 @@ def rate(value: float) -> str:
 
 def rate_interval(speed: Interval) -> str:
     """Return `10,503 ±6 %`: the larger half of the 95 % interval."""
-    if speed.low is None or speed.high is None:
-        return rate(speed.median)
-    half = 100 * max(speed.high / speed.median - 1, 1 - speed.low / speed.median)
-    return f"{rate(speed.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
+    return with_spread(speed, rate)
+
+
+def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
+    """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval."""
+    if interval.low is None or interval.high is None or interval.median == 0:
+        return form(interval.median)
+    half = 100 * max(interval.high / interval.median - 1, 1 - interval.low / interval.median)
+    return f"{form(interval.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
+
+
+def usd(value: float) -> str:
+    """Return dollars: cents from a hundred on, four digits below."""
+    return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
 
 
 def interval_text(interval: Interval, form: Callable[[float], str]) -> str:

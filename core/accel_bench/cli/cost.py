@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
+from accel_bench.cli.options import DEFAULT_RESULTS, Names, PriceOptions, Results, takes
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.metrics.cost import HourlyRate
+    from accel_bench.analysis.metrics.rate import HourlyRate
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostOptions:
+class CostOptions(PriceOptions):
     """Options of `cost`."""
 
     experiments: Annotated[
@@ -23,24 +23,6 @@ class CostOptions:
             metavar="ID",
             help="Runs, experiments or sessions; their beginning will do. Without any, all.",
         ),
-    ] = None
-    price: Annotated[float | None, typer.Option(help="US dollars for an hour of one machine.")] = (
-        None
-    )
-    instance: Annotated[
-        str | None, typer.Option(help="Kind of machine in the table of prices (`prices list`).")
-    ] = None
-    provider: Annotated[str | None, typer.Option(help="Its provider, where several have it.")] = (
-        None
-    )
-    region: Annotated[str | None, typer.Option(help="Its region, where it has several.")] = None
-    spot: Annotated[bool, typer.Option("--spot", help="Take the table's spot price.")] = False
-    instances: Annotated[
-        int | None,
-        typer.Option(min=1, help="Machines that were used; else as many as hold the devices."),
-    ] = None
-    for_tokens: Annotated[
-        float | None, typer.Option(help="Tokens of your own data, such as 1.2e9 for one epoch.")
     ] = None
     results: Results = DEFAULT_RESULTS
     output: Annotated[
@@ -57,17 +39,25 @@ def cost(options: CostOptions) -> None:
     """
     from accel_bench.analysis.metrics.cost import cost_of_results
     from accel_bench.cli.output import print_report
+    from accel_bench.errors import PriceError
     from accel_bench.report.views.cost import cost_report
     from accel_bench.runner.unfinished import open_results
 
-    rate = _hourly_rate(options)
+    rate = hourly_rate(options)
+    if rate is None:
+        raise PriceError("a cost needs --price or --instance, and not both")
     with open_results(options.results) as store:
         names = options.experiments or ()
         ids = {run.experiment.id for name in names for run in store.find(name)}
         runs = store.results(experiment_ids=ids if names else None)
     document = cost_of_results(runs, rate, options.for_tokens, options.instances)
     print_report(cost_report(document), options.output)
-    if rate.stale:
+    warn_if_stale(rate)
+
+
+def warn_if_stale(rate: HourlyRate | None) -> None:
+    """Print where a newer price can be had, where this one is old."""
+    if rate is not None and rate.stale:
         typer.echo(
             f"warning: the price is {rate.age_days} days old ({rate.date}); `accel-bench "
             "prices import` brings newer ones, --price gives one",
@@ -75,22 +65,24 @@ def cost(options: CostOptions) -> None:
         )
 
 
-def _hourly_rate(options: CostOptions) -> HourlyRate:
-    """Return the price that the options name. Raises PriceError for options that name none."""
+def hourly_rate(options: PriceOptions) -> HourlyRate | None:
+    """Return the price that the options name; None without one. Raises PriceError."""
     from datetime import date
 
-    from accel_bench.analysis.metrics.cost import HourlyRate, table_tariff
+    from accel_bench.analysis.metrics.cost import table_tariff
+    from accel_bench.analysis.metrics.rate import HourlyRate
     from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
 
     for option, value in (("--price", options.price), ("--for-tokens", options.for_tokens)):
         if value is not None and not 0 < value < float("inf"):
             raise PriceError(f"{option} must be a positive number, not {value}")
-    if options.price is not None and options.instance is None:
+    if options.instance is None:
         if options.provider or options.region or options.spot:
             raise PriceError("--provider, --region and --spot choose a price of --instance")
-        return HourlyRate(usd_per_hour=options.price, kind="given")
-    if options.price is not None or options.instance is None:
+        given = options.price
+        return None if given is None else HourlyRate(usd_per_hour=given, kind="given")
+    if options.price is not None:
         raise PriceError("a cost needs --price or --instance, and not both")
     price = find_price(read_prices(), options.instance, options.provider, options.region).price
     rate = table_tariff(price, date.today(), options.spot)

@@ -22,6 +22,7 @@ from accel_bench.cli import (
     import_results,
     models,
     new,
+    pivot,
     plugins,
     prices,
     results,
@@ -48,6 +49,7 @@ app.command("gate")(gate.gate)
 app.command("fit")(fit.fit)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
+app.command("pivot")(pivot.pivot)
 app.command("cost")(cost.cost)
 app.command("estimate")(estimate.estimate)
 app.command("import")(import_results.import_results)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
 from accel_bench.cli.output import AnyFormat
 from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench.result import Result
 
 DEFAULT_RESULTS = "accel_bench_results"
 """The results folder where no other is named."""
@@ -80,6 +83,66 @@ class MeasureOptions(PlanOptions):
     resume: Annotated[
         bool, typer.Option("--resume", help="Count complete rounds that are already stored.")
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceOptions:
+    """Options that name the price of a machine, and the work that it is paid for."""
+
+    price: Annotated[float | None, typer.Option(help="US dollars for an hour of one machine.")] = (
+        None
+    )
+    instance: Annotated[
+        str | None, typer.Option(help="Kind of machine in the table of prices (`prices list`).")
+    ] = None
+    provider: Annotated[str | None, typer.Option(help="Its provider, where several have it.")] = (
+        None
+    )
+    region: Annotated[str | None, typer.Option(help="Its region, where it has several.")] = None
+    spot: Annotated[bool, typer.Option("--spot", help="Take the table's spot price.")] = False
+    instances: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines that were used; else as many as hold the devices."),
+    ] = None
+    for_tokens: Annotated[
+        float | None, typer.Option(help="Tokens of your own data, such as 1.2e9 for one epoch.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions:
+    """Options that choose stored runs."""
+
+    experiments: Annotated[
+        Names,
+        typer.Argument(
+            metavar="ID",
+            help="Runs, experiments or sessions; their beginning will do. Without any, all.",
+        ),
+    ] = None
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION", help="Only runs for which it holds, as in `results list`."
+        ),
+    ] = None
+    results: Results = DEFAULT_RESULTS
+
+    def read(self) -> list[Result]:
+        """Return the chosen runs. Raises StoreError."""
+        from accel_bench.runner.unfinished import open_results
+        from accel_bench.store.queries import condition_of
+
+        with open_results(self.results) as store:
+            conditions = [condition_of(store, self.where)] if self.where is not None else []
+            names = self.experiments or ()
+            ids = {run.experiment.id for name in names for run in store.find(name)}
+            return store.results(*conditions, experiment_ids=ids if names else None)
+
+
+def split_names(texts: Names) -> list[str]:
+    """Return names of an option that is given several times, or with commas between them."""
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
 
 
 OptionsT = TypeVar("OptionsT")

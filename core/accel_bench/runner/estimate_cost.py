@@ -7,12 +7,12 @@ from datetime import date
 
 from accel_bench.analysis.estimates.schema import CostEstimate, Span, SpeedEstimate
 from accel_bench.analysis.metrics.cost import (
-    HourlyRate,
     instances_needed,
     table_tariff,
     usd_for_tokens,
     usd_per_million_tokens,
 )
+from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.scenario.models import Scenario

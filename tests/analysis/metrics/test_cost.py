@@ -10,7 +10,6 @@ from analysis_factory import make_experiment, make_rank, make_result, make_round
 
 from accel_bench.analysis.metrics.cost import (
     EXCLUDED,
-    HourlyRate,
     cost_of_results,
     instances_needed,
     same_device,
@@ -19,6 +18,7 @@ from accel_bench.analysis.metrics.cost import (
     usd_for_tokens,
     usd_per_million_tokens,
 )
+from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import date as Date
-from typing import Literal
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval
@@ -30,43 +30,6 @@ EXCLUDED = (
     "the cost"
 )
 """What every cost here leaves out."""
-
-
-class HourlyRate(Frozen):
-    """The price that costs are worked out with."""
-
-    usd_per_hour: float
-    """US dollars for an hour of one instance."""
-
-    kind: Literal["given", "on demand", "spot"]
-    """Whether it was given on the command line, or which of a table's prices it is."""
-
-    instance: str | None = None
-    """Kind of machine; null for a price that was given."""
-
-    provider: str | None = None
-    """Who rents it out."""
-
-    region: str | None = None
-    """Where the price holds."""
-
-    device: str | None = None
-    """Its accelerator."""
-
-    devices: int | None = None
-    """Accelerators in one instance; null for a price that was given."""
-
-    source: str = "given on the command line"
-    """Where the price was read."""
-
-    date: str | None = None
-    """Day on which it was the price; null for a price that was given."""
-
-    age_days: int | None = None
-    """Days since then."""
-
-    stale: bool = False
-    """Whether it is more than 90 days old."""
 
 
 class Sensitivity(Frozen):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.compare import ExperimentComparison
+from accel_bench.analysis.compare import ExperimentComparison, Operand
 from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
@@ -17,7 +17,9 @@ from accel_bench.analysis.wording import (
     percent,
     plain_value,
     rate_interval,
+    ratio_interval,
     ratio_texts,
+    settings,
     significant,
     with_reason,
 )
@@ -33,15 +35,32 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench.result import Status
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
     """Return a section for each comparison: the answer, both sides, what differs."""
     return Report(
-        sections=[_section(one) for one in comparisons],
+        sections=[*_points(comparisons), *(_section(one) for one in comparisons)],
         document=one_or_list(comparisons),
         flat=Table(FLAT, comparisons),
     )
+
+
+def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
+    """Yield one table over all sweep points, where there are several."""
+    if len(comparisons) > 1:
+        names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
+        tables = [Table(POINTS, comparisons)]
+        yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
+
+
+def _speed_of(side: str, one: ExperimentComparison) -> str:
+    """Return the speed of A or B, or the word for how it ended."""
+    operand: Operand = getattr(one, side)
+    if not operand.status.completed:
+        return "OOM" if operand.status is Status.OOM else operand.status.value
+    return rate_interval(operand.tokens_per_second) if operand.tokens_per_second else EMPTY
 
 
 def _answer(one: ExperimentComparison) -> str:
@@ -131,6 +150,17 @@ def _side_columns(name: str) -> list[Column]:
         Column(f"{name}_metrics", reader(f"{name}.metric_values")),
     ]
 
+
+POINTS = (
+    Column("point", lambda one: settings(one.a.sweep), kind="name"),
+    Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
+    Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
+           kind="number"),
+    Column("loss", reader("loss_verdict"), kind="word"),
+    Column("verdict", reader("verdict"), kind="word"),
+)  # fmt: skip
+"""Columns of the table over sweep points."""
 
 FACTS = (
     Column("experiment", reader("experiment_id")),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
+from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import grouped_by_reason, label, rate
+from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 
 
@@ -32,10 +33,6 @@ def _sensitivity(what: str, factor: float, path: str = "sensitivity") -> Callabl
     return lambda row: {s.factor: getattr(s, what) for s in sensitivity(row)}.get(factor)
 
 
-def _usd(value: float) -> str:
-    return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"
-
-
 def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
     """Return a form that writes `0.402 (0.398 to 0.405)`."""
 
@@ -46,13 +43,17 @@ def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
     return text
 
 
-def _notes(document: CostDocument) -> Iterator[str]:
-    tariff = document.tariff
+def price_note(tariff: HourlyRate) -> str:
+    """Return the price that costs are worked out with, where it comes from, and its age."""
     what = " ".join(filter(None, (tariff.provider, tariff.instance, tariff.region)))
     dated = f", {tariff.date}" if tariff.date else ""
     stale = f" STALE: {tariff.age_days} days old" if tariff.stale else ""
     named = f", {what}, {tariff.kind}" if what else ""
-    yield f"price: {tariff.usd_per_hour:g} USD per hour{named} ({tariff.source}{dated}){stale}"
+    return f"price: {tariff.usd_per_hour:g} USD per hour{named} ({tariff.source}{dated}){stale}"
+
+
+def _notes(document: CostDocument) -> Iterator[str]:
+    yield price_note(document.tariff)
     if document.for_tokens:
         yield f"USD in all: for {document.for_tokens:,.0f} tokens"
     yield f"tokens are real ones, without padding; it is {document.excluded}"
@@ -79,15 +80,15 @@ COLUMNS = (
     _figure("tokens_per_second", "speed", "tokens/s", _interval(rate)),
     _figure("instances", "machines", "", str),
     _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}"),
-    _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(_usd)),
+    _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(usd)),
     *(
         Column(f"{what} x{factor:g}", _sensitivity(what, factor), "", "USD/1M tokens",
-               _usd, "number")
+               usd, "number")
         for what in ("throughput", "price")
         for factor in FACTORS
         if factor != 1
     ),
-    _figure("usd_for_tokens", "in all", "USD", _interval(_usd)),
+    _figure("usd_for_tokens", "in all", "USD", _interval(usd)),
 )  # fmt: skip
 """Columns for people; the last where tokens are given."""
 

@@ -15,7 +15,11 @@ from accel_bench.analysis.wording import (
     settings,
 )
 from accel_bench.report.table import Column, Table, interval_paths, paths, reader
+from accel_bench.report.views.pivot import pivot_tables
 from accel_bench.scenario.tags import is_chosen
+
+RATES = ("tokens_per_hour", "samples_per_second", "steps_per_second", "mfu")
+"""Figures of the second table."""
 
 MEANING = "points: speed alone, as estimates with 95 % intervals and no verdicts"
 """Note under the rows: other values of a swept key may train another way."""
@@ -30,6 +34,15 @@ def point_tables(summary: Summary) -> list[Table]:
     reference = next((row.tag for row in rows if row.sweep == row.reference), "")
     name = reference if is_chosen(reference, rows[0].reference) else settings(rows[0].reference)
     return [Table(shown, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
+
+
+def point_figures(summary: Summary) -> list[Table]:
+    """Return the table of rates that no other table of sweep points has."""
+    made = summary.pivot
+    if made is None or summary.scaling:
+        return []
+    figures = tuple(one for one in made.values if one.name in RATES)
+    return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:

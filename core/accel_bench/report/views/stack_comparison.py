@@ -36,7 +36,7 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
-from accel_bench.report.views.points import POINT_FLAT, point_tables
+from accel_bench.report.views.points import POINT_FLAT, point_figures, point_tables
 from accel_bench.report.views.scaling import scaling_tables
 from accel_bench.report.views.training import (
     TrainingVerdict,
@@ -91,6 +91,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
             *_metric_tables(summary),
             *ladder_tables(summary),
             *(scaling_tables(summary) or point_tables(summary)),
+            *point_figures(summary),
         ],
         notes=[
             *summary.notices,

@@ -1,0 +1,57 @@
+"""The price of a machine by the hour, and the job that it is paid for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from accel_bench.documents.base import Frozen
+
+
+class HourlyRate(Frozen):
+    """The price that costs are worked out with."""
+
+    usd_per_hour: float
+    """US dollars for an hour of one instance."""
+
+    kind: Literal["given", "on demand", "spot"]
+    """Whether it was given on the command line, or which of a table's prices it is."""
+
+    instance: str | None = None
+    """Kind of machine; null for a price that was given."""
+
+    provider: str | None = None
+    """Who rents it out."""
+
+    region: str | None = None
+    """Where the price holds."""
+
+    device: str | None = None
+    """Its accelerator."""
+
+    devices: int | None = None
+    """Accelerators in one instance; null for a price that was given."""
+
+    source: str = "given on the command line"
+    """Where the price was read."""
+
+    date: str | None = None
+    """Day on which it was the price; null for a price that was given."""
+
+    age_days: int | None = None
+    """Days since then."""
+
+    stale: bool = False
+    """Whether it is more than 90 days old."""
+
+
+class Terms(Frozen):
+    """What hours and money are worked out with."""
+
+    rate: HourlyRate | None = None
+    """Price of a machine; without one there is no money."""
+
+    tokens: float | None = None
+    """Real tokens of the job; without them there are no hours."""
+
+    instances: int | None = None
+    """Machines, where that is known better than from the devices."""
