@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
+from analysis_factory import make_experiment
 from cli.program import Done, call
-from store.store_factory import make_experiment, make_rank, make_result, make_session
+from store.store_factory import make_rank, make_result, make_session
 
 from accel_bench.result import Status
 from accel_bench.store.database import open_store
@@ -27,7 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with open_store(results, write=True) as store:
         store.add_session(make_session())
         for number, (stack, batch) in enumerate([("lora", 1), ("lora", 4), ("nf4", 1), ("nf4", 4)]):
-            point = make_experiment(stack, {BATCH: batch}, train={"micro_batch_size": batch})
+            point = make_experiment(
+                stack, sweep={BATCH: batch}, scenario={"train": {"micro_batch_size": batch}}
+            )
             fits = (stack, batch) != ("lora", 4)
             rank = make_rank(tokens=100)
             window = rank.window
@@ -102,7 +105,7 @@ def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None
 
 def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> None:
     one = json.loads(succeed("pivot", "run-2", "--format", "json").out)
-    assert (one["shared"]["train.micro_batch_size"], len(one["cells"])) == (1, 2)
+    assert (one["shared"]["train.micro_batch_size"], len(one["cells"])) == (1, 1)
     small = succeed("pivot", "--where", f"{BATCH} = 1", "--format", "json").out
     assert len(json.loads(small)["cells"]) == 2
 
@@ -120,3 +123,15 @@ def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> No
 def test_what_cannot_be_shown_is_an_error(folder: Path, arguments: list[str], message: str) -> None:
     done = call("pivot", *arguments)
     assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_a_summary_has_a_table_for_each_setting_that_differs(folder: Path) -> None:
+    text = succeed("summary").out
+    assert "by stack" in text and "by train.micro_batch_size" in text and "1 OOM" in text
+    found = succeed("summary", "--by", "batch_size", "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(found)))
+    assert [(row["value"], row["experiments"], row["pairs"]) for row in rows] == [
+        ("1", "2", "0"),
+        ("4", "2", "1"),
+    ]
+    assert float(rows[1]["times_as_fast_median"]) == pytest.approx(4.0)

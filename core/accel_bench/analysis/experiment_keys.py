@@ -22,6 +22,26 @@ LAST_KEYS = ("provenance", "scenario", "experiment")
 LEFT_OUT = ("name", "description")
 """Parts of a scenario that are no settings."""
 
+_SIZES = ("world_size", "resources", "parallel", "train.global_batch_size", "environment.devices")
+_DTYPES = ("compute_dtype", "train.precision", "model.dtype")
+
+FOLLOWING: Mapping[str, tuple[str, ...]] = {
+    "train.micro_batch_size": ("train.global_batch_size",),
+    "train.gradient_accumulation": ("train.global_batch_size",),
+    **dict.fromkeys(("world_size", "resources.devices", "resources.nodes"), _SIZES),
+    **dict.fromkeys(_DTYPES, _DTYPES),
+    "model.id": ("model",),
+    "device": ("environment", "resources"),
+}
+"""Keys, and all that begin with them, that follow from another one or come with it."""
+
+WITHOUT_EFFECT = (
+    *("tag", "experiment", "scenario", "environment.fingerprints", "environment.plugins"),
+    *("measure.rounds", "measure.seed", "measure.timeout_seconds", "measure.phase_steps"),
+    "measure.exact_update_bytes",
+)
+"""Keys that change neither speed nor training, or only repeat what other keys hold."""
+
 Keys = dict[str, JsonValue]
 """Values of an experiment by dotted key."""
 
@@ -113,6 +133,22 @@ def telling_apart(
     return added
 
 
+def rest_of(rows: Sequence[ExperimentRuns], keys: Sequence[Keys], key: str) -> list[str]:
+    """Return the keys that experiments must have in common to differ in `key` alone.
+
+    What follows from it, as the global batch size from that of a device, is none of them, nor what
+    changes neither speed nor training.
+    """
+    follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}
+    if key == "stack":
+        stacks = [row.planned.experiment.stack for row in rows]
+        changed = {name for stack in stacks for name in stack.settings}
+        follows |= changed | {use.use for stack in stacks for use in stack.uses}
+        follows |= {name for one in changed for name in FOLLOWING.get(one, ())}
+    prefixes = tuple(f"{name}." for name in follows)
+    return [name for name in differing(keys) if not f"{name}.".startswith(prefixes)]
+
+
 def place(value: JsonValue) -> tuple[int, float, str]:
     """Return what a value is sorted by: numbers by size, then texts, then what is not known."""
     if value is None:
@@ -142,14 +178,21 @@ def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _device(row: ExperimentRuns) -> str | None:
-    """Return the name of the device that runs used, else of the one that was planned."""
-    ranks = (rank for run in row.counted.values() for rank in run.ranks)
-    used = next((rank.device for rank in ranks if rank.device), None)
+    """Return the name of the device that runs used, else of the one that was planned.
+
+    A CPU has its processor's name where that is known.
+    """
+    runs, experiment = list(row.counted.values()), row.planned.experiment
+    if described := next((run.provenance.machine for run in runs), ""):
+        return described
+    used = next((rank.device for run in runs for rank in run.ranks if rank.device), None)
+    on_cpu = experiment.scenario.resources.device == "cpu" if used is None else used.type == "cpu"
+    if on_cpu:
+        processor = next((run.machine.processor for run in runs if run.machine), "")
+        return processor or (used.name if used else "") or "cpu"
     if used is not None:
         return used.name or used.type
-    if described := next((run.provenance.machine for run in row.counted.values()), ""):
-        return described
-    environment = row.planned.experiment.identity.get("environment")
+    environment = experiment.identity.get("environment")
     planned = environment.get("devices") if isinstance(environment, Mapping) else None
     return str(planned[0]) if isinstance(planned, list) and planned else None
 

@@ -229,7 +229,7 @@ def _cell(
     entry: _Entry, base: ExperimentRuns | None, figures: Sequence[Figure], terms: Terms
 ) -> PivotCell:
     row = entry.experiment
-    word, compared = _word(row), _compared(row, base)
+    word, compared = cell_word(row), _compared(row, base)
     return PivotCell(
         row=entry.row,
         column=entry.column,
@@ -246,7 +246,7 @@ def _cell(
     )
 
 
-def _word(row: ExperimentRuns) -> str:
+def cell_word(row: ExperimentRuns) -> str:
     """Return what stands in a cell without figures; empty where there are some."""
     if row.ending.status is Status.OOM:
         return "OOM"

@@ -30,6 +30,7 @@ from accel_bench.cli import (
     scaling,
     scenarios,
     stacks,
+    summary,
 )
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
@@ -50,6 +51,7 @@ app.command("fit")(fit.fit)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("pivot")(pivot.pivot)
+app.command("summary")(summary.summary)
 app.command("cost")(cost.cost)
 app.command("estimate")(estimate.estimate)
 app.command("import")(import_results.import_results)

@@ -121,10 +121,10 @@ def _ends(before: ExperimentRuns, after: ExperimentRuns) -> tuple[float | None, 
     An unstable window makes more steps of one of them.
     """
     steps = shared_steps([before, after])
-    return _loss_at_end(before, steps), _loss_at_end(after, steps)
+    return loss_at_end(before, steps), loss_at_end(after, steps)
 
 
-def _loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
+def loss_at_end(row: ExperimentRuns, steps: int) -> float | None:
     """Return the mean of the last five of `steps` losses; None where one is missing.
 
     It is that of the first completed run: the runs of one seed share it.

@@ -1,0 +1,136 @@
+"""Experiments by batch size, learning rate, optimizer, precision or hardware, all else equal.
+
+A mean over everything that happens to have one value says nothing: fast models may have been run
+with small batches. So values are compared within experiments that differ in that key alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments, shared_steps
+from accel_bench.analysis.best_rates import best_rates
+from accel_bench.analysis.experiment_keys import Keys, find_key, keys_of, place, rest_of
+from accel_bench.analysis.group_schema import Group, GroupedSummary, KeySummary
+from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.pivot import MEASURED, cell_word
+from accel_bench.analysis.points import against
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.seeds import loss_at_end
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result
+
+SUMMARY_KEYS = (
+    "model.id",
+    "device",
+    "world_size",
+    "data.sequence_length",
+    "train.micro_batch_size",
+    "train.gradient_accumulation",
+    "train.learning_rate",
+    "optimizer.use",
+    "compute_dtype",
+    "stack",
+)
+"""Keys of a summary that names none, where experiments differ in them."""
+
+IMPORTED = "imported"
+"""Word of experiments that were not measured here: they are counted and never compared."""
+
+
+def summarize_by(results: Sequence[Result], keys: Sequence[str] = ()) -> GroupedSummary:
+    """Summarize the experiments among results by each of these keys. Raises StoreError.
+
+    Without any, by those of SUMMARY_KEYS in which they differ.
+    """
+    rows = [(keys_of(row), row) for row in collect_experiments(results)]
+    rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
+    known = {name for one, _ in rows for name in one}
+    chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
+    chosen = chosen or [key for key in SUMMARY_KEYS if _several(rows, key)]
+    return GroupedSummary(
+        experiments=len(rows),
+        by=tuple(_by_key(rows, key) for key in chosen),
+        best_rates=best_rates(rows),
+    )
+
+
+def _several(rows: Iterable[tuple[Keys, ExperimentRuns]], key: str) -> bool:
+    return len({canonical_json(keys[key]) for keys, _ in rows if keys.get(key) is not None}) > 1
+
+
+def _by_key(rows: Sequence[tuple[Keys, ExperimentRuns]], key: str) -> KeySummary:
+    groups: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
+    for one in sorted(rows, key=lambda one: place(one[0].get(key))):
+        groups.setdefault(canonical_json(one[0].get(key)), []).append(one)
+    alike = _alike(rows, key)
+    first = next(iter(groups), "")
+    return KeySummary(
+        key=key, groups=tuple(_group(key, name, groups, alike, first) for name in groups)
+    )
+
+
+def _alike(
+    rows: Sequence[tuple[Keys, ExperimentRuns]], key: str
+) -> list[dict[str, ExperimentRuns]]:
+    """Return experiments that differ in this key alone, by its value."""
+    others = rest_of([row for _, row in rows], [keys for keys, _ in rows], key)
+    found: dict[str, dict[str, ExperimentRuns]] = {}
+    for keys, row in rows:
+        shared = canonical_json([keys.get(name) for name in others])
+        if row.usable:
+            found.setdefault(shared, {})[canonical_json(keys.get(key))] = row
+    return list(found.values())
+
+
+def _group(
+    key: str,
+    name: str,
+    groups: Mapping[str, Sequence[tuple[Keys, ExperimentRuns]]],
+    alike: Sequence[Mapping[str, ExperimentRuns]],
+    first: str,
+) -> Group:
+    own = [row for _, row in groups[name]]
+    usable = [row for row in own if row.usable]
+    speeds = [speed.median for row in usable if (speed := row.tokens_per_second)]
+    peaks = [peak for row in usable if (peak := peak_memory(list(row.completed.values()))[0])]
+    pairs = [(one[name], one[first]) for one in alike if name in one and first in one]
+    ratios = [] if name == first else [against(row, base).ratio for row, base in pairs]
+    losses = [found for one in alike if (found := _losses(one)) and name in found]
+    return Group(
+        value=groups[name][0][0].get(key),
+        experiments=len(own),
+        counts=dict(sorted(Counter(_word(row) for row in own).items())),
+        slowest=min(speeds, default=None),
+        fastest=max(speeds, default=None),
+        smallest_peak_bytes=min(peaks, default=None),
+        largest_peak_bytes=max(peaks, default=None),
+        times_as_fast=_mean([ratio for ratio in ratios if ratio is not None]),
+        pairs=sum(ratio is not None for ratio in ratios),
+        lowest_loss=sum(_is_lowest(name, found) for found in losses),
+        of_losses=len(losses),
+    )
+
+
+def _is_lowest(name: str, losses: Mapping[str, float]) -> bool:
+    return all(losses[name] < loss for other, loss in losses.items() if other != name)
+
+
+def _word(row: ExperimentRuns) -> str:
+    return IMPORTED if row.imported else cell_word(row) or MEASURED
+
+
+def _mean(ratios: Sequence[Interval]) -> Interval | None:
+    if len(ratios) == 1:
+        return ratios[0]
+    return log_interval([math.log(ratio.median) for ratio in ratios])
+
+
+def _losses(rows: Mapping[str, ExperimentRuns]) -> dict[str, float]:
+    """Return losses at the end of the steps that all took; empty with fewer than two."""
+    steps = shared_steps(list(rows.values()))
+    found = {name: loss_at_end(row, steps) for name, row in rows.items()}
+    known = {name: loss for name, loss in found.items() if loss is not None}
+    return known if len(known) > 1 else {}

@@ -1,0 +1,120 @@
+"""Experiments by one setting after another: compared where all else is equal, counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from analysis.test_pivot import BATCH, campaigns, point, rounds
+from analysis_factory import STEADY, make_rank, make_result, scaled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accel_bench.analysis.group_schema import Group
+from accel_bench.analysis.grouping import SUMMARY_KEYS, summarize_by
+from accel_bench.report.formats import render_report
+from accel_bench.report.views.groups import groups_by_key_report
+from accel_bench.result import Result, Status
+
+RATE = "train.learning_rate"
+
+
+def groups(results: Sequence[Result], key: str) -> dict[Any, Group]:
+    """The groups of one key by their values."""
+    (one,) = summarize_by(results, [key]).by
+    return {group.value: group for group in one.groups}
+
+
+def test_values_are_compared_where_all_else_is_equal() -> None:
+    # A batch of 4 is twice as fast with either stack, but only the slow stack ran much of it.
+    runs = [
+        *rounds(point("lora", batch=1), STEADY),
+        *rounds(point("lora", batch=4), scaled(2.0)),
+        *rounds(point("nf4", batch=1), scaled(0.1)),
+        *rounds(point("nf4", batch=4), scaled(0.2)),
+        *rounds(point("slow", batch=4), scaled(40)),
+    ]
+    found = groups(runs, "batch_size")
+    four = found[4]
+    assert (four.experiments, four.pairs) == (3, 2)
+    assert four.times_as_fast is not None
+    assert four.times_as_fast.median == pytest.approx(2.0, rel=1e-3)
+    assert found[1].times_as_fast is None
+    # Nothing differs in the optimizer alone where batch sizes do too.
+    other = point("lora", batch=2, optimizer={"use": "sgd"})
+    by_optimizer = groups([*runs, *rounds(other, STEADY)], "optimizer")
+    assert [group.pairs for group in by_optimizer.values()] == [0, 0]
+
+
+def test_what_was_not_measured_is_counted_by_its_word() -> None:
+    oom = point(batch=4)
+    runs = [*rounds(point(), STEADY), make_result(oom, status=Status.OOM)]
+    found = groups(runs, BATCH)
+    assert (found[4].counts, found[4].fastest) == ({"OOM": 1}, None)
+    text = render_report(groups_by_key_report(summarize_by(runs)), "table")
+    assert "1 OOM" in text and "by train.micro_batch_size" in text
+
+
+def rates(losses: dict[float, Sequence[float]], **work: Any) -> list[Result]:
+    """A run for each rate and seed that ends at that loss."""
+    found = []
+    for rate, ends in losses.items():
+        for seed, end in enumerate(ends):
+            one = point(train={"learning_rate": rate, "seed": seed}, **work)
+            rank = make_rank(step_seconds=(0.1,) * 9, losses=[4.0] * 5 + [end] * 5)
+            found.append(make_result(one, ranks=[rank]))
+    return found
+
+
+def test_the_best_rate_is_that_of_the_lowest_loss_and_says_how_sure_it_is() -> None:
+    runs = rates({1e-4: (3.0, 3.1), 1e-3: (2.0, 2.01), 1e-2: (3.5, 3.4)})
+    (best,) = summarize_by(runs).best_rates
+    assert (best.best.learning_rate, best.best.seeds, best.steps) == (1e-3, 2, 10)
+    assert best.best.loss == pytest.approx(2.005)
+    assert (best.separated, best.at_end) == (True, False)
+    (edge,) = summarize_by(rates({1e-4: (3.0,), 1e-3: (2.0,)})).best_rates
+    assert (edge.best.learning_rate, edge.separated, edge.at_end) == (1e-3, False, True)
+    text = render_report(
+        groups_by_key_report(summarize_by(rates({1e-4: (3,), 1e-3: (2,)}))), "table"
+    )
+    assert "0.001 is at the end of the rates that were tried" in text
+    assert "each rate has one seed" in text
+
+
+def test_a_rate_that_failed_with_any_seed_is_never_the_best() -> None:
+    runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
+    lost = point(train={"learning_rate": 1e-2})
+    runs += [make_result(lost, status=Status.INVALID, ranks=[make_rank()])]
+    (best,) = summarize_by(runs).best_rates
+    assert best.best.learning_rate == 1e-3
+    assert [one.word for one in best.rates] == ["", "", "invalid"]
+
+
+def test_rates_of_other_models_and_batches_are_not_compared() -> None:
+    runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
+    runs += rates({1e-4: (1.0,), 1e-3: (1.5,)}, model={"id": "other"})
+    found = {one.model: one.best.learning_rate for one in summarize_by(runs).best_rates}
+    assert found == {"tiny-llama-cpu": 1e-3, "other": 1e-4}
+    apart = [*rates({1e-4: (3.0,)}), *rates({1e-3: (2.0,)}, batch=4)]
+    assert summarize_by(apart).best_rates == ()
+
+
+@given(campaigns(), st.randoms())
+@settings(max_examples=25, deadline=None)
+def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
+    runs: list[Result], random: Any
+) -> None:
+    made = summarize_by(runs, SUMMARY_KEYS)
+    total = len({(run.experiment.id, run.experiment.stack.name) for run in runs})
+    assert made.experiments == total
+    for one in made.by:
+        assert sum(group.experiments for group in one.groups) == total
+        assert sum(sum(group.counts.values()) for group in one.groups) == total
+        assert len({repr(group.value) for group in one.groups}) == len(one.groups)
+        assert sum(group.lowest_loss for group in one.groups) <= max(
+            (group.of_losses for group in one.groups), default=0
+        ) * len(one.groups)
+    shuffled = list(runs)
+    random.shuffle(shuffled)
+    assert summarize_by(shuffled, SUMMARY_KEYS) == made
