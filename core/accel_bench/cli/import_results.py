@@ -60,7 +60,7 @@ def import_results(
     files, left_out = read_files(path, form, dict(parse_overrides(set_ or (), {})))
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     # Everything is read before anything is stored.
-    imports = [(file, _results(file, now)) for file in files]
+    imports = [(file, results_of_file(file, now)) for file in files]
     with open_results(results, write=True) as store:
         rows = [_store(store, file, found) for file, found in imports]
     for line in left_out:
@@ -82,7 +82,7 @@ def _import_export(path: Path, set_: options.Names, results: str) -> None:
     typer.echo(f"{added} runs were added, {there} were there already")
 
 
-def _results(file: ImportedFile, now: str) -> list[Result]:
+def results_of_file(file: ImportedFile, now: str) -> list[Result]:
     """Return the rows of a file as results of a session that is named by its content."""
     from accel_bench.documents.canonical import digest
     from accel_bench.interchange.rows import beyond, to_results

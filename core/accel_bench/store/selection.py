@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, select
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.store.database import Store, begins_with, named_by
+from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
 Runs = list[Result]
@@ -17,6 +18,9 @@ Runs = list[Result]
 
 Command = tuple[str, str]
 """Id of the first session of a command, and a scenario."""
+
+CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
+"""What a condition has and a word has not."""
 
 MOST_AT_ONCE = 500
 """Runs that are read with one query."""
@@ -54,6 +58,21 @@ def select_pairs(
     if not points:
         raise StoreError(f"{a!r} and {b!r} share no sweep point; name experiments by id")
     return [(at_a[point], at_b[point]) for point in points]
+
+
+def select_runs(store: Store, text: str = "") -> Runs:
+    """Return the runs that a text means: all of them, or a scenario's, or a stack's, by a word as
+    `select_pairs` takes it; or those of a condition, as `--where` takes it. Raises StoreError.
+    """
+    if any(sign in text for sign in CONDITION_SIGNS):
+        found = store.results(condition_of(store, text))
+        if not found:
+            raise StoreError(f"no run in {store.folder} fits the condition {text!r}")
+        return found
+    named = _named(store, [RUNS.c.scenario == text] if text else [])
+    if not text and not named:
+        raise StoreError(f"there are no runs in {store.folder}")
+    return _read(store, named or _candidates(store, text))
 
 
 def _candidates(store: Store, word: str) -> list[Named]:

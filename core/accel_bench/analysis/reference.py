@@ -1,0 +1,351 @@
+"""A set of runs against a reference set: rows with the same key, figure by figure.
+
+Runs of the two sets are no pairs: what looks worse here is confirmed by `gate` or by
+`history --confirm`, in fresh processes, side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple, TypeAlias
+
+from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
+from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.compare import unpaired_ratio
+from accel_bench.analysis.listing import differing_keys
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
+from accel_bench.analysis.tracked_figures import TrackedFigure, figures_of
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import StoreError
+from accel_bench.result import Result
+from accel_bench.scenario.layers import look_up
+
+State: TypeAlias = Literal[
+    "compared", "new", "missing", "newly failing", "newly passing", "failing"
+]
+FigureVerdict: TypeAlias = Literal[
+    "better", "worse", "different", "same", "inconclusive", "unknown"
+]
+
+DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep")
+"""Columns that tell rows of a set from one another."""
+
+DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
+"""Figures that are compared."""
+
+TOLERANCE = 0.05
+"""Relative change of a median below which nothing is called better or worse."""
+
+FEWEST_ROWS = 5
+"""Rows without which none stands out from the others."""
+
+DEVIATIONS = 3.5
+"""Robust standard deviations by which the ratio of an outlier is away from that of other rows."""
+
+
+class Rule(NamedTuple):
+    """What is compared, and how."""
+
+    figures: Sequence[TrackedFigure]
+    keys: Sequence[str] = DEFAULT_KEYS
+
+    aliases: Mapping[str, str] = {}
+    """New names by the old ones that the reference has, of models above all."""
+
+    tolerance: float = TOLERANCE
+
+
+class ReferenceFigure(Frozen):
+    """One figure of one row on both sides: medians over runs."""
+
+    name: str
+    unit: str
+    better: str
+    reference: float | None
+    current: float | None
+
+    ratio: Interval | None = None
+    """Current over reference, with Welch's 95 % interval; null unless both are positive."""
+
+    verdict: FigureVerdict
+    """`same` within the tolerance; `inconclusive` where the interval has 1 in it."""
+
+    outlier: bool = False
+    """Whether the ratio stands out from those of the other rows."""
+
+
+class ReferenceRow(Frozen):
+    """One key in both sets."""
+
+    key: dict[str, JsonValue]
+    state: State
+    reference_runs: tuple[str, ...]
+    """Ids of runs that count."""
+
+    current_runs: tuple[str, ...]
+
+    reference_status: str
+    """How they ended, each ending once; empty without runs."""
+
+    current_status: str
+    imported: bool = False
+    """Whether either side was measured by another program."""
+
+    figures: tuple[ReferenceFigure, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why the current runs failed, where they did."""
+
+    differing: tuple[Difference, ...] = ()
+    """Arguments and facts of the environment that differ, except those of all rows."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether something looks worse than in the reference."""
+        return self.state == "newly failing" or any(one.verdict == "worse" for one in self.figures)
+
+
+class ReferenceComparison(Document):
+    """The document of `accel-bench compare --reference`."""
+
+    reference: str
+    """What was compared with."""
+
+    tolerance: float
+    aliases: dict[str, str]
+    rows: tuple[ReferenceRow, ...]
+
+    differing: tuple[Difference, ...]
+    """What differs in every row that both sets have, in the same way."""
+
+    worse: int
+    """Rows in which something looks worse."""
+
+    exit_code: int
+    """1 where there are any, else 0."""
+
+
+def compare_with_reference(
+    name: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
+) -> ReferenceComparison:
+    """Compare two sets of results row by row; the current ones stand in their order."""
+    before = _by_key(reference, rule, rule.aliases)
+    after = _by_key(current, rule, {})
+    if not before.keys() & after.keys():
+        raise StoreError(
+            f"no row of {name} has a key of the current runs ({', '.join(rule.keys)}): "
+            f"{_some_keys(before)} there, {_some_keys(after)} here; choose columns with --key, or "
+            "name what has another name with --alias OLD=NEW"
+        )
+    rows = [_row(key, before.get(key, []), after.get(key, []), rule) for key in {**after, **before}]
+    shared = _shared([row.differing for row in rows if row.reference_runs and row.current_runs])
+    rows = [_without(row, shared) for row in _with_outliers(rows, rule.tolerance)]
+    worse = sum(row.worse for row in rows)
+    return ReferenceComparison(
+        reference=name,
+        tolerance=rule.tolerance,
+        aliases=dict(rule.aliases),
+        rows=tuple(rows),
+        differing=shared,
+        worse=worse,
+        exit_code=1 if worse else 0,
+    )
+
+
+def _by_key(
+    results: Iterable[Result], rule: Rule, aliases: Mapping[str, str]
+) -> dict[str, list[Result]]:
+    """Group results by their keys as canonical JSON."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        key = {name: _renamed(_key_value(result, name), aliases) for name in rule.keys}
+        found.setdefault(canonical_json(key), []).append(result)
+    return found
+
+
+def _key_value(result: Result, name: str) -> JsonValue:
+    """Return a key column of a result: of the run itself, or a setting by its dotted key."""
+    experiment = result.experiment
+    if name in ("sweep", "tag"):
+        value: JsonValue = getattr(experiment, name)
+        return value
+    if name in ("scenario", "stack"):
+        return str(getattr(experiment, name).name)
+    if name == "device":
+        device = result.ranks[0].device if result.ranks else None
+        return (device.name or device.type) if device else result.provenance.machine
+    there, value = look_up(experiment.scenario.model_dump(mode="json"), name)
+    if not there:
+        raise StoreError(
+            f"--key {name}: no column of that name; write scenario, stack, sweep, tag, device or "
+            "the dotted key of a setting, such as train.micro_batch_size"
+        )
+    return value
+
+
+def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _renamed(one, aliases) for key, one in value.items()}
+    return aliases.get(value, value) if isinstance(value, str) else value
+
+
+def _some_keys(groups: Mapping[str, object]) -> str:
+    names = list(groups)[:2]
+    return f"{', '.join(names)}{' ...' if len(groups) > 2 else ''}" if names else "nothing"
+
+
+def _row(
+    key: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
+) -> ReferenceRow:
+
+    before, after = _counted(reference), _counted(current)
+    state = _state(before, after)
+    figures = [_figure(one, before, after, rule.tolerance) for one in rule.figures]
+    known = [one for one in figures if one.reference is not None or one.current is not None]
+    failed = [run for run in after if not run.status.completed]
+    imported = any(run.imported for run in (*before, *after))
+    return ReferenceRow(
+        key=json.loads(key),
+        state=state,
+        reference_runs=tuple(run.run_id for run in before),
+        current_runs=tuple(run.run_id for run in after),
+        reference_status=_statuses(before),
+        current_status=_statuses(after),
+        imported=imported,
+        figures=tuple(known) if state == "compared" else (),
+        reasons=tuple(dict.fromkeys(reason for run in failed for reason in run.reasons)),
+        differing=_differing(before, after, imported) if before and after else (),
+    )
+
+
+def _counted(results: Sequence[Result]) -> list[Result]:
+    """Return the runs of one key that count: the last attempts of rounds that none replaces."""
+    replaced = replaced_rounds(results)
+    kept = [one for one in results if (one.session, one.round) not in replaced]
+    by_experiment: dict[str, list[Result]] = {}
+    for result in kept:
+        by_experiment.setdefault(result.experiment.id, []).append(result)
+    # Rows of an import share their session and round, and are told apart by their experiments.
+    return [with_audit(run) for own in by_experiment.values() for run in counted_runs(own).values()]
+
+
+def _passes(runs: Sequence[Result]) -> bool:
+    """Return whether half of the runs and more completed, and none is invalid."""
+    completed = sum(run.status.completed for run in runs)
+    return 2 * completed >= len(runs) and all(run.status.value != "invalid" for run in runs)
+
+
+def _state(before: Sequence[Result], after: Sequence[Result]) -> State:
+    if not before:
+        return "new"
+    if not after:
+        return "missing"
+    if not _passes(after):
+        return "newly failing" if _passes(before) else "failing"
+    return "compared" if _passes(before) else "newly passing"
+
+
+def _statuses(runs: Sequence[Result]) -> str:
+    counts = Counter(run.status.value for run in runs)
+    return ", ".join(f"{status} {count}" for status, count in counts.items())
+
+
+def _figure(
+    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result], tolerance: float
+) -> ReferenceFigure:
+    """Compare one figure of a row."""
+    old, new = ([*_values(runs, figure.name)] for runs in (before, after))
+    positive = bool(old and new) and min(*old, *new) > 0
+    ratio = unpaired_ratio(new, old) if positive else None
+    return ReferenceFigure(
+        name=figure.name,
+        unit=figure.unit,
+        better=figure.better,
+        reference=median(old) if old else None,
+        current=median(new) if new else None,
+        ratio=ratio,
+        verdict=_verdict(figure, ratio, tolerance),
+    )
+
+
+def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
+    """Yield the figure of each run; of an imported one it is what its file states."""
+    for run in runs:
+        stated = {one.name: one.value for one in run.metrics} if run.imported else figures_of(run)
+        value = stated.get(name, stated.get(name.removeprefix("metrics.")))
+        if value is not None and run.status.completed:
+            yield float(value)
+
+
+def _verdict(figure: TrackedFigure, ratio: Interval | None, tolerance: float) -> FigureVerdict:
+    if ratio is None:
+        return "unknown"
+    change = math.log(ratio.median)
+    if abs(change) <= math.log1p(tolerance):
+        return "same"
+    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
+        return "inconclusive"
+    return figure.change(change)
+
+
+def _differing(
+    before: Sequence[Result], after: Sequence[Result], imported: bool
+) -> tuple[Difference, ...]:
+    """Return what of the identities differs; of an imported run only settings that it states."""
+    left, right = before[-1], after[-1]
+    if not imported:
+        found = differing_keys(left.experiment.identity, right.experiment.identity)
+        return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
+    sides = [run.experiment.scenario.model_dump(mode="json") for run in (left, right)]
+    stated = {*left.provenance.stated, *right.provenance.stated}
+    values = [(f"work.{key}", look_up(sides[0], key)[1], look_up(sides[1], key)[1])
+              for key in sorted(stated)]  # fmt: skip
+    return tuple(Difference(key=key, a=a, b=b) for key, a, b in values if a != b)
+
+
+def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
+    """Return the differences that all rows have; none of a single row, where they stand in it."""
+    if len(differing) < 2:
+        return ()
+    counts = Counter(canonical_json(one.model_dump()) for row in differing for one in row)
+    return tuple(
+        one for one in differing[0] if counts[canonical_json(one.model_dump())] == len(differing)
+    )
+
+
+def _without(row: ReferenceRow, shared: Sequence[Difference]) -> ReferenceRow:
+    own = tuple(one for one in row.differing if one not in shared)
+    return row.model_copy(update={"differing": own})
+
+
+def _with_outliers(rows: Sequence[ReferenceRow], tolerance: float) -> list[ReferenceRow]:
+    """Mark figures whose ratio stands out: where all rows moved alike, none of them does."""
+    logs: dict[str, list[float]] = {}
+    for row in rows:
+        for one in row.figures:
+            if one.ratio is not None:
+                logs.setdefault(one.name, []).append(math.log(one.ratio.median))
+    limits = {name: _limits(values, tolerance) for name, values in logs.items()}
+
+    def marked(one: ReferenceFigure) -> ReferenceFigure:
+        low, high = limits.get(one.name, (-math.inf, math.inf))
+        out = one.ratio is not None and not low <= math.log(one.ratio.median) <= high
+        return one.model_copy(update={"outlier": out})
+
+    return [row.model_copy(update={"figures": tuple(map(marked, row.figures))}) for row in rows]
+
+
+def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
+    if len(values) < FEWEST_ROWS:
+        return -math.inf, math.inf
+    middle = median(values)
+    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+    allowed = max(DEVIATIONS * spread, math.log1p(tolerance))
+    return middle - allowed, middle + allowed
