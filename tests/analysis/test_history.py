@@ -78,7 +78,7 @@ def test_without_a_step_the_sentence_says_so():
 def test_few_sessions_are_not_searched():
     (found,) = histories(nights(FEWEST - 1, 2.0, at=5))
     assert found.steps == ()
-    assert "9 of the 10 sessions that a search for steps needs" in found.conclusion
+    assert "13 of the 14 sessions that a search for steps needs" in found.conclusion
 
 
 def test_another_work_stack_or_point_is_another_series():

@@ -16,7 +16,7 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.listing import differing_keys
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.statistics.steps import SHORTEST_SIDE, find_steps
+from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tracked_figures import (
     TOKENS_PER_SECOND,
     Change,
@@ -29,7 +29,7 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
-FEWEST = 2 * SHORTEST_SIDE
+FEWEST = SHORTEST_SERIES
 """Sessions without which no step is looked for."""
 
 STEPS_ARE_RATIOS = "steps are looked for in positive values alone"

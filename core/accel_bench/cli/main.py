@@ -19,6 +19,7 @@ from accel_bench.cli import (
     fit,
     gate,
     hardware,
+    history,
     import_results,
     models,
     new,
@@ -48,6 +49,7 @@ app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("fit")(fit.fit)
+app.command("history")(history.history)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("pivot")(pivot.pivot)

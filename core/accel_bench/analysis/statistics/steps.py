@@ -42,6 +42,9 @@ BLOCKS = 1.5
 SHORTEST_SIDE = 5
 """Values that each side of a step has at least."""
 
+SHORTEST_SERIES = 14
+"""Values without which no step can be significant: fewer have too few arrangements."""
+
 LONGEST_SERIES = 500
 """Values, the newest, that are looked at together."""
 
@@ -56,6 +59,9 @@ LIMIT = 3.0
 
 SMALLEST_STEP = math.log1p(0.02)
 """Log-ratio below which no step is worth one."""
+
+CHANCE = 0.75
+"""What of the autocorrelation is left in, times the square root of the number of values."""
 
 TINY = 1e-12
 """Variance below which values are equal but for rounding."""
@@ -112,9 +118,10 @@ def find_steps(
 
 def _splits(values: list[float], smallest: float, alpha: float) -> list[tuple[int, float]]:
     """Return index and p-value of each step of a segment, by binary segmentation."""
-    if len(values) < 2 * SHORTEST_SIDE:
+    if len(values) < SHORTEST_SERIES:
         return []
-    correlation = autocorrelation(values)
+    # Few values show much memory by chance, and to take it out would take out any step.
+    correlation = max(0.0, autocorrelation(values) - CHANCE / math.sqrt(len(values)))
     first = _Split(_whitened(values, correlation)).index
     slope = _slope(values, first)
     level = [value - slope * place for place, value in enumerate(values)]

@@ -1,0 +1,168 @@
+"""Is the newest step of a history still there in fresh processes?
+
+New runs of the stack, side by side with the baseline, are judged against the sessions before the
+step: as a ratio to the baseline where earlier sessions have both, so that a machine that became
+slower for both confirms nothing; else by their own values. A new session is one more draw from
+sessions that scatter, so the bound is that of a prediction: Student's t of the sessions before, by
+their robust spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Literal
+
+from accel_bench.analysis.history import History, HistoryRun, HistoryStep
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
+from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, PRACTICAL_FLOOR, RoundKey
+from accel_bench.analysis.wording import percent
+from accel_bench.documents.base import JsonValue
+
+
+class Confirmation(Document):
+    """What new runs show of a step."""
+
+    scenario: str
+    stack: str
+    sweep: dict[str, JsonValue]
+    figure: str
+    step: HistoryStep
+
+    confirmed: bool
+    """Whether the new runs are on the worse side of the sessions before the step, surely."""
+
+    basis: Literal["own values", "ratio to the baseline"]
+    """What was compared with the sessions before."""
+
+    relative_change: float | None
+    """New over before, less 1; null where no new run completed."""
+
+    bound: float | None
+    """How far the new runs must at least be from the sessions before, relative."""
+
+    rounds: int
+    """New rounds."""
+
+    sessions_before: int
+    """Sessions between the step before and this one."""
+
+    error_rate: float
+    """How often new runs of what did not change are taken for a confirmation, at most."""
+
+    run_ids: tuple[str, ...]
+    """Ids of the new runs."""
+
+    conclusion: str
+    """The same in a sentence."""
+
+
+def confirm_step(
+    history: History,
+    fresh: Sequence[HistoryRun],
+    baseline: History | None = None,
+    fresh_baseline: Sequence[HistoryRun] = (),
+) -> Confirmation:
+    """Judge new runs of a stack against the sessions before the newest step of its history.
+
+    `baseline` is the history of the baseline at the same sweep point, and `fresh_baseline` are its
+    new runs, of the same rounds.
+    """
+    step = history.newest_step
+    assert step is not None
+    before, new = _ratios(history, step, fresh, baseline, fresh_baseline)
+    paired = min(len(before), len(new)) >= SHORTEST_SIDE
+    if not paired:
+        before, new = _levels(history, step), list(_logs(fresh).values())
+    change, bound = _judge(before, new)
+    worse = change is not None and step.change == _direction(history, change)
+    sure = change is not None and bound is not None and abs(change) > bound
+    confirmed = worse and sure
+    return Confirmation(
+        scenario=history.scenario,
+        stack=history.stack,
+        sweep=history.sweep,
+        figure=history.figure,
+        step=step,
+        confirmed=confirmed,
+        basis="ratio to the baseline" if paired else "own values",
+        relative_change=None if change is None else math.expm1(change),
+        bound=None if bound is None else math.expm1(bound),
+        rounds=len(new),
+        sessions_before=len(before),
+        error_rate=ONE_SIDED_ALPHA,
+        run_ids=tuple(run.run_id for run in fresh if run.value is not None),
+        conclusion=f"the step at session {step.session} of {history.figure} is "
+        f"{'' if confirmed else 'not '}confirmed: {_reason(change, bound, paired)}",
+    )
+
+
+def _judge(before: Sequence[float], new: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the log-ratio of new over before, and how large it must be to be sure."""
+    if len(before) < SHORTEST_SIDE or len(new) < 2:
+        return (fmean(new) - median(before) if before and new else None), None
+    middle = median(before)
+    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in before)
+    error = math.hypot(spread * math.sqrt(1 + 1 / len(before)), standard_error(new))
+    degrees = min(len(before), len(new)) - 1
+    sure = t_quantile(degrees, 1 - ONE_SIDED_ALPHA) * error
+    return fmean(new) - middle, max(sure, math.log1p(PRACTICAL_FLOOR))
+
+
+def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
+    return {
+        (run.session, run.round): math.log(run.value)
+        for run in runs
+        if run.value is not None and run.value > 0
+    }
+
+
+def _ratios(
+    history: History,
+    step: HistoryStep,
+    fresh: Sequence[HistoryRun],
+    baseline: History | None,
+    fresh_baseline: Sequence[HistoryRun],
+) -> tuple[list[float], list[float]]:
+    """Return log-ratios to the baseline: of each session before the step, and of each new round."""
+    if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
+        return [], []
+    base = {one.session: one.value.median for one in baseline.points if one.value}
+    points = history.points[_start(history) : step.point]
+    before = [
+        math.log(one.value.median / base[one.session])
+        for one in points
+        if one.value and base.get(one.session, 0.0) > 0
+    ]
+    own, other = _logs(fresh), _logs(fresh_baseline)
+    return before, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
+
+
+def _start(history: History) -> int:
+    """Return the first point after the step before the newest one."""
+    return history.steps[-2].point if len(history.steps) > 1 else 0
+
+
+def _levels(history: History, step: HistoryStep) -> list[float]:
+    points = history.points[_start(history) : step.point]
+    return [math.log(one.value.median) for one in points if one.value]
+
+
+def _direction(history: History, change: float) -> str:
+    better: Mapping[str, bool] = {"higher": change > 0, "lower": change < 0}
+    return "different" if history.better not in better else (
+        "better" if better[history.better] else "worse"
+    )  # fmt: skip
+
+
+def _reason(change: float | None, bound: float | None, paired: bool) -> str:
+    """Return what the new runs show, and what would be sure."""
+    if change is None or bound is None:
+        return "too few new runs, or sessions before it, to judge"
+    basis = ", as a ratio to the baseline," if paired else ""
+    found = f"new runs{basis} are {percent(math.expm1(change))} from the sessions before it"
+    rate = f"at an error rate of {percent(ONE_SIDED_ALPHA)}"
+    return f"{found}; sure is {percent(math.expm1(bound))}, {rate}"

@@ -1,0 +1,118 @@
+"""One `accel-bench history` from its options to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import ColumnElement
+
+from accel_bench.analysis.confirmation import Confirmation, confirm_step
+from accel_bench.analysis.history import History, histories, history_run
+from accel_bench.cli.history import HistoryOptions
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import find_drafts, new_sessions, plan_request
+from accel_bench.errors import ScenarioError, StoreError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.report.views.history import history_report
+from accel_bench.result import Result
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+from accel_bench.store.database import Store
+from accel_bench.store.history import read_history
+from accel_bench.store.queries import condition_of
+from accel_bench.store.schema import RUNS
+from accel_bench.store.selection import CONDITION_SIGNS
+
+
+def run_history(options: HistoryOptions) -> int:
+    """Print the histories; with `--confirm` run and judge what became worse."""
+    with open_results(options.results) as store:
+        found = _histories(store, options)
+    chosen = [one for one in found if options.stack is None or one.stack in options.stack]
+    if not chosen:
+        raise StoreError(
+            f"no measured run of {options.scenario!r} with these options; its stacks: "
+            f"{', '.join(dict.fromkeys(one.stack for one in found)) or 'none'}"
+        )
+    confirmed = []
+    if options.confirm:
+        worse = [one for one in chosen if (step := one.newest_step) and step.change == "worse"]
+        confirmed = _confirm(worse, found, options) if worse else []
+    print_report(history_report(chosen, confirmed), options.output)
+    return 1 if any(one.confirmed for one in confirmed) else 0
+
+
+def _histories(store: Store, options: HistoryOptions) -> list[History]:
+    conditions = [condition_of(store, options.where)] if options.where is not None else []
+    runs, figure = read_history(store, options.figure, [_chosen(store, options), *conditions])
+    return histories(runs, figure)
+
+
+def _chosen(store: Store, options: HistoryOptions) -> ColumnElement[bool]:
+    text = options.scenario
+    if any(sign in text for sign in CONDITION_SIGNS):
+        return condition_of(store, text)
+    name = str(_draft(text).data.get("name", "")) if Path(text).is_file() else text
+    same: ColumnElement[bool] = RUNS.c.scenario == name
+    return same
+
+
+def _draft(text: str) -> Draft:
+    """Return the one scenario of a file or a shipped name. Raises ScenarioError."""
+    with redirect_stdout(sys.stderr):
+        drafts = find_drafts((text,))
+    if len(drafts) != 1:
+        raise ScenarioError(f"history takes one scenario, and {text!r} holds several")
+    return drafts[0]
+
+
+def _confirm(
+    worse: Sequence[History], found: Sequence[History], options: HistoryOptions
+) -> list[Confirmation]:
+    """Run what became worse beside its baseline, and judge each step by that."""
+    draft, machine = _draft(options.scenario), read_machine()
+    stacks = tuple(dict.fromkeys(one.stack for one in worse))
+    request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
+    with allocated([draft], machine, request, sys.argv, False) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            raise ScenarioError("the launcher runs the program elsewhere: use --confirm there")
+        machine = machine_of(allocation, machine)
+        with redirect_stdout(sys.stderr):
+            plan = make_plan(draft, machine, request)
+            plan = make_plan(draft, machine, replace(request, only=(*stacks, plan.baseline)))
+        with open_results(options.results, write=True) as store:
+            with new_sessions(options, store, machine, allocation) as new_session:
+                session = new_session()
+                session.run_plan(_of_points(plan, worse))
+            fresh = store.results(session=session.id)
+    return [_judged(one, found, plan.baseline, fresh) for one in worse]
+
+
+def _of_points(plan: Plan, worse: Sequence[History]) -> Plan:
+    """Return the plan without sweep points at which nothing became worse."""
+    sweeps = [one.sweep for one in worse]
+    kept = tuple(one for one in plan.planned if one.experiment.sweep in sweeps)
+    if not kept:
+        raise ScenarioError("the scenario no longer has the sweep point at which it became worse")
+    return replace(plan, planned=kept)
+
+
+def _judged(
+    one: History, found: Sequence[History], baseline: str, fresh: Sequence[Result]
+) -> Confirmation:
+    base = next((h for h in found if (h.stack, h.sweep) == (baseline, one.sweep)), None)
+    own, other = (
+        [
+            history_run(run, one.figure)
+            for run in fresh
+            if (run.experiment.stack.name, run.experiment.sweep) == (stack, one.sweep)
+        ]
+        for stack in (one.stack, baseline)
+    )
+    return confirm_step(one, own, base, other)

@@ -1,0 +1,75 @@
+"""Read what a history needs of stored runs: their columns, and one document for each experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement
+
+from accel_bench.analysis.checks.audit import DEGRADING_ALONE
+from accel_bench.analysis.history import HistoryRun
+from accel_bench.analysis.tracked_figures import METRICS, TrackedFigure, figure_named
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.database import ROWS_OF_COLUMNS, Store
+from accel_bench.store.records import intact
+from accel_bench.store.schema import IMPORTED, RUNS, within_limits
+from accel_bench.store.selection import MOST_AT_ONCE
+
+
+def read_history(
+    store: Store, figure: str, conditions: Sequence[ColumnElement[bool]] = ()
+) -> tuple[list[HistoryRun], TrackedFigure]:
+    """Return the chosen runs that were measured, with the figure. Raises StoreError.
+
+    Damaged rows are left out.
+    """
+    from sqlalchemy import select
+
+    measured = RUNS.c.audited_status != IMPORTED
+    query = select(*within_limits(RUNS, store.on_sqlite)).where(measured, *conditions)
+    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(row)]
+    examples = _one_of_each(store, rows)
+    tracked = figure_named(figure, examples.values())
+    experiments = {name: one.experiment for name, one in examples.items()}
+    known = [row for row in rows if row["experiment_id"] in experiments]
+    return [_run(row, experiments, figure) for row in known], tracked
+
+
+def _one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+    """Return a result of each experiment: what an id stands for does not differ between runs."""
+    # A completed run comes last, since it has the metrics too.
+    ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
+    ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
+    parts = (ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE))
+    found = [one for part in parts for one in store.results(RUNS.c.run_id.in_(part))]
+    return {one.experiment.id: one for one in found}
+
+
+def _run(row: Mapping[str, Any], experiments: Mapping[str, Experiment], figure: str) -> HistoryRun:
+    status = Status(row["status"])
+    names = {name for name, _ in json.loads(row["broken"] or "[]")}
+    usable = status.completed and not names - DEGRADING_ALONE
+    experiment = experiments[row["experiment_id"]]
+    stack = experiment.stack.model_copy(update={"name": row["stack"]})
+    return HistoryRun(
+        run_id=row["run_id"],
+        session=row["session"],
+        round=row["round"],
+        attempt=row["attempt"],
+        started_at=row["started_at"],
+        status=status,
+        replaces=row["replaces"] or "",
+        experiment=experiment.model_copy(update={"stack": stack}),
+        value=_value(row, figure) if usable else None,
+    )
+
+
+def _value(row: Mapping[str, Any], figure: str) -> float | None:
+    if not figure.startswith(METRICS):
+        value: float | None = row[figure]
+        return value
+    found = json.loads(row["metrics"] or "{}").get(figure.removeprefix(METRICS))
+    return float(found) if isinstance(found, int | float) else None
