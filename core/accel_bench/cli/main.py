@@ -32,6 +32,7 @@ from accel_bench.cli import (
     scenarios,
     stacks,
     summary,
+    tune,
 )
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
@@ -50,6 +51,7 @@ app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 app.command("fit")(fit.fit)
 app.command("history")(history.history)
+app.command("tune")(tune.tune)
 app.command("scaling")(scaling.scaling)
 app.command("audit")(audit.audit)
 app.command("pivot")(pivot.pivot)

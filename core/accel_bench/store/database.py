@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, or_, select
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, func, insert, or_, select
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
@@ -70,6 +70,13 @@ class Store:
         self._writing = sqlite.writing(opened.engine)
         self.on_sqlite = opened.engine.dialect.name == "sqlite"
         self._reading = reading(self.on_sqlite)
+
+    @property
+    def url(self) -> URL:
+        """Address of the database, with its password: for a library that keeps tables there too."""
+        if self.on_sqlite:
+            return URL.create("sqlite", database=str(self.folder / sqlite.FILE_NAME))
+        return self._engine.url
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""

@@ -1,0 +1,298 @@
+"""Judge trials of a study: their objective, their constraints, and what all of them show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.comparability import comparability
+from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.statistics.estimators import log_interval, t_bound
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, ONE_SIDED_ALPHA
+from accel_bench.analysis.tuning_schema import (
+    CheckVerdict,
+    Objective,
+    TrialOutcome,
+    TuneCheck,
+    TuneReport,
+    TuneTrial,
+)
+from accel_bench.analysis.wording import (
+    count,
+    interval_text,
+    percent,
+    rate,
+    ratio,
+    settings,
+    significant,
+    size,
+)
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Result, Status
+
+GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
+"""Keys of which a larger value never takes less memory."""
+
+
+class Reached(NamedTuple):
+    """What training had used, and its loss, after a step."""
+
+    seconds: float
+    tokens: int
+    loss: float | None
+
+
+def training_curve(run: Result) -> list[Reached]:
+    """Return the curve of a run from step 0: seconds of the slowest rank, tokens of all.
+
+    Warm-up and discarded windows train too. It ends before a step that was not kept.
+    """
+    speed = run_throughput(run)
+    if speed is None:
+        return []
+    ranks = []
+    for rank in run.ranks:
+        window = rank.window
+        assert window is not None  # a run without one has no throughput
+        every = (*window.warmup, *window.discarded, *window.samples)
+        ranks.append({sample.step: sample for sample in every})
+    data = [
+        by_step for rank, by_step in zip(run.ranks, ranks, strict=True) if rank in run.data_ranks
+    ]
+    curve, seconds, tokens = [], 0.0, 0
+    for step, loss in enumerate(speed.losses):
+        if not all(step in by_step for by_step in ranks):
+            break
+        seconds += max(by_step[step].seconds for by_step in ranks)
+        tokens += sum(by_step[step].real_tokens for by_step in data)
+        curve.append(Reached(seconds, tokens, loss))
+    return curve
+
+
+def loss_at(curve: Sequence[Reached], objective: Objective) -> float | None:
+    """Return the mean loss of the last 5 steps until so much was used; None where it was not.
+
+    It is infinite where one of them is not finite.
+    """
+    used = [_used(point, objective) for point in curve]
+    last = next((n for n, amount in enumerate(used) if amount >= _limit(objective)), None)
+    if last is None:
+        return None
+    losses = [point.loss for point in curve[max(0, last + 1 - SMOOTHING_STEPS) : last + 1]]
+    known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    return fmean(known) if len(known) == len(losses) else math.inf
+
+
+def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
+    """Return how many steps, and a tenth more, use so much at the pace of a curve."""
+    paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
+    each = (_used(curve[-1], objective) - _used(curve[0], objective)) / max(len(paced), 1)
+    each = each or _used(curve[-1], objective)
+    return math.ceil(1.1 * _limit(objective) / each) + SMOOTHING_STEPS
+
+
+def _used(point: Reached, objective: Objective) -> float:
+    return point.tokens if objective.unit == "tokens" else point.seconds
+
+
+def _limit(objective: Objective) -> float:
+    limit = objective.amount if objective.unit == "tokens" else objective.seconds
+    assert limit is not None
+    return limit
+
+
+def judge_trial(
+    number: int | None,
+    parameters: dict[str, JsonValue],
+    run: Result,
+    baseline: Result,
+    objective: Objective,
+) -> TuneTrial:
+    """Return what a run is worth: its objective, or why it has none."""
+    outcome, value, reason = _judge(run, baseline, objective)
+    speed = run_throughput(run) if run.status.completed else None
+    return TuneTrial(
+        number=number,
+        parameters=parameters,
+        outcome=outcome,
+        value=value,
+        reason=reason,
+        status=run.status,
+        run_id=run.run_id,
+        tokens_per_second=speed.tokens_per_second if speed else None,
+        peak_memory_bytes=peak_memory([run])[0] if speed else None,
+        last_loss=speed.losses[-1] if speed else None,
+    )
+
+
+def _judge(
+    run: Result, baseline: Result, objective: Objective
+) -> tuple[TrialOutcome, float | None, str]:
+    if run.status is Status.OOM:
+        return "out of memory", None, "; ".join(run.reasons)
+    speed = run_throughput(run)
+    if not run.status.completed or speed is None:
+        return "failed", None, f"{run.status.value}: {'; '.join(run.reasons)}"
+    if reason := next(_broken(run, baseline, objective), ""):
+        return "infeasible", None, reason
+    if objective.goal == "tokens_per_second":
+        return "ok", speed.tokens_per_second, ""
+    return _judge_loss(run, objective)
+
+
+def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float | None, str]:
+    loss = loss_at(training_curve(run), objective)
+    if loss is None:
+        return "infeasible", None, f"it ended before {objective.amount:g} {objective.unit}"
+    if math.isinf(loss):
+        return "infeasible", None, "its loss is not finite"
+    return "ok", loss, ""
+
+
+def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
+    """Yield the constraints that a completed run breaks."""
+    if figures := disowning(run):
+        yield f"its own figures contradict each other ({', '.join(figures)})"
+    peak, most = peak_memory([run])[0], objective.memory_below_bytes
+    if most is not None and peak is None:
+        yield "its memory was not measured"
+    elif most is not None and peak is not None and peak >= most:
+        yield f"its peak of {size(peak)} is not below {size(most)}"
+    if objective.goal == "tokens_per_second" and run.run_id != baseline.run_id:
+        yield from _other_training(run, baseline)
+
+
+def _other_training(run: Result, baseline: Result) -> Iterator[str]:
+    """Yield why a run has not shown that it trains as the baseline does."""
+    training = compare_training({("", 0): baseline}, {("", 0): run})
+    yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
+    if training.update_missing:
+        yield training.update_reason
+    if training.loss_verdict != "equivalent":
+        yield (
+            f"its loss was not shown to be equivalent: {training.loss_reason}; --objective loss "
+            "compares what trains otherwise"
+        )
+
+
+def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
+    """Return a trial that ran out of memory with no more than these values; None without one."""
+    return next(
+        (
+            one
+            for one in trials
+            if one.outcome == "out of memory"
+            and all(
+                _at_least(key, value, one.parameters.get(key)) for key, value in parameters.items()
+            )
+        ),
+        None,
+    )
+
+
+def _at_least(key: str, value: JsonValue, other: JsonValue) -> bool:
+    if key in GROWS_WITH_MEMORY and isinstance(value, int) and isinstance(other, int):
+        return value >= other
+    return value == other
+
+
+def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | None:
+    """Return the best trial that counts, the first of equals."""
+    known = [(one.value, one) for one in trials if one.value is not None]
+    sign = -1 if objective.goal == "tokens_per_second" else 1
+    return min(known, key=lambda pair: sign * pair[0])[1] if known else None
+
+
+def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> bool:
+    """Return whether a trial is worth running beside the baseline."""
+    if best is None or best.value is None or best.run_id == baseline.run_id:
+        return False
+    if baseline.value is None:
+        return True
+    higher = objective.goal == "tokens_per_second"
+    return best.value > baseline.value if higher else best.value < baseline.value
+
+
+def check_losses(pairs: Sequence[tuple[float, float]], words: str, session: str) -> TuneCheck:
+    """Compare losses of (baseline, winner), a pair for each seed, by a t bound on log-ratios.
+
+    It is called better or worse at the level at which every verdict on speed is.
+    """
+    logs = [math.log(winner / base) for base, winner in pairs if base > 0 and winner > 0]
+    verdict: CheckVerdict = "open"
+    found = log_interval(logs)
+    if found is None:
+        return TuneCheck(
+            verdict=verdict, reason=f"no seed with a {words}", rounds=0, ratio=None, session=session
+        )
+    if len(logs) >= MINIMUM_ROUNDS and abs(fmean(logs)) > t_bound(logs, 1 - ONE_SIDED_ALPHA):
+        verdict = "better" if fmean(logs) < 0 else "worse"
+    change = percent(abs(found.median - 1))
+    lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
+    sure = {"better": "surely ", "worse": "surely ", "open": "not surely "}[verdict]
+    reason = (
+        f"over {count(len(logs), 'seed')} its {words} is {sure}{lower} than the baseline's "
+        f"({interval_text(found, ratio)} times it)"
+    )
+    return TuneCheck(verdict=verdict, reason=reason, rounds=len(logs), ratio=found, session=session)
+
+
+def with_answer(report: TuneReport) -> TuneReport:
+    """Return the report with its answer: first what fits, then what is best."""
+    sentences = [_fit(report), _best(report)]
+    if report.check:
+        sentences.append(f"Run beside the baseline, {report.check.reason}")
+        sentences.append(_advice(report))
+    return report.model_copy(update={"answer": " ".join(f"{one}." for one in sentences if one)})
+
+
+def _fit(report: TuneReport) -> str:
+    """Return which values do not fit."""
+    oom = [one for one in report.trials if one.outcome == "out of memory"]
+    if report.baseline.outcome == "out of memory":
+        return (
+            "First fit: the baseline itself runs out of memory; `accel-bench fit` finds what does"
+        )
+    if not oom:
+        return "First fit: no trial ran out of memory"
+    smallest = min(oom, key=lambda one: [one.parameters.get(key, 0) for key in GROWS_WITH_MEMORY])
+    return (
+        f"First fit: {len(oom)} of {count(len(report.trials), 'trial')} ran out of memory, such as "
+        f"{settings(smallest.parameters)}"
+    )
+
+
+def _best(report: TuneReport) -> str:
+    goal = "fast" if report.objective.goal == "tokens_per_second" else "good"
+    base, best = report.baseline, report.best
+    if best is None:
+        why = next((one.reason for one in (base, *report.trials) if one.reason), "")
+        return f"Then {goal}: no trial counts; the first reason is: {why}"
+    named = settings(best.parameters) or "the baseline"
+    value = _value(report.objective, best)
+    text = f"Then {goal}: the best {report.objective.words} has {named} with {value} in one run"
+    before = f"the baseline has {_value(report.objective, base)}"
+    if report.check is None:
+        return f"{text}; {before}: nothing tried is better than it"
+    return f"{text}; {before}"
+
+
+def _value(objective: Objective, trial: TuneTrial) -> str:
+    if trial.value is None:
+        return f"none ({trial.reason})"
+    speed = objective.goal == "tokens_per_second"
+    return f"{rate(trial.value)} tokens/s" if speed else significant(trial.value, 4)
+
+
+def _advice(report: TuneReport) -> str:
+    assert report.check and report.best
+    if report.check.verdict == "better":
+        changes = " ".join(f"--set {key}={value}" for key, value in report.best.parameters.items())
+        return f"Use {changes}"
+    return "So keep the baseline, or settle it with more --check-rounds"

@@ -1,0 +1,145 @@
+"""The document of `accel-bench tune`: what was tried, what won, and whether that held."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.result import Status
+
+Goal: TypeAlias = Literal["tokens_per_second", "loss"]
+"""What is tuned for."""
+
+Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
+"""What training is measured in until its loss is read."""
+
+TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed", "not run"]
+"""How a trial ended: one that is infeasible ran, and breaks a constraint."""
+
+CheckVerdict: TypeAlias = Literal["better", "worse", "open"]
+"""Whether the winner is better than the baseline, run beside it."""
+
+
+class Objective(Frozen):
+    """What a trial is judged by."""
+
+    goal: Goal
+    """Speed at an equivalent loss, or the loss itself."""
+
+    unit: Unit | None = None
+    """Of `amount`; null for speed."""
+
+    amount: float | None = None
+    """How much training the loss is read after; null for speed."""
+
+    usd_per_hour: float | None = None
+    """Dollars for an hour of all machines, where `unit` is dollars."""
+
+    memory_below_bytes: int | None = None
+    """Peak memory of a device that a trial must stay below; null without such a limit."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of steps after which the loss is read; None where tokens count, or speed."""
+        if self.unit == "dollars" and self.usd_per_hour and self.amount:
+            return self.amount / self.usd_per_hour * 3600
+        return self.amount if self.unit == "seconds" else None
+
+    @property
+    def words(self) -> str:
+        """What it is, such as `loss at 60 seconds`."""
+        if self.goal == "loss":
+            return f"loss at {self.amount:g} {self.unit}"
+        return "tokens/s with an equivalent loss"
+
+
+class TuneTrial(Frozen):
+    """One set of values."""
+
+    number: int | None
+    """Number of the trial in the study; null for the baseline."""
+
+    parameters: dict[str, JsonValue]
+    """Values by key; empty for the baseline."""
+
+    outcome: TrialOutcome
+    """How it ended."""
+
+    value: float | None = None
+    """The objective; null where it has none."""
+
+    reason: str = ""
+    """Why it has none, or why it does not count."""
+
+    status: Status | None = None
+    """How its run ended; null where it was not run."""
+
+    run_id: str = ""
+    """Its stored run."""
+
+    tokens_per_second: float | None = None
+    """Real tokens per second of all devices: one run, so without an interval."""
+
+    peak_memory_bytes: int | None = None
+    """Largest of all ranks, per device."""
+
+    last_loss: float | None = None
+    """Loss at the end of its run, which may be later than where the objective reads it."""
+
+
+class TuneCheck(Frozen):
+    """The winner run again beside the baseline."""
+
+    verdict: CheckVerdict
+    """Whether it is better."""
+
+    reason: str
+    """That in a sentence."""
+
+    rounds: int
+    """Rounds, or seeds, in which both completed."""
+
+    ratio: Interval | None
+    """Speed of the winner over the baseline's, or its loss over the baseline's; with a 95 %
+    interval."""
+
+    session: str
+    """Session in which both ran."""
+
+
+class TuneReport(Document):
+    """The document of `accel-bench tune`."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    stack: str
+    """The stack whose settings were tuned."""
+
+    study: str
+    """Name of the study in the results database."""
+
+    objective: Objective
+    """What was tuned for."""
+
+    baseline: TuneTrial
+    """The stack as the scenario has it."""
+
+    trials: tuple[TuneTrial, ...] = ()
+    """All trials of the study."""
+
+    best: TuneTrial | None = None
+    """The best trial that counts."""
+
+    check: TuneCheck | None = None
+    """What it showed beside the baseline; null where nothing is better than the baseline."""
+
+    answer: str = ""
+    """All of that in words."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the program exits with: 0 where some trial counts."""
+        return 0 if self.best else 1

@@ -1,0 +1,211 @@
+"""One `accel-bench tune` from its options to its exit code."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import NamedTuple
+
+import typer
+
+from accel_bench.analysis.tuning import beats, best_of, with_answer
+from accel_bench.analysis.tuning_schema import Objective, TuneReport, Unit
+from accel_bench.cli.dry_run import print_plan
+from accel_bench.cli.fit_request import one_draft
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import new_sessions, plan_request
+from accel_bench.cli.tune import TuneOptions
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import digest
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.defaults import add_stack
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.report.views.tune import tune_view
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.study import open_study, require_optuna
+from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.tune import TuneSearch
+from accel_bench.runner.tune_check import TuneChecker
+from accel_bench.runner.tune_plans import TunePlans
+from accel_bench.runner.tune_space import Axis, parse_axis
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.layers import look_up
+
+UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
+
+SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+class _Task(NamedTuple):
+    """What is tuned, and how."""
+
+    axes: Sequence[Axis]
+    objective: Objective
+    plans: TunePlans
+    planned: Planned
+    """The stack as the scenario has it."""
+
+    @property
+    def own(self) -> dict[str, JsonValue]:
+        """The scenario's own values of the keys, of those that it has."""
+        scenario = self.planned.experiment.scenario.model_dump(mode="json")
+        pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
+        return {key: value for key, (found, value) in pairs if found}
+
+    def study_name(self, seed: int) -> str:
+        """Return a name that the same task has again, and no other one."""
+        experiment = self.planned.experiment
+        content = [experiment.id, [list(axis) for axis in self.axes], seed]
+        task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
+        return f"{experiment.scenario.name}/{self.plans.stack}/{task}"
+
+
+def run_tune(options: TuneOptions) -> int:
+    """Search, check the winner, print all of it, and return the exit code."""
+    require_optuna()
+    axes = [parse_axis(text) for text in options.over or ()]
+    if not axes:
+        raise ScenarioError(
+            "tune needs --over KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log"
+        )
+    if len({axis.key for axis in axes}) < len(axes):
+        raise ScenarioError("--over names a key twice; give each key once")
+    objective = parse_objective(options)
+    draft = one_draft(options.scenario, "tune")
+    machine = read_machine()
+    request = replace(plan_request(options, {}), force=True)
+    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        plans = _plans(draft, machine, request, options.stack)
+        task = _Task(axes, objective, plans, single(plans.baseline({})))
+        _check_ends(task)
+        if options.dry_run:
+            print_plan([plans.baseline({})], machine, options.results, options.output)
+            return 0
+        return _run(options, task, machine, allocation)
+
+
+def parse_objective(options: TuneOptions) -> Objective:
+    """Return what the options ask for. Raises ScenarioError."""
+    memory = parse_size(options.memory_below) if options.memory_below else None
+    if options.objective != "loss":
+        if options.at or options.price is not None:
+            raise ScenarioError("--at and --price belong to --objective loss")
+        return Objective(goal=options.objective, memory_below_bytes=memory)
+    unit, _, text = (options.at or "").partition("=")
+    kind = next((one for one in UNITS if one == unit.strip()), None)
+    amount = _positive(text)
+    if kind is None or amount is None:
+        raise ScenarioError(
+            f"--at {options.at}: the loss is read at seconds=N, dollars=N or tokens=N, such as "
+            "--at seconds=60"
+        )
+    if (kind == "dollars") != (options.price is not None):
+        raise ScenarioError("--at dollars=N needs --price, dollars for an hour of all machines")
+    if options.price is not None and not 0 < options.price < float("inf"):
+        raise ScenarioError(f"--price must be a positive number, not {options.price}")
+    return Objective(
+        goal="loss",
+        unit=kind,
+        amount=amount,
+        usd_per_hour=options.price,
+        memory_below_bytes=memory,
+    )
+
+
+def parse_size(text: str) -> int:
+    """Parse `16GiB`, `800 MiB` or a number of bytes. Raises ScenarioError."""
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]iB)?\s*", text)
+    number = _positive(found[1]) if found else None
+    if found is None or number is None:
+        raise ScenarioError(f"--memory-below {text!r} is no size; write 16GiB or 800MiB")
+    return int(number * SIZES[found[2] or ""])
+
+
+def _positive(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def _plans(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> TunePlans:
+    """Lay the changes of the command line over the scenario, once, and return what plans it."""
+    draft = copy.deepcopy(draft)
+    for name in request.plugins:
+        add_stack(draft, name)
+    draft.override(request.overrides)
+    request = replace(request, plugins=(), overrides=())
+
+    def plan(changed: Draft, changed_request: PlanRequest) -> Plan:
+        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+            return make_plan(changed, machine, changed_request)
+
+    return TunePlans(draft, stack or plan(draft, request).baseline, request, plan)
+
+
+def _check_ends(task: _Task) -> None:
+    """Raise the error of a key or a range of which neither end can be planned."""
+    errors = []
+    for end in (0, 1):
+        try:
+            task.plans.trial({axis.key: axis.ends[end] for axis in task.axes}, {})
+            return
+        except AccelBenchError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _run(options: TuneOptions, task: _Task, machine: Machine, allocation: Allocation | None) -> int:
+    def notify(line: str) -> None:
+        if not options.quiet:
+            typer.echo(line, err=True)
+
+    maximize = task.objective.goal == "tokens_per_second"
+    name, seed = task.study_name(options.seed), options.seed
+    with (
+        open_results(options.results, write=True) as store,
+        open_study(store, name, task.axes, seed, maximize) as study,
+        new_sessions(options, store, machine, allocation) as new_session,
+    ):
+        notify(f"study {name}: {len(study.trials())} of {options.trials} trials are stored")
+        if all(axis.key in task.own and axis.holds(task.own[axis.key]) for axis in task.axes):
+            study.try_first(task.own)
+        runner = TrialRunner(store, machine, new_session)
+        search = TuneSearch(
+            runner, task.plans, study, task.objective, task.own, notify, options.force
+        )
+        report = _search(search, task, options)
+    report = with_answer(report)
+    print_report(tune_view(report), options.output)
+    return report.exit_code
+
+
+def _search(search: TuneSearch, task: _Task, options: TuneOptions) -> TuneReport:
+    baseline = search.run_baseline()
+    trials = search.search(options.trials)
+    best = best_of(trials, task.objective)
+    check = None
+    if best is not None and beats(best, baseline, task.objective):
+        search.notify(f"trial {best.number} is run again beside the baseline")
+        check = TuneChecker(search, options.check_rounds).check(best)
+    return TuneReport(
+        scenario=task.planned.experiment.scenario.name,
+        stack=task.plans.stack,
+        study=search.study.name,
+        objective=task.objective,
+        baseline=baseline,
+        trials=tuple(trials),
+        best=best,
+        check=check,
+    )

@@ -1,0 +1,171 @@
+"""A study of Optuna in the results database: what to try next, and what was tried.
+
+Its tables (`studies`, `trials`, `trial_params`, ...) stand beside those of the results, and share
+no name with them. Optuna migrates its own: their version is in `alembic_version`, which those of
+the results do not use.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import AccelBenchError, StoreError
+from accel_bench.runner.tune_space import Axis
+from accel_bench.store.database import TIMEOUT_SECONDS, Store
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
+    from optuna.study import Study as OptunaStudy
+
+MISSING = "`accel-bench tune` needs Optuna: pip install 'accel-bench[tune]'"
+
+State: TypeAlias = Literal["COMPLETE", "PRUNED", "FAIL"]
+"""Optuna's states of a trial that has ended; one that is pruned still teaches the sampler."""
+
+
+class StoredTrial(NamedTuple):
+    """A trial of the study that has ended."""
+
+    number: int
+    parameters: dict[str, JsonValue]
+    notes: Mapping[str, Any]
+    """What was noted with it: its run, and why it has no value."""
+
+
+class Study:
+    """A study that can be continued; the same history gives the same next trial."""
+
+    def __init__(self, study: OptunaStudy, axes: Sequence[Axis], seed: int) -> None:
+        self._study = study
+        self._seed = seed
+        self._distributions = {axis.key: _distribution(axis) for axis in axes}
+        for trial in study.get_trials(deepcopy=False):
+            if trial.state.name == "RUNNING":  # of a program that was killed
+                self.tell(trial.number, "FAIL", notes={"reason": "it was cut off"})
+                study.enqueue_trial(trial.params)
+
+    @property
+    def name(self) -> str:
+        """Name in the database."""
+        return str(self._study.study_name)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was noted of the study."""
+        return dict(self._study.user_attrs)
+
+    def note(self, key: str, value: Any) -> None:
+        """Note a JSON value of the study."""
+        self._study.set_user_attr(key, value)
+
+    def trials(self) -> list[StoredTrial]:
+        """Return the trials that have ended, in order."""
+        return [
+            StoredTrial(one.number, dict(one.params), one.user_attrs)
+            for one in self._study.get_trials(deepcopy=False)
+            if one.state.is_finished()
+        ]
+
+    def try_first(self, parameters: dict[str, JsonValue]) -> None:
+        """Let a study without trials begin with these values."""
+        if not self._study.get_trials(deepcopy=False):
+            self._study.enqueue_trial(parameters)
+
+    def ask(self) -> tuple[int, dict[str, JsonValue]]:
+        """Return number and values of a new trial."""
+        from optuna.samplers import TPESampler
+
+        # A sampler's generator is not stored: each trial has its own, so that resuming is the same.
+        seed = self._seed + len(self._study.get_trials(deepcopy=False))
+        self._study.sampler = TPESampler(seed=seed % 2**32)
+        trial = self._study.ask(fixed_distributions=self._distributions)
+        return trial.number, dict(trial.params)
+
+    def tell(
+        self, number: int, state: State, value: float | None = None, *, notes: dict[str, Any]
+    ) -> None:
+        """End a trial; `value` is that of one that is complete."""
+        from optuna.trial import TrialState
+
+        storage = self._study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        for key, note in notes.items():
+            storage.set_trial_user_attr(trial_id, key, note)
+        self._study.tell(number, value, state=TrialState[state])
+
+
+@contextmanager
+def open_study(
+    store: Store, name: str, axes: Sequence[Axis], seed: int, maximize: bool
+) -> Iterator[Study]:
+    """Open a study in the results database for the block, or begin it.
+
+    Raises AccelBenchError without Optuna, StoreError where its tables are of another version.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise AccelBenchError(MISSING) from error
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = _storage(store)
+    try:
+        study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            direction="maximize" if maximize else "minimize",
+            load_if_exists=True,
+        )
+        yield Study(study, axes, seed)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def require_optuna() -> None:
+    """Raise AccelBenchError with the command that installs Optuna, where it is not there."""
+    from importlib.util import find_spec
+
+    if find_spec("optuna") is None:
+        raise AccelBenchError(MISSING)
+
+
+def _storage(store: Store) -> RDBStorage:
+    from optuna.exceptions import StorageInternalError
+    from optuna.storages import RDBStorage
+    from sqlalchemy.pool import QueuePool
+
+    engine: dict[str, Any] = {}
+    address = store.url.render_as_string(hide_password=False)
+    if store.on_sqlite:
+        path = Path(str(store.url.database))
+
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(path, timeout=TIMEOUT_SECONDS, check_same_thread=False)
+
+        # Not as an address: a folder's name may hold what means something there.
+        address, engine = "sqlite://", {"creator": connect, "poolclass": QueuePool}
+    try:
+        return RDBStorage(address, engine_kwargs=engine)
+    except (RuntimeError, StorageInternalError) as error:
+        raise StoreError(f"no study can be kept in {store.place}: {error}") from error
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    if axis.choices:
+        return CategoricalDistribution(axis.choices)  # type: ignore[arg-type]
+    if axis.whole:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)

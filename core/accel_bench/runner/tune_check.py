@@ -1,0 +1,72 @@
+"""Run the winner of a study beside the baseline, before it is called better."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.tuning import check_losses, loss_at, training_curve
+from accel_bench.analysis.tuning_schema import CheckVerdict, Objective, TuneCheck, TuneTrial
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result
+from accel_bench.runner.tune import TuneSearch
+from accel_bench.runner.tune_plans import TUNED
+
+VERDICTS: dict[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
+
+
+class TuneChecker(NamedTuple):
+    """Compares a winner with the baseline in fresh, interleaved runs."""
+
+    search: TuneSearch
+    rounds: int
+
+    def check(self, best: TuneTrial) -> TuneCheck:
+        """Run both in rounds, or with as many seeds where the loss decides.
+
+        What an earlier session of the same check has completed counts.
+        """
+        plan = self._plan(best)
+        study = self.search.study
+        key = f"check {canonical_json([best.parameters, self.rounds])}"[:500]
+        earlier = study.notes.get(key, [])
+        session = self.search.runner.new_session(continues=tuple(earlier))
+        study.note(key, [*earlier, session.id])
+        session.run_plan(plan)
+        results = session.results(plan)
+        if self.search.objective.goal == "loss":
+            pairs = paired_losses(results, self.search.objective)
+            return check_losses(pairs, self.search.objective.words, session.id)
+        return _of_speed(plan, results, session.id)
+
+    def _plan(self, best: TuneTrial) -> Plan:
+        changes: dict[str, Any] = {"measure.rounds": self.rounds}
+        if self.search.objective.goal != "loss":
+            return self.search.plans.both(best.parameters, changes)
+        runs = [best.run_id, self.search.baseline.run_id]
+        changes = {"measure.rounds": 1, "measure.steps": self.search.steps_for(runs)}
+        return self.search.plans.both(best.parameters, changes, seeds=self.rounds)
+
+
+def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:
+    """Return the losses of (baseline, winner) for each seed with which both have one."""
+    found: dict[str, dict[bool, float]] = {}
+    for run in results:
+        loss = loss_at(training_curve(run), objective) if run.status.completed else None
+        if loss is not None:
+            experiment = run.experiment
+            found.setdefault(experiment.point, {})[experiment.stack.name == TUNED] = loss
+    return [(both[False], both[True]) for both in found.values() if len(both) == 2]
+
+
+def _of_speed(plan: Plan, results: list[Result], session: str) -> TuneCheck:
+    summary = plan.summarize(results)
+    row = next(one for one in summary.experiments if one.stack == TUNED)
+    return TuneCheck(
+        verdict=VERDICTS.get(row.verdict, "open"),
+        reason=conclusion(summary).rstrip("."),
+        rounds=row.rounds,
+        ratio=row.ratio,
+        session=session,
+    )

@@ -1,0 +1,133 @@
+"""How a trial is judged: loss after so much training, constraints, and whether a win holds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from analysis_factory import TOKENS, make_experiment, make_rank, make_result
+
+from accel_bench.analysis.tuning import (
+    beats,
+    best_of,
+    check_losses,
+    dominated,
+    judge_trial,
+    loss_at,
+    steps_to_reach,
+    training_curve,
+)
+from accel_bench.analysis.tuning_schema import Objective, TuneTrial
+from accel_bench.result import Result, Status
+
+SPEED = Objective(goal="tokens_per_second")
+
+
+def loss(unit: str, amount: float, price: float | None = None) -> Objective:
+    """The loss after so much."""
+    return Objective.model_validate(
+        {"goal": "loss", "unit": unit, "amount": amount, "usd_per_hour": price}
+    )
+
+
+def make_run(losses: list[float | None], number: int = 0) -> Result:
+    """A run of one warm-up step of half a second and steps of a tenth."""
+    steps = [0.1] * (len(losses) - 1)
+    return make_result(round=number, ranks=[make_rank(step_seconds=steps, losses=losses)])
+
+
+FALLING: list[float | None] = [float(10 - step) for step in range(10)]
+
+
+def test_the_curve_counts_warm_up_as_training() -> None:
+    curve = training_curve(make_run(FALLING))
+    assert [round(point.seconds, 6) for point in curve[:3]] == [0.5, 0.6, 0.7]
+    assert [point.tokens for point in curve[:3]] == [TOKENS, 2 * TOKENS, 3 * TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (loss("tokens", 7 * TOKENS), 6.0),  # mean of 8, 7, 6, 5, 4
+        (loss("tokens", 6.5 * TOKENS), 6.0),
+        (loss("seconds", 1.05), 6.0),
+        (loss("dollars", 1.05, price=3600), 6.0),
+        (loss("tokens", TOKENS), 10.0),
+        (loss("tokens", 11 * TOKENS), None),
+    ],
+)
+def test_the_loss_is_the_mean_of_the_last_steps_until_then(
+    objective: Objective, expected: float | None
+) -> None:
+    assert loss_at(training_curve(make_run(FALLING)), objective) == expected
+
+
+def test_a_loss_that_is_not_finite_there_counts_as_none() -> None:
+    run = make_run([*FALLING[:5], None, *FALLING[6:]])
+    assert loss_at(training_curve(run), loss("tokens", 7 * TOKENS)) == math.inf
+    trial = judge_trial(1, {}, run, run, loss("tokens", 7 * TOKENS))
+    assert (trial.outcome, trial.reason) == ("infeasible", "its loss is not finite")
+
+
+def test_a_run_that_is_too_short_says_how_many_steps_it_takes() -> None:
+    run = make_run(FALLING)
+    assert steps_to_reach(training_curve(run), loss("seconds", 100)) == 1105
+    trial = judge_trial(1, {}, run, run, loss("seconds", 100))
+    assert (trial.outcome, trial.reason) == ("infeasible", "it ended before 100 seconds")
+
+
+def test_a_rate_can_win_although_it_trains_otherwise() -> None:
+    base, better = make_run(FALLING), make_run([one and one / 2 for one in FALLING], 1)
+    objective = loss("tokens", 7 * TOKENS)
+    trials = [
+        judge_trial(n, {"rate": n}, run, base, objective) for n, run in enumerate([base, better])
+    ]
+    best = best_of(trials, objective)
+    assert best is trials[1]
+    assert beats(best, trials[0], objective)
+    speed = judge_trial(1, {"rate": 1}, better, base, SPEED)
+    assert speed.outcome == "infeasible"
+    assert "its loss differs" in speed.reason
+
+
+def test_constraints_and_endings_are_told_apart() -> None:
+    base = make_run(FALLING)
+    limited = Objective(goal="tokens_per_second", memory_below_bytes=1000)
+    assert judge_trial(1, {}, base, base, limited).reason.startswith("its peak of 1,000 bytes is")
+    below = Objective(goal="tokens_per_second", memory_below_bytes=1001)
+    assert judge_trial(1, {}, base, base, below).outcome == "ok"
+    for status, outcome in ((Status.OOM, "out of memory"), (Status.TIMEOUT, "failed")):
+        ended = make_result(status=status, reasons=["so it ended"])
+        trial = judge_trial(1, {}, ended, base, SPEED)
+        assert trial.outcome == outcome
+        assert "so it ended" in trial.reason
+    unlike = make_result(
+        make_experiment(scenario={"train": {"matmul_precision": "high"}}),
+        round=1,
+        ranks=[make_rank(step_seconds=[0.1] * 9, losses=FALLING)],
+    )
+    assert "not comparable" in judge_trial(1, {}, unlike, base, SPEED).reason
+
+
+def test_only_what_takes_as_much_memory_in_everything_else_is_pruned() -> None:
+    def trial(outcome: str, **parameters: int) -> TuneTrial:
+        keys = {"batch": "train.micro_batch_size", "layers": "model.overrides.num_hidden_layers"}
+        values = {keys[name]: value for name, value in parameters.items()}
+        return TuneTrial.model_validate({"number": 1, "parameters": values, "outcome": outcome})
+
+    oom = [trial("out of memory", batch=8, layers=2), trial("failed", batch=2, layers=2)]
+    assert dominated(trial("ok", batch=9, layers=2).parameters, oom) is oom[0]
+    assert dominated(trial("ok", batch=7, layers=2).parameters, oom) is None
+    assert dominated(trial("ok", batch=9, layers=1).parameters, oom) is None
+
+
+def test_a_lower_loss_is_called_better_only_where_seeds_show_it() -> None:
+    sure = [(2.0, 1.5), (2.1, 1.6), (1.9, 1.45), (2.0, 1.52), (2.05, 1.5)]
+    found = check_losses(sure, "loss at 60 seconds", "monday")
+    assert (found.verdict, found.rounds) == ("better", 5)
+    assert "over 5 seeds its loss at 60 seconds is surely 24.7 % lower" in found.reason
+    assert check_losses([(b, a) for a, b in sure], "loss", "monday").verdict == "worse"
+    assert check_losses(sure[:4], "loss", "monday").verdict == "open", "fewer than 5 seeds"
+    scattered = [(2.0, 1.9), (2.0, 2.2), (2.0, 1.7), (2.0, 2.1), (2.0, 1.95)]
+    assert check_losses(scattered, "loss", "monday").verdict == "open"
+    assert check_losses([], "loss", "monday").ratio is None
