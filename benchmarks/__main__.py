@@ -17,6 +17,7 @@ from benchmarks import (
     hf_trainer,
     identical,
     identical_training,
+    recommend,
     store,
 )
 from benchmarks.entry import QUICK, Counts, Document, Entry
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry | list[Entry]]] = {
     "identical-training": lambda counts, _: identical_training.measure_identical_training(counts),
     "slowdown-5": lambda counts, _: identical.measure_slowdown(counts, 5),
     "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
+    "recommend": lambda counts, _: recommend.measure_recommend(counts),
     "store": lambda counts, _: store.measure_store(counts),
 }
 """Benchmarks by name."""

@@ -26,6 +26,7 @@ from accel_bench.cli import (
     pivot,
     plugins,
     prices,
+    recommend,
     results,
     run,
     scaling,
@@ -58,6 +59,7 @@ app.command("pivot")(pivot.pivot)
 app.command("summary")(summary.summary)
 app.command("cost")(cost.cost)
 app.command("estimate")(estimate.estimate)
+app.command("recommend")(recommend.recommend)
 app.command("import")(import_results.import_results)
 app.command("doctor")(doctor.doctor)
 for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):

@@ -29,22 +29,35 @@ def estimate_cost(
 
     `for_tokens` are counted as the speed's are: with padding.
     """
-    rates = list(_rates(scenario, hardware, prices)) if speed and hardware else []
-    if speed is None or not rates:
+    found = cheapest_rate(scenario, hardware, prices) if speed else None
+    if speed is None or found is None:
         return None
-    machines, rate = min(rates, key=lambda found: found[0] * found[1].usd_per_hour)
+    machines, rate = found
     a_million = Span(
         low=usd_per_million_tokens(rate.usd_per_hour, machines, speed.tokens_per_second.high),
         high=usd_per_million_tokens(rate.usd_per_hour, machines, speed.tokens_per_second.low),
     )
-    stale = f", {rate.age_days} days old" if rate.stale else ""
-    many = f"{machines} x " if machines > 1 else ""
     return CostEstimate(
         usd_per_hour=rate.usd_per_hour * machines,
-        price=f"{many}{rate.provider} {rate.instance}, on demand, {rate.date}{stale}",
+        price=price_words(machines, rate),
         usd_per_million_tokens=a_million,
         usd=a_million.times(usd_for_tokens(1.0, for_tokens)) if for_tokens else None,
     )
+
+
+def cheapest_rate(
+    scenario: Scenario, hardware: NamedHardware | None, prices: Sequence[PriceEntry]
+) -> tuple[int, HourlyRate] | None:
+    """Return how many of the cheapest machines are needed, and their price; None without any."""
+    rates = list(_rates(scenario, hardware, prices)) if hardware else []
+    return min(rates, key=lambda found: found[0] * found[1].usd_per_hour, default=None)
+
+
+def price_words(machines: int, rate: HourlyRate) -> str:
+    """Return `2 x aws p4d.24xlarge, on demand, 2026-11-01`."""
+    stale = f", {rate.age_days} days old" if rate.stale else ""
+    many = f"{machines} x " if machines > 1 else ""
+    return f"{many}{rate.provider} {rate.instance}, on demand, {rate.date}{stale}"
 
 
 def _rates(
@@ -53,10 +66,11 @@ def _rates(
     """Yield machines needed and their price, for each price of such a device."""
     for entry in prices:
         price = entry.price
-        if _is_price_of(price, hardware) and (rate := table_tariff(price, date.today())):
+        if is_price_of(price, hardware) and (rate := table_tariff(price, date.today())):
             nodes = scenario.resources.nodes
             yield instances_needed(scenario.world_size, nodes, price.devices), rate
 
 
-def _is_price_of(price: Price, hardware: NamedHardware) -> bool:
+def is_price_of(price: Price, hardware: NamedHardware) -> bool:
+    """Return whether a price is that of machines with this device."""
     return price.device == hardware.name or hardware.hardware.is_called(price.device)

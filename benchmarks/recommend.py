@@ -1,0 +1,247 @@
+"""Judge recommendations by an exhaustive search over tables whose true speeds are known.
+
+A table is made by a seed: stacks at sweep points with true seconds for the start and for a token,
+of which some do not fit, train something else or are invalid or imported, though fast. Rounds of
+runs are drawn from it with noise between processes and drift between rounds, and pass through the
+very code of `accel-bench recommend`. Regret is the true duration of the job as recommended over
+that of the best that exhaustive search finds among what fits and trains the same, less 1.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+
+from accel_bench.analysis.recommendation.candidates import collect_candidates
+from accel_bench.analysis.recommendation.ranking import Ranked, rank
+from accel_bench.analysis.wording import count, percent
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import digest
+from accel_bench.machine.info import Device
+from accel_bench.machine.process_memory import Stage
+from accel_bench.result import (
+    SKETCH_BUCKETS,
+    Provenance,
+    RankResult,
+    Result,
+    Sample,
+    Status,
+    TensorUpdate,
+    WeightUpdate,
+    Window,
+)
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.scenario.uses import Use
+from benchmarks.entry import Counts, Entry, this_machine
+
+TABLES, QUICK_TABLES = 400, 3
+GOAL = 0.02
+"""Largest mean regret, and the largest of 95 % of tables."""
+
+NOISES = (0.002, 0.01, 0.03)
+"""Standard deviations between processes, of an idle GPU to a shared machine."""
+
+TOKENS = 4096
+"""Real tokens of a step."""
+
+STEPS = 6
+"""Steps that a made-up run takes, after one of warm-up."""
+
+KINDS = ("same", "same", "same", "same", "other training", "oom", "invalid", "imported")
+"""What becomes of stacks, each as likely as any other."""
+
+SESSION = "table"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A stack at a sweep point as it really is."""
+
+    stack: str
+    micro_batch_size: int
+    kind: str
+    start_seconds: float
+    seconds_per_token: float
+
+    def job_seconds(self, tokens: float | None) -> float:
+        """Return the true seconds of a job, or of a token."""
+        if tokens is None:
+            return self.seconds_per_token
+        return self.start_seconds + tokens * self.seconds_per_token
+
+
+@dataclass(frozen=True)
+class TrueTable:
+    """All stacks at all points, the job, and the noise of the machine."""
+
+    rows: tuple[Truth, ...]
+    tokens: float | None
+    noise: float
+    rounds: int = 5
+
+
+def measure_recommend(counts: Counts) -> list[Entry]:
+    """Return mean, 95th percentile and misses of the regret for each level of noise."""
+    many = TABLES if counts.rounds > 1 else QUICK_TABLES
+    return [_entry(noise, [regret_of(seed, noise) for seed in range(many)]) for noise in NOISES]
+
+
+def _entry(noise: float, regrets: Sequence[float]) -> Entry:
+    misses = [one for one in regrets if one > GOAL]
+    cut = quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0]
+    return Entry(
+        name=f"recommend-noise-{percent(noise).replace(' %', '')}",
+        value=cut,
+        unit="regret, 95th percentile",
+        goal=GOAL,
+        goal_is="at most",
+        notes=(
+            f"mean {percent(fmean(regrets))}, median {percent(median(regrets))}, largest "
+            f"{percent(max(regrets))}, above {percent(GOAL)} in {len(misses)} of "
+            f"{count(len(regrets), 'table')}",
+        ),
+        samples={"regret": tuple(regrets)},
+        machine=this_machine(),
+    )
+
+
+def regret_of(seed: int, noise: float) -> float:
+    """Return the regret of the recommendation on a table."""
+    table = make_table(seed, noise)
+    return regret(table, recommended(table, seed))
+
+
+def make_table(seed: int, noise: float, rounds: int = 5) -> TrueTable:
+    """Return a table of 2 to 6 stacks at 1 to 3 batch layouts.
+
+    The baseline can be used at the smallest of them, and at the largest it may be out of memory.
+    """
+    draw = random.Random(seed)
+    factors = [1.0, *(math.exp(draw.gauss(0.05, 0.25)) for _ in range(draw.randint(1, 5)))]
+    kinds = ["same", *(draw.choice(KINDS) for _ in factors[1:])]
+    late = [0.0, *(draw.choice((0.0, 0.0, 15.0, 60.0)) for _ in factors[1:])]
+    layouts = sorted(draw.sample((1, 2, 4, 8), draw.randint(1, 3)))
+    too_large = layouts[-1] if len(layouts) > 1 and draw.random() < 0.25 else None
+    start, second = draw.uniform(5, 30), draw.uniform(0.1, 2.0) / TOKENS
+    rows = [
+        Truth(
+            stack=f"stack-{number}" if number else "baseline",
+            micro_batch_size=layout,
+            kind="oom" if too_large == layout and not number else kind,
+            start_seconds=start + wait,
+            seconds_per_token=second / factor * draw.uniform(0.95, 1.15),
+        )
+        for layout in layouts
+        for number, (factor, kind, wait) in enumerate(zip(factors, kinds, late, strict=True))
+    ]
+    steps = draw.choice((None, 50, 200, 1000, 20_000))
+    return TrueTable(tuple(rows), steps and float(steps * TOKENS), noise, rounds)
+
+
+def recommended(table: TrueTable, seed: int) -> Ranked:
+    """Return the ranking of the runs that are drawn from a table."""
+    runs = list(draw_runs(table, random.Random(f"runs of {seed}")))
+    return rank(collect_candidates(runs, {SESSION: "baseline"}), table.tokens)
+
+
+def regret(table: TrueTable, ranked: Ranked) -> float:
+    """Return the regret of a ranking; infinite for what does not fit or trains something else."""
+    valid = [row for row in table.rows if row.kind == "same"]
+    best = min(row.job_seconds(table.tokens) for row in valid)
+    if ranked.best is None:
+        return math.inf
+    chosen = ranked.best.experiment
+    layout = chosen.scenario.train.micro_batch_size
+    found = [
+        row for row in valid if (row.stack, row.micro_batch_size) == (chosen.stack.name, layout)
+    ]
+    return found[0].job_seconds(table.tokens) / best - 1 if found else math.inf
+
+
+def draw_runs(table: TrueTable, draw: random.Random) -> Iterator[Result]:
+    """Yield a run of each row in each round; drift is that of the round, noise the process's."""
+    clock = 0
+    for number in range(table.rounds):
+        drift = draw.gauss(0, 3 * table.noise)
+        for row in table.rows:
+            clock += 1
+            yield make_run(row, number, clock, math.exp(drift + draw.gauss(0, table.noise)))
+
+
+def make_run(row: Truth, number: int, clock: int, slower: float) -> Result:
+    """Return a run of a row, so many times as slow as it really is."""
+    experiment = make_experiment(row)
+    status = {"oom": Status.OOM, "invalid": Status.INVALID}.get(row.kind, Status.OK)
+    imported = Provenance(origin="imported", file="old.csv", format="fms-acceleration")
+    return Result(
+        run_id=f"{experiment.id}-{number}",
+        session=SESSION,
+        experiment=experiment,
+        round=number,
+        position=clock,
+        status=status,
+        started_at=f"2026-01-01T{clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02}Z",
+        seconds=0.5,
+        ranks=() if status is Status.OOM else (_rank(row, experiment, slower),),
+        provenance=imported if row.kind == "imported" else Provenance(),
+    )
+
+
+def make_experiment(row: Truth) -> Experiment:
+    """Return the experiment of a row: all layouts have one global batch."""
+    identity: dict[str, JsonValue] = {"uses": [row.stack], "layout": row.micro_batch_size}
+    train = {"micro_batch_size": row.micro_batch_size, "global_batch_size": 8}
+    plugins = () if row.stack == "baseline" else (Use(use=row.stack),)
+    return Experiment(
+        id=digest(identity),
+        scenario=Scenario.model_validate(
+            {"name": "table", "train": train, "resources": {"device": "cuda"}}
+        ),
+        stack=Stack(name=row.stack, uses=plugins),
+        sweep={"train.micro_batch_size": row.micro_batch_size},
+        identity=identity,
+    )
+
+
+def _rank(row: Truth, experiment: Experiment, slower: float) -> RankResult:
+    seconds = row.seconds_per_token * TOKENS * slower
+    size = 2.0 if row.kind == "other training" else 1.0
+    sketch = (size,) * SKETCH_BUCKETS
+    samples = [_sample(step, seconds, experiment) for step in range(1 + STEPS)]
+    return RankResult(
+        rank=0,
+        status=Status.OK,
+        device=Device(type="cuda", name="NVIDIA H100 80GB HBM3", uuid="GPU-1"),
+        window=Window(
+            started=0.0,
+            ended=seconds * STEPS,
+            samples=tuple(samples[1:]),
+            warmup=tuple(samples[:1]),
+        ),
+        stages=(Stage(name="warm-up", seconds=row.start_seconds * slower + seconds),),
+        update=WeightUpdate(
+            steps=1 + STEPS,
+            trained_tensors=1,
+            trained_elements=100,
+            tensors={"head": TensorUpdate(elements=100, sketch=sketch)},
+            weights=sketch,
+            seconds=0.01,
+        ),
+    )
+
+
+def _sample(step: int, seconds: float, experiment: Experiment) -> Sample:
+    batch = experiment.scenario.train.global_batch_size or 1
+    return Sample(
+        step=step,
+        seconds=seconds,
+        sequences=batch,
+        processed_tokens=TOKENS,
+        real_tokens=TOKENS,
+        supervised_tokens=TOKENS - batch,
+        loss=5.0 - 0.1 * step,
+    )

@@ -1,0 +1,1 @@
+"""Recommend a stack, a batch and a device from stored runs."""

@@ -1,0 +1,231 @@
+"""Put a ranking into rows and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.recommendation.candidates import UNCOMPARED, Candidate
+from accel_bench.analysis.recommendation.ranking import Ranked, as_fast, fate_of, job_time
+from accel_bench.analysis.recommendation.schema import (
+    Considered,
+    Evidence,
+    MemoryUse,
+    Other,
+)
+from accel_bench.analysis.wording import (
+    count,
+    differs,
+    percent,
+    rate,
+    ratio_interval,
+    size,
+    with_reason,
+)
+from accel_bench.catalog.hardware import list_hardware
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Result
+from accel_bench.scenario.layers import look_up
+
+KEPT = (
+    "model.dtype",
+    "adapter.use",
+    "optimizer.use",
+    "data.sequence_length",
+    "train.precision",
+    "train.learning_rate",
+    "train.global_batch_size",
+    "train.micro_batch_size",
+)
+"""Settings that are named as they stay."""
+
+SECONDS = 3600.0
+
+
+def considered(candidate: Candidate, tokens: float | None) -> Considered:
+    """Return the row of a candidate."""
+    row, starts = candidate.row, sorted(candidate.start_seconds.values())
+    usable = candidate.runs.usable
+    return Considered(
+        stack=row.stack,
+        sweep=row.sweep,
+        changes=differs(candidate.experiment.stack),
+        device=candidate.device.label,
+        tokens_per_second=row.tokens_per_second if usable else None,
+        start_seconds=starts[len(starts) // 2] if starts else None,
+        hours=job_time(candidate, tokens).mapped(lambda s: s / SECONDS)
+        if usable and tokens
+        else None,
+        ratio=row.ratio if usable else None,
+        loss=_word(candidate, row.loss_verdict, row.loss_reason),
+        update=_word(candidate, row.update_verdict, row.update_reason),
+        memory=memory_of(candidate),
+        evidence=_evidence(candidate),
+    )
+
+
+def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
+    """Return every candidate but the best with the reason, the runner-up first."""
+    best = ranked.best
+    rest = [one for one in ranked.eligible if one is not best]
+    if best is None:
+        return tuple(_refused(one, tokens) for one in ranked.refused)
+    first = [one for one in rest if one is ranked.runner_up]
+    order = [*first, *(one for one in rest if one is not ranked.runner_up), *ranked.refused]
+    return tuple(_other(one, best, ranked, tokens) for one in order)
+
+
+def memory_of(candidate: Candidate) -> MemoryUse | None:
+    """Return what a device held at the peak, by the way of measuring that shows most."""
+    peak = _peak(candidate.row.memory, candidate.device.kind)
+    run = next(iter(candidate.runs.counted.values()), None)
+    if peak is None or run is None:
+        return None
+    total = _device_bytes(run, candidate)
+    return MemoryUse(
+        peak_bytes=peak,
+        device_bytes=total,
+        headroom=1 - peak / total if total else None,
+    )
+
+
+def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
+    """Return settings of the training that the recommendation leaves alone."""
+    scenario = candidate.experiment.scenario.model_dump(mode="json")
+    changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
+    found = {key: look_up(scenario, key)[1] for key in KEPT}
+    return {key: value for key, value in found.items() if key not in changed}
+
+
+def answer_of(ranked: Ranked, tokens: float | None) -> str:
+    """Return the recommendation on measured rows in a sentence or two."""
+    best = ranked.best
+    assert best is not None
+    parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
+    if memory := memory_of(best):
+        parts.append(_memory_words(memory))
+    text = "; ".join(parts) + "."
+    if tokens:
+        text += f" The job takes {_duration_words(best, tokens)}."
+    return f"{text} {_runner_up(ranked, tokens)}".strip()
+
+
+def _speed(best: Candidate) -> str:
+    speed = best.row.tokens_per_second
+    assert speed is not None
+    text = f"{rate(speed.median)} tokens/s"
+    if best.is_baseline:
+        return f"{text}, the baseline"
+    if best.row.ratio is None:
+        return text
+    return f"{text}, {ratio_interval(best.row.ratio)} times as fast as the baseline"
+
+
+def _trained(best: Candidate) -> str:
+    if best.lone:
+        return UNCOMPARED
+    if best.is_baseline:
+        return "with the loss that the others were compared with"
+    row = best.row
+    alike = {"loss": row.loss_verdict, "update": row.update_verdict}
+    names = [name for name, verdict in alike.items() if verdict == "equivalent"]
+    open_ = [f"its {name}: {verdict}" for name, verdict in alike.items() if name not in names]
+    return ", ".join([f"with an equivalent {' and '.join(names)}", *open_])
+
+
+def _memory_words(memory: MemoryUse) -> str:
+    if memory.device_bytes is None or memory.headroom is None:
+        return f"it needs {size(memory.peak_bytes)}"
+    left = percent(max(0.0, memory.headroom))
+    return f"it needs {size(memory.peak_bytes)} of {size(memory.device_bytes)}, {left} are left"
+
+
+def _duration_words(best: Candidate, tokens: float) -> str:
+    seconds = job_time(best, tokens)
+    ends = [end for end in (seconds.low, seconds.high) if end is not None]
+    interval = f" [{', '.join(_hours(end) for end in ends)}]" if ends else ""
+    return f"{_hours(seconds.median)}{interval} for {tokens:,.0f} tokens, its start included"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / SECONDS:.3g} h" if seconds >= SECONDS else f"{seconds / 60:.3g} min"
+
+
+def _runner_up(ranked: Ranked, tokens: float | None) -> str:
+    best, other = ranked.best, ranked.runner_up
+    if best is None or other is None:
+        return "Nothing else that was measured may take its place."
+    ratio = as_fast(other, best, tokens)
+    if ratio is None:
+        return f"The runner-up is {other.name}."
+    words = f"The runner-up is {other.name}, {ratio_interval(ratio)} times as fast"
+    if ranked.sure:
+        return f"{words}."
+    rounds = count(len(best.runs.speeds), "round")
+    return f"{words}: on {rounds} it cannot be told for sure which is faster."
+
+
+def _other(one: Candidate, best: Candidate, ranked: Ranked, tokens: float | None) -> Other:
+    ratio = as_fast(one, best, tokens) if one.runs.usable else None
+    fate = fate_of(one, best, ranked.runner_up, tokens)
+    why = one.obstacle or _slower(fate_of(one, best, None, tokens), one, best)
+    return Other(fate=fate, why=why, of_the_best=ratio, row=considered(one, tokens))
+
+
+def _refused(one: Candidate, tokens: float | None) -> Other:
+    return Other(
+        fate=fate_of(one, one, None, tokens), why=one.obstacle, row=considered(one, tokens)
+    )
+
+
+def _slower(fate: str, one: Candidate, best: Candidate) -> str:
+    """Return why an eligible candidate is not the best."""
+    if fate == "does not pay":
+        return "its steps are faster; its start costs more than they save in this job"
+    if one.size > best.size and fate == "no difference":
+        return "within 2 % of the recommended one, which changes less"
+    if fate == "no difference":
+        return "within 2 % of the recommended one"
+    return "slower, or not shown to be faster"
+
+
+def _word(candidate: Candidate, verdict: str, reason: str) -> str:
+    return "the baseline" if candidate.is_baseline else with_reason(verdict, reason)
+
+
+def _evidence(candidate: Candidate) -> Evidence:
+    runs = list(candidate.runs.counted.values())
+    exported = any(run.provenance.origin == "exported" for run in runs)
+    return Evidence(
+        experiment_id=candidate.experiment.id,
+        run_ids=tuple(run.run_id for run in runs),
+        sessions=tuple(dict.fromkeys(run.session for run in runs)),
+        origin="exported" if exported else "measured",
+    )
+
+
+def _peak(memory: MemoryFigures | None, kind: str) -> int | None:
+    if memory is None:
+        return None
+    names = ("rss",) if kind == "cpu" else ("nvml", "reserved", "allocated")
+    figures = (getattr(memory, name) for name in names)
+    known = (value for one in figures if one and (value := one.run_bytes or one.bytes))
+    return next(known, None)
+
+
+def _device_bytes(run: Result, candidate: Candidate) -> int | None:
+    """Return the memory of one device; that of the host for ranks on a CPU."""
+    machine = run.machine
+    if candidate.device.kind == "cpu":
+        return machine.memory_bytes if machine else None
+    uuids = {rank.device.uuid for rank in run.ranks if rank.device}
+    own = [gpu.memory_bytes for gpu in (machine.gpus if machine else ()) if gpu.uuid in uuids]
+    known = list_hardware().get(candidate.device.name)
+    return min(own) if own else known.memory_bytes if known else None
+
+
+def imported_rows(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which rows are no evidence since another program measured them."""
+    for file in dict.fromkeys(run.provenance.file for run in results if run.imported):
+        runs = sum(run.imported and run.provenance.file == file for run in results)
+        yield f"{count(runs, 'run')} of {file}: imported, not measured here"

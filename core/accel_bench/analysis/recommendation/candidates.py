@@ -1,0 +1,269 @@
+"""Stored runs of a model as candidates: which may be recommended, and why others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
+from accel_bench.analysis.checks.training import TrainingComparison, compare_training
+from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.wording import label
+from accel_bench.catalog.hardware import find_hardware
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+
+BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
+"""Settings of `train` that change how a step is computed, and not what it trains."""
+
+NOT_TRAINING = {"name", "description", "metrics", "resources", "parallel", "launcher", "measure"}
+"""Sections of a scenario that do not say what is trained."""
+
+UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
+
+
+class DeviceKind(NamedTuple):
+    """Devices on which runs may be compared with one another."""
+
+    name: str
+    """Short name of the table, or what the device calls itself."""
+
+    kind: str
+    """`cpu` or `cuda`."""
+
+    devices: int
+    nodes: int
+
+    host: str
+    """Of a CPU, whose speed its machine decides; empty for a GPU."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        many = f"{self.devices} x " if self.devices > 1 else ""
+        where = f" of {self.host}" if self.host else ""
+        return f"{many}{self.name}{where}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stack at a sweep point on one kind of device."""
+
+    device: DeviceKind
+    training: str
+    """What is trained, as a canonical text; equal for rows that may stand in for one another."""
+
+    runs: ExperimentRuns
+    row: ExperimentSummary
+    is_baseline: bool
+    obstacle: str = ""
+    """Why it may not be recommended; empty where it may."""
+
+    lone: bool = False
+    """Whether it is sound, and the baseline of its sweep point ran out of memory."""
+
+    @property
+    def name(self) -> str:
+        """Stack and sweep point."""
+        return self.runs.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """What ran."""
+        return self.runs.planned.experiment
+
+    @property
+    def size(self) -> int:
+        """How much it changes: plugins and settings."""
+        stack = self.experiment.stack
+        return len(stack.uses) + len(stack.settings)
+
+    @property
+    def start_seconds(self) -> dict[RoundKey, float]:
+        """Seconds before the first usual step, of each run that stored them."""
+        found = {key: start_of(run) for key, run in self.runs.completed.items()}
+        return {key: seconds for key, seconds in found.items() if seconds is not None}
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Real tokens of a step, of all devices."""
+        counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
+        return median(counts)
+
+    def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
+        """Return the seconds of a job by run; without tokens the seconds of one of them."""
+        each = self.runs.seconds_per_token
+        if tokens is None:
+            return each
+        starts = self.start_seconds
+        usual = median(starts.values()) if starts else 0.0
+        return {key: starts.get(key, usual) + tokens * one for key, one in each.items()}
+
+
+def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) -> list[Candidate]:
+    """Return all stacks at all sweep points, each compared with the baseline of its point.
+
+    `baselines` are the names of the baselines by session. Runs of sessions that share a baseline's
+    experiment on one kind of device are compared together.
+    """
+    measured = [result for result in results if not result.imported]
+    return [
+        candidate
+        for (device, *_), block in _blocks(measured, baselines).items()
+        for candidate in _candidates(device, block, baselines)
+    ]
+
+
+def device_of(result: Result) -> DeviceKind | None:
+    """Return the devices of a run; None where no rank reached its device."""
+    device = next((rank.device for rank in result.ranks if rank.device), None)
+    if device is None:
+        return None
+    scenario, machine = result.experiment.scenario, result.machine
+    sizes = scenario.world_size, scenario.resources.nodes
+    if device.type == "cuda":
+        known = find_hardware(device.name)
+        return DeviceKind(known.name if known else device.name, "cuda", *sizes, host="")
+    name, host = (machine.processor, machine.host) if machine else ("cpu", "")
+    return DeviceKind(name, "cpu", *sizes, host=host)
+
+
+def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
+    """Return the devices of each run: where no rank reached its own, those of its session."""
+    found = [device_of(result) for result in results]
+    known = {r.session: one for r, one in zip(results, found, strict=True) if one}
+    return [
+        one or _unseen(result, known.get(result.session))
+        for result, one in zip(results, found, strict=True)
+    ]
+
+
+def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
+    """Return the devices of a run that did not reach them; `other` are those of its session."""
+    scenario = result.experiment.scenario
+    known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
+    return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)
+
+
+def training_of(experiment: Experiment) -> str:
+    """Return what an experiment trains, as a text that is equal for equal trainings."""
+    work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
+    work["train"] = {k: v for k, v in work["train"].items() if k not in BATCH_LAYOUT}
+    return canonical_json(work)
+
+
+def start_of(run: Result) -> float | None:
+    """Return the seconds before a run's window that were no usual step; None where not stored.
+
+    Warm-up steps train too: each counts as a usual step, and what it took beyond that as start.
+    """
+    found = []
+    for rank in run.ranks:
+        reached = next((one.seconds for one in rank.stages if one.name == "warm-up"), None)
+        if reached is None or rank.window is None:
+            return None
+        usual = median(sample.seconds for sample in rank.window.samples)
+        found.append(max(0.0, reached - usual * len(rank.window.warmup)))
+    return max(found, default=None)
+
+
+def numbered(runs: Mapping[RoundKey, Result]) -> dict[RoundKey, Result]:
+    """Key runs by their number alone, so that the first is compared with the first."""
+    return {("", number): run for number, run in enumerate(runs.values())}
+
+
+def _blocks(
+    results: Sequence[Result], baselines: Mapping[str, str]
+) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
+    """Return results by device, scenario, sweep point and baseline."""
+    both = zip(results, devices_of(results), strict=True)
+    places = [(_place(result, device), result) for result, device in both]
+    bases = {
+        place: result.experiment.id
+        for place, result in places
+        if result.experiment.stack.name == baselines.get(result.session)
+    }
+    blocks: dict[tuple[DeviceKind, str, str, str], list[Result]] = {}
+    for place, result in places:
+        device, scenario, point, command = place
+        key = (device, scenario, point, bases.get(place, command))
+        blocks.setdefault(key, []).append(result)
+    return blocks
+
+
+def _place(result: Result, device: DeviceKind) -> tuple[DeviceKind, str, str, str]:
+    """Return where a run is compared: a gate's looks are sessions of one command."""
+    command = result.session.partition(".")[0]
+    experiment = result.experiment
+    return device, experiment.scenario.name, experiment.point, command
+
+
+def _candidates(
+    device: DeviceKind, block: Sequence[Result], baselines: Mapping[str, str]
+) -> Iterator[Candidate]:
+    names = [baselines.get(result.session) for result in block]
+    baseline = next(filter(None, reversed(names)), "")
+    plans: dict[tuple[str, str], PlannedSummary] = {}
+    for result in block:
+        key = (result.experiment.id, result.experiment.stack.name)
+        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
+    planned = list(plans.values())
+    summary = summarize(block[0].experiment.scenario.name, baseline, planned, block, rounds=0)
+    own = [one for one in planned if one.experiment.stack.name == baseline]
+    rows = [row for row in summary.experiments if row.stack == baseline]
+    too_large = bool(rows) and rows[-1].status is Status.OOM
+    training = training_of((own or planned)[0].experiment)
+    for plan, row in zip(planned, summary.experiments, strict=True):
+        is_baseline = row.stack == baseline
+        runs = collect_runs(plan, block, rounds=0)
+        lone = too_large and runs.usable and training_of(plan.experiment) == training
+        yield Candidate(
+            device=device,
+            training=training,
+            runs=runs,
+            row=row,
+            is_baseline=is_baseline,
+            obstacle=UNCOMPARED if lone else _obstacle(runs, row, is_baseline),
+            lone=lone,
+        )
+
+
+def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -> str:
+    """Return why a row may not be recommended, whatever its speed."""
+    if runs.ending.status is Status.OOM:
+        return "it ran out of memory"
+    if not runs.usable:
+        return f"it {runs.how_it_ended}"
+    if is_baseline:
+        return ""
+    if row.verdict_reason.startswith(NOT_COMPARABLE):
+        return row.verdict_reason
+    return training_obstacle(row, row.ratio_reason)
+
+
+def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
+    """Return why a training is not shown to be the baseline's; empty where it is."""
+    if different := training.not_the_same:
+        return different
+    if training.update_missing:
+        return training.update_reason
+    if "equivalent" in (training.loss_verdict, training.update_verdict):
+        return ""
+    why = training.loss_reason or training.update_reason or reason
+    return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
+
+
+def same_training(base: Candidate, other: Candidate) -> str:
+    """Return why a candidate of another sweep point is not shown to train as this baseline does."""
+    if base.training != other.training:
+        return "it trains something else"
+    runs = numbered(base.runs.completed), numbered(other.runs.completed)
+    obstacle = training_obstacle(compare_training(*runs))
+    where = label(base.row.stack, base.row.sweep)
+    return f"compared with {where}: {obstacle}" if obstacle else ""

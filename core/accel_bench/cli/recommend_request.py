@@ -1,0 +1,129 @@
+"""One `accel-bench recommend` from its options to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from accel_bench.analysis.estimates.lengths import read_lengths
+from accel_bench.analysis.recommendation.schema import RecommendRequest
+from accel_bench.catalog.prices import read_prices
+from accel_bench.cli.output import print_report
+from accel_bench.cli.recommend import RecommendOptions
+from accel_bench.cli.request import find_drafts
+from accel_bench.documents.document import Location
+from accel_bench.documents.files import read_text
+from accel_bench.documents.load_json import load_json
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError, StoreError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.duration import recent_results
+from accel_bench.planning.request import PlanRequest
+from accel_bench.report.views.recommend import recommend_report
+from accel_bench.runner.device_estimates import DeviceEstimator
+from accel_bench.runner.recommend import LENGTH, Recommender, Stored, check_request
+from accel_bench.runner.simulator import Simulator
+from accel_bench.runner.unfinished import open_results
+from accel_bench.store.queries import condition_of
+from accel_bench.store.schema import RUNS
+
+MAXIMUM_BYTES = 64 * 2**20
+"""Size of a request: its lengths are most of it."""
+
+NOTHING = 1
+"""Exit code where nothing can be recommended."""
+
+
+def run_recommend(options: RecommendOptions) -> int:
+    """Answer the request and print the answer; return the exit code.
+
+    Raises AccelBenchError where the request cannot be read or answered.
+    """
+    request = read_request(options)
+    check_request(request)
+    with stored_runs(options.results, request) as stored, ExitStack() as stack:
+        estimator = None
+        if not options.no_estimates:
+            simulator = Simulator(options.trust_remote_code)
+            stack.enter_context(closing(simulator))
+            estimator = _estimator(request, stored, simulator, options.trust_remote_code)
+        document = Recommender(request, stored, read_prices(), estimator).answer()
+    print_report(recommend_report(document), options.output)
+    return NOTHING if document.offer is None else 0
+
+
+def read_request(options: RecommendOptions) -> RecommendRequest:
+    """Return the request of the options and of the file that they name. Raises ScenarioError."""
+    given: dict[str, Any] = {
+        "model": options.model,
+        "gpu": options.gpu,
+        "budget_usd": options.budget,
+        "deadline_hours": options.deadline,
+        "tokens": options.tokens,
+        "lengths": read_lengths(options.lengths) if options.lengths else None,
+        "scenario": options.scenario,
+        "where": options.where or None,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    where = "the command line"
+    if options.json is not None:
+        where = "stdin" if str(options.json) == "-" else str(options.json)
+        document = load_json(_text(options.json), where)
+        if twice := sorted(given.keys() & document.data.keys()):
+            raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
+        given = {**document.data, **given}
+    if "model" not in given:
+        raise ScenarioError("name the model: --model NAME (`accel-bench models list`)")
+
+    def place(location: Location) -> str:
+        return where
+
+    return validate(RecommendRequest, given, place, ScenarioError)
+
+
+@contextmanager
+def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
+    """Yield the stored runs of the model; none where there are no results. Raises StoreError."""
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_results(place))
+        except StoreError:
+            if request.where:
+                raise
+            yield Stored()
+            return
+        conditions = [condition_of(store, text) for text in request.where]
+        results = store.results(RUNS.c.model_id == request.model, *conditions)
+        yield Stored(results, {one.id: one for one in store.sessions()}, store)
+
+
+def _estimator(
+    request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
+) -> DeviceEstimator:
+    (draft, *more) = find_drafts([request.scenario])
+    if more:
+        raise ScenarioError("recommend takes one scenario; name one of the folder's files")
+    lengths = Recommender(request, stored, (), None).lengths
+    changed: dict[str, Any] = (
+        {"model.id": request.model} if draft.get("model.id") != request.model else {}
+    )
+    if lengths is not None:
+        changed |= {LENGTH: lengths.sequence_length}
+    return DeviceEstimator(
+        simulator,
+        draft,
+        PlanRequest(overrides=tuple(changed.items()), trust_remote_code=trust_remote_code),
+        read_machine(),
+        recent_results(stored.store),
+        read_prices(),
+        request.tokens or lengths,
+    )
+
+
+def _text(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read(MAXIMUM_BYTES)
+    return read_text(path, MAXIMUM_BYTES, ScenarioError, "")

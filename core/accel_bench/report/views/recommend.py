@@ -1,0 +1,164 @@
+"""A recommendation: what `recommend` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.estimates.schema import Span
+from accel_bench.analysis.recommendation.schema import (
+    Considered,
+    NextRun,
+    Offer,
+    Recommendation,
+)
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    grouped_by_reason,
+    label,
+    percent,
+    plain_value,
+    rate,
+    rate_interval,
+    ratio_interval,
+    settings,
+    significant,
+    size,
+)
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+
+
+class Line(NamedTuple):
+    """A stack with what became of it."""
+
+    fate: str
+    why: str
+    of_the_best: Interval | None
+    row: Considered
+
+
+def recommend_report(document: Recommendation) -> Report:
+    """Return the answer, the stacks with their evidence, the devices, and what to do next."""
+    lines = list(_lines(document))
+    tables = []
+    if lines:
+        tables.append(Table(STACKS, lines, title="stacks"))
+    if len(document.offers) > 1 or (document.offers and not document.recommended):
+        tables.append(Table(OFFERS, document.offers, title="devices, the cheapest first"))
+    title = {"estimated": "ESTIMATED", "cannot tell": "CANNOT TELL", "open": "OPEN"}
+    section = Section(
+        title=title.get(document.certainty, ""),
+        answer=document.answer,
+        tables=tables,
+        notes=list(_notes(document, lines)),
+    )
+    return Report([section, *_commands(document)], document, Table(FLAT, lines))
+
+
+def _lines(document: Recommendation) -> Iterator[Line]:
+    if document.recommended:
+        one = Interval(median=1.0, low=1.0, high=1.0)
+        yield Line("recommended", "", one, document.recommended)
+    for other in document.others:
+        yield Line(other.fate, other.why, other.of_the_best, other.row)
+
+
+def _notes(document: Recommendation, lines: list[Line]) -> Iterator[str]:
+    yield from (f"break-even: {one.sentence}" for one in document.break_even)
+    reasons = [(_name(line), line.why) for line in lines if line.why]
+    yield from (f"not {text}" for text in grouped_by_reason(reasons))
+    if document.kept:
+        kept = ", ".join(f"{key}={plain_value(value)}" for key, value in document.kept.items())
+        yield f"not changed, and not compared with anything else: {kept}"
+    yield from document.advice
+    yield from (f"no evidence: {text}" for text in document.left_out)
+    yield from grouped_by_reason(
+        [(one.device, f"estimated: {one.problem}") for one in document.offers if one.problem]
+    )
+    if document.recommended:
+        runs = document.recommended.evidence.run_ids
+        yield f"evidence: {', '.join(runs[:EVIDENCE])}{' ...' if len(runs) > EVIDENCE else ''}"
+
+
+def _commands(document: Recommendation) -> Iterator[Section]:
+    for one in document.next_runs:
+        yield Section(text=f"{one.command or 'no command'}\n  {_about(one)}")
+
+
+def _about(one: NextRun) -> str:
+    text = one.why
+    if one.minutes is not None:
+        text += f"; about {significant(one.minutes, 2)} minutes ({one.basis})"
+    if one.usd is not None:
+        text += f", {one.usd:,.2f} USD"
+    return text
+
+
+def _name(line: Line) -> str:
+    return label(line.row.stack, line.row.sweep)
+
+
+def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
+    def text(span: Span) -> str:
+        low, high = form(span.low), form(span.high)
+        return low if low == high else f"{low} to {high}"
+
+    return text
+
+
+def _memory(value: Any) -> str:
+    left = f" ({percent(value.headroom)} left)" if value.headroom is not None else ""
+    return f"{size(value.peak_bytes)}{left}"
+
+
+def _hours(value: float) -> str:
+    return significant(value, 3)
+
+
+def _number(path: str, title: str, unit: str, form: Callable[[Any], str]) -> Column:
+    return Column(path, reader(path), title, unit, form, kind="number")
+
+
+def _offered(offer: Offer) -> str:
+    return f"{offer.stack} with {settings(offer.settings)}" if offer.settings else offer.stack
+
+
+EVIDENCE = 5
+"""Ids of runs that stand in a note; JSON and CSV have all of them."""
+
+STACKS = (
+    Column("stack", _name, kind="name"),
+    Column("fate", reader("fate"), "what", kind="word"),
+    _number("row.tokens_per_second", "speed", "tokens/s", rate_interval),
+    _number("of_the_best", "does the job", "times as fast", ratio_interval),
+    Column("row.loss", reader("row.loss"), "loss"),
+    Column("row.update", reader("row.update"), "update"),
+    _number("row.start_seconds", "start", "s", lambda value: significant(value, 3)),
+    _number("row.memory", "memory", "", _memory),
+)
+"""Columns for people."""
+
+OFFERS = (
+    Column("device", reader("device"), kind="name"),
+    Column("kind", reader("kind"), kind="word"),
+    Column("stack", _offered, kind="name"),
+    _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    _number("hours", "time", "hours", _span(_hours)),
+    _number("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
+    Column("within_budget", reader("within_budget"), "budget", kind="word"),
+    Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
+)
+"""Columns of devices."""
+
+FLAT = (
+    *paths("", "fate why"),
+    *paths("row", "device stack sweep changes"),
+    *interval_paths("row.tokens_per_second", "tokens_per_second"),
+    *interval_paths("of_the_best", "of_the_best"),
+    *interval_paths("row.ratio", "ratio"),
+    *interval_paths("row.hours", "hours"),
+    *paths("row", "loss update start_seconds"),
+    *paths("row.memory", "peak_bytes device_bytes headroom"),
+    *paths("row.evidence", "experiment_id run_ids origin"),
+)
+"""Columns of the CSV."""

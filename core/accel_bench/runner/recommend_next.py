@@ -1,0 +1,117 @@
+"""The command that answers what stored runs cannot, with its minutes and dollars."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from accel_bench.analysis.recommendation.candidates import Candidate
+from accel_bench.analysis.recommendation.ranking import Ranked, point_of, verdict_between
+from accel_bench.analysis.recommendation.schema import NextRun
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.wording import join_names
+from accel_bench.planning.duration import estimate_time
+from accel_bench.planning.plan import Plan
+from accel_bench.runner.device_estimates import DeviceEstimator
+from accel_bench.store.database import Store
+from accel_bench.store.records import SessionRecord
+
+REPLACED = {"--rounds": 1, "--resume": 0, "--only": 1, "--tag": 1, "--dry-run": 0}
+"""Options of a command that its repetition gives anew, and how many values each takes."""
+
+
+def more_rounds(
+    ranked: Ranked, sessions: Mapping[str, SessionRecord], usd_per_hour: float | None
+) -> NextRun | None:
+    """Return what would settle whether the best is better than the runner-up; None if settled."""
+    best, other = ranked.best, ranked.runner_up
+    if best is None or other is None or ranked.sure:
+        return None
+    done = len(best.runs.speeds)
+    between = verdict_between(best, other)
+    needed = between.rounds_needed if between else None
+    rounds = max(MINIMUM_ROUNDS, needed or 0)
+    names = join_names([best.name, other.name])
+    if rounds <= done:
+        return NextRun(
+            why=f"{names} cannot be told apart by a number of rounds worth running",
+            command="",
+        )
+    command = _resumed(best, other, sessions, rounds)
+    seconds = (rounds - done) * _round_seconds(best, other, ranked)
+    return NextRun(
+        why=f"{rounds} rounds would settle {names}; there are {done}",
+        command=command,
+        minutes=seconds / 60,
+        usd=seconds / 3600 * usd_per_hour if usd_per_hour else None,
+        basis="median seconds of these stacks' stored runs",
+    )
+
+
+def first_run(
+    estimator: DeviceEstimator,
+    plan: Plan,
+    words: Sequence[str],
+    store: Store | None,
+    usd_per_hour: float | None,
+) -> NextRun:
+    """Return the command that measures a plan; `words` are the scenario and its changes."""
+    time = estimate_time(plan, estimator.machine, store)
+    return NextRun(
+        why="nothing that is stored answers this",
+        command=shlex.join(["accel-bench", "run", *words]),
+        minutes=time.seconds / 60,
+        usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,
+        basis=time.basis,
+    )
+
+
+def assignments(changed: Mapping[str, Any]) -> list[str]:
+    """Return `--set key=value` for each key, as the command line takes them."""
+    words: list[str] = []
+    for key, value in changed.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        words += ["--set", f"{key}={text}"]
+    return words
+
+
+def _resumed(
+    best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
+) -> str:
+    """Return the session's own command, for these stacks and so many rounds; empty if unknown."""
+    last = list(best.runs.counted.values())[-1]
+    session = sessions.get(last.session)
+    words = list(session.command) if session else []
+    if len(words) < 2 or words[1] not in ("run", "scaling"):
+        return ""
+    kept, skip = [], 0
+    for word in words[2:]:
+        name = word.partition("=")[0]
+        if skip:
+            skip -= 1
+        elif name in REPLACED:
+            skip = 0 if "=" in word else REPLACED[name]
+        else:
+            kept.append(word)
+    stacks = dict.fromkeys(one.row.stack for one in (best, other) if not one.is_baseline)
+    only = [word for name in stacks for word in ("--only", name)]
+    tags = dict.fromkeys(one.experiment.tag for one in (best, other))
+    tagged = [] if "" in tags else [word for tag in tags for word in ("--tag", tag)]
+    resumed = ["--resume", "--rounds", str(rounds)]
+    return shlex.join([Path(words[0]).name, words[1], *kept, *only, *tagged, *resumed])
+
+
+def _round_seconds(best: Candidate, other: Candidate, ranked: Ranked) -> float:
+    """Return the seconds of a round of both stacks and their baselines at their points."""
+    stacks = {one.row.stack for one in (best, other)}
+    points = {point_of(one) for one in (best, other)}
+    found = [
+        median(run.seconds for run in one.runs.counted.values())
+        for one in (*ranked.eligible, *ranked.refused)
+        if point_of(one) in points and (one.is_baseline or one.row.stack in stacks)
+    ]
+    return sum(found)

@@ -1,0 +1,135 @@
+"""Devices that could do a job: hours and money of each, and which of them keep its limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from accel_bench.analysis.estimates.schema import Span
+from accel_bench.analysis.recommendation.candidates import Candidate
+from accel_bench.analysis.recommendation.ranking import job_time
+from accel_bench.analysis.recommendation.schema import Answer, Offer, RecommendRequest
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.catalog.hardware import NamedHardware, list_hardware
+from accel_bench.catalog.prices import PriceEntry
+from accel_bench.runner.device_estimates import DeviceEstimate
+from accel_bench.runner.estimate_cost import cheapest_rate, price_words
+
+NO_PRICE = "no price of it is known (`accel-bench prices` takes your own)"
+
+
+def measured_offer(
+    best: Candidate,
+    request: RecommendRequest,
+    tokens: float | None,
+    prices: Sequence[PriceEntry],
+) -> Offer:
+    """Return what the best stack on a device takes."""
+    row = list_hardware().get(best.device.name)
+    hardware = NamedHardware(best.device.name, row) if row else None
+    found = cheapest_rate(best.experiment.scenario, hardware, prices)
+    hours = _span(job_time(best, tokens)).times(1 / 3600) if tokens else None
+    machines, rate = found or (0, None)
+    hourly = rate.usd_per_hour * machines if rate else None
+    speed = best.row.tokens_per_second
+    offer = Offer(
+        kind="measured",
+        device=best.device.label,
+        devices=best.device.devices,
+        stack=best.name,
+        tokens_per_second=_span(speed) if speed else None,
+        hours=hours,
+        usd=hours.times(hourly) if hours and hourly else None,
+        usd_per_hour=hourly,
+        price=price_words(machines, rate) if rate else "",
+        fit="it ran",
+    )
+    return _with_limits(offer, request)
+
+
+def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
+    """Return what an estimate says of a device."""
+    one = found.estimate
+    lacks = one.memory is not None and one.memory.fit == "does not fit"
+    problem = one.problem or (one.answer if lacks else "")
+    if not problem and one.speed is None:
+        problem = "its speed cannot be estimated"
+    offer = Offer(
+        kind="estimated",
+        device=one.gpu,
+        devices=one.devices,
+        stack=one.stack,
+        settings=found.settings,
+        tokens_per_second=one.speed.tokens_per_second if one.speed else None,
+        hours=one.hours,
+        usd=one.cost.usd if one.cost else None,
+        usd_per_hour=one.cost.usd_per_hour if one.cost else None,
+        price=one.cost.price if one.cost else "",
+        fit=one.answer,
+        problem=problem,
+    )
+    return _with_limits(offer, request)
+
+
+def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
+    """Return the offer to take: within limits the cheapest, without limits the fastest.
+
+    Both ends of a span count by the worse one. Measured ones come first where there are no limits,
+    and where none is sure, what may keep the limits is taken. None where nothing does.
+    """
+    possible = [one for one in offers if not one.problem]
+    if request.budget_usd is None and request.deadline_hours is None:
+        measured = [one for one in possible if one.kind == "measured"]
+        return min(measured or possible, key=_duration, default=None)
+    for allowed in ({"yes"}, {"yes", "perhaps"}):
+        kept = [one for one in possible if _limits(one, request) <= allowed]
+        if kept:
+            return min(kept, key=price_key)
+    return None
+
+
+def price_key(offer: Offer) -> tuple[float, float]:
+    """Order by money, then by hours, each at its worst."""
+    return (
+        offer.usd.high if offer.usd else math.inf,
+        offer.hours.high if offer.hours else math.inf,
+    )
+
+
+def _limits(offer: Offer, request: RecommendRequest) -> set[str | None]:
+    """Return the answers to the limits that were given."""
+    answers = {
+        "budget_usd": offer.within_budget,
+        "deadline_hours": offer.within_deadline,
+    }
+    return {answer for key, answer in answers.items() if getattr(request, key) is not None}
+
+
+def _with_limits(offer: Offer, request: RecommendRequest) -> Offer:
+    changes: dict[str, object] = {
+        "within_budget": _within(offer.usd, request.budget_usd),
+        "within_deadline": _within(offer.hours, request.deadline_hours),
+    }
+    if request.budget_usd is not None and offer.usd is None and not offer.problem:
+        changes["problem"] = NO_PRICE
+    return offer.model_copy(update=changes)
+
+
+def _within(span: Span | None, limit: float | None) -> Answer | None:
+    if span is None or limit is None:
+        return None
+    if span.high <= limit:
+        return "yes"
+    return "perhaps" if span.low <= limit else "no"
+
+
+def _duration(offer: Offer) -> float:
+    """Return the hours of the job at worst, else those of a token."""
+    if offer.hours is not None:
+        return offer.hours.high
+    return 1 / offer.tokens_per_second.low if offer.tokens_per_second else math.inf
+
+
+def _span(interval: Interval) -> Span:
+    ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
+    return Span(low=ends[0], high=ends[1])

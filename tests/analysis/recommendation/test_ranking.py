@@ -1,0 +1,199 @@
+"""Which stack is recommended: fits, trains the same, then does the job soonest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result, scaled, with_threads
+
+from accel_bench.analysis.recommendation.answer import answer_of, others_of
+from accel_bench.analysis.recommendation.candidates import collect_candidates
+from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
+from accel_bench.machine.process_memory import Stage
+from accel_bench.result import Provenance, Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.uses import Use
+
+GPU = {"type": "cuda", "name": "NVIDIA L4", "uuid": "GPU-1"}
+LOSSES = [3.0 - 0.05 * step for step in range(13)]
+NOISE = (1.0, 1.001, 0.999, 1.0005, 0.9995)
+BASELINE = {"monday": "baseline", "tuesday": "baseline"}
+
+
+def experiment(name: str, micro: int | None = None, batch: int = 8) -> Experiment:
+    """A stack; with a micro-batch one of a sweep that keeps the global batch."""
+    sweep: Mapping[str, Any] = {"train.micro_batch_size": micro} if micro else {}
+    train = {"micro_batch_size": micro or 1, "global_batch_size": batch}
+    uses = () if name == "baseline" else (Use(use=name),)
+    return make_experiment(name, uses, sweep=sweep, scenario={"train": train})
+
+
+def runs(
+    stack: Experiment,
+    factor: float = 1.0,
+    start: float = 10.0,
+    losses: Sequence[float] = LOSSES,
+    **changes: Any,
+) -> list[Result]:
+    """Five rounds on an L4, `factor` times as fast, that start after so many seconds."""
+    found = []
+    turned = NOISE[len(stack.stack.name) % 5 :] + NOISE[: len(stack.stack.name) % 5]
+    for number, seconds in enumerate(scaled(1 / factor, turned)):
+        rank = make_rank(
+            step_seconds=(seconds,) * 12, losses=losses, device=GPU, tokens=800
+        ).model_copy(update={"stages": (Stage(name="warm-up", seconds=start + seconds),)})
+        window = rank.window
+        assert window is not None
+        both = {
+            part: tuple(one.model_copy(update={"sequences": 8}) for one in getattr(window, part))
+            for part in ("warmup", "samples")
+        }
+        rank = rank.model_copy(update={"window": window.model_copy(update=both)})
+        found.append(make_result(stack, round=number, ranks=[rank], **changes))
+    return found
+
+
+def in_turn(*stacks: Sequence[Result]) -> list[Result]:
+    """The runs of all stacks, one after the other in each round."""
+    return [
+        run.model_copy(update={"started_at": f"{run.started_at[:14]}{run.round:02}:{place:02}Z"})
+        for place, one in enumerate(stacks)
+        for run in one
+    ]
+
+
+def ranking(results: Sequence[Result], tokens: float | None = None) -> Ranked:
+    return rank(collect_candidates(results, BASELINE), tokens)
+
+
+def names(ranked: Ranked) -> list[str]:
+    """Names of what may be recommended, the soonest first."""
+    return [one.name for one in ranked.eligible]
+
+
+def test_the_fastest_with_the_same_training_wins_and_the_others_say_why_not() -> None:
+    results = in_turn(
+        runs(experiment("baseline")),
+        runs(experiment("fast"), 1.3),
+        runs(experiment("second"), 1.2),
+        runs(experiment("cheat"), 3.0, losses=[3.0] * 13),
+    )
+    ranked = ranking(results)
+    assert names(ranked) == ["fast", "second", "baseline"]
+    assert ranked.sure
+    others = {one.row.stack: one for one in others_of(ranked, None)}
+    assert [others[name].fate for name in ("second", "baseline", "cheat")] == [
+        "runner-up",
+        "slower",
+        "changes the training",
+    ]
+    second = others["second"].of_the_best
+    assert second is not None and second.low is not None and second.high is not None
+    assert second.low < 1.2 / 1.3 < second.high
+    assert len(others["second"].row.evidence.run_ids) == 5
+    words = answer_of(ranked, None)
+    assert words.startswith("Use fast on l4: ")
+    assert "1.300 [1.29" in words and "with an equivalent loss and update" in words
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": Status.INVALID}, "it ended as invalid"),
+        ({"status": Status.FAILED, "reasons": ("no",)}, "it ended as failed"),
+    ],
+)
+def test_what_did_not_complete_is_never_recommended(changes: dict[str, Any], reason: str) -> None:
+    ranked = ranking(in_turn(runs(experiment("baseline")), runs(experiment("x"), 9.0, **changes)))
+    assert names(ranked) == ["baseline"]
+    (refused,) = ranked.refused
+    assert refused.obstacle == reason
+
+
+def test_disowned_uncomparable_and_imported_runs_are_never_recommended() -> None:
+    fast = runs(experiment("disowned"))
+    broken = [
+        run.model_copy(
+            update={
+                "ranks": tuple(
+                    rank.model_copy(
+                        update={"window": rank.window.model_copy(update={"ended": 10.5})}
+                    )
+                    for rank in run.ranks
+                    if rank.window
+                )
+            }
+        )
+        for run in fast
+    ]
+    imported = [
+        run.model_copy(update={"provenance": Provenance(origin="imported", file="old.csv")})
+        for run in runs(experiment("old"), 9.0)
+    ]
+    other = with_threads(runs(experiment("threads"), 9.0), 8)
+    ranked = ranking(in_turn(runs(experiment("baseline")), broken, imported, other))
+    assert names(ranked) == ["baseline"]
+    reasons = {one.name: one.obstacle for one in ranked.refused}
+    assert "disowned by its self-audit" in reasons["disowned"]
+    assert reasons["threads"].startswith("not comparable")
+    assert "old" not in reasons, "imported rows are no candidates at all"
+
+
+def test_what_fits_comes_first_even_where_the_baseline_does_not() -> None:
+    large, small = experiment("baseline", 8), experiment("baseline", 2)
+    too_large = [run.model_copy(update={"ranks": ()}) for run in runs(large, status=Status.OOM)]
+    results = in_turn(too_large, runs(experiment("frugal", 8), 1.5), runs(small))
+    ranked = ranking(results)
+    assert names(ranked)[0] == "frugal (train.micro_batch_size=8)", "compared with the small batch"
+    (refused,) = others_of(ranked, None)[-1:]
+    assert (refused.fate, refused.why) == ("does not fit", "it ran out of memory")
+    alone = ranking(in_turn(too_large, runs(experiment("frugal", 8))))
+    assert names(alone) == ["frugal (train.micro_batch_size=8)"]
+    assert not alone.sure
+    assert "compared with nothing" in answer_of(alone, None)
+
+
+def test_another_batch_layout_may_win_and_another_batch_may_not() -> None:
+    results = in_turn(
+        runs(experiment("baseline", 2)),
+        runs(experiment("baseline", 4), 1.2),
+        runs(experiment("baseline", 8, batch=16), 1.9),
+    )
+    ranked = ranking(results[:10])
+    assert names(ranked)[0] == "baseline (train.micro_batch_size=4)"
+    assert (
+        "baseline (train.micro_batch_size=8)" not in names(ranking([*results[10:], *results]))[1:]
+    )
+
+
+def test_within_two_percent_the_plainest_is_recommended() -> None:
+    ranked = ranking(in_turn(runs(experiment("baseline")), runs(experiment("same"), 1.01)))
+    assert ranked.best is not None and ranked.best.name == "baseline"
+    (other,) = others_of(ranked, None)
+    assert other.fate == "runner-up"
+    assert other.why == "within 2 % of the recommended one, which changes less"
+
+
+def test_a_late_start_is_left_off_in_a_short_job_and_used_in_a_long_one() -> None:
+    results = in_turn(
+        runs(experiment("baseline"), start=10), runs(experiment("compiled"), 1.25, start=14.06)
+    )
+    short, long = (ranking(results, steps * 800.0) for steps in (180, 2000))
+    assert short.best is not None and short.best.name == "baseline"
+    (left,) = break_evens(short, 180 * 800.0)
+    assert left.sentence.startswith("compiled pays after 203 steps [")
+    assert left.sentence.endswith("your job has 180: leave it off")
+    (other,) = others_of(short, 180 * 800.0)
+    assert other.why.startswith("its steps are faster; its start costs more")
+    assert long.best is not None and long.best.name == "compiled"
+    assert [one.pays for one in break_evens(long, 2000 * 800.0)] == ["yes"]
+
+
+def test_few_or_noisy_rounds_are_not_sure() -> None:
+    results = in_turn(runs(experiment("baseline")), runs(experiment("fast"), 1.3))
+    few = ranking([run for run in results if run.round < 3])
+    assert few.best is not None and few.best.name == "fast"
+    assert not few.sure
+    assert "on 3 rounds it cannot be told for sure" in answer_of(few, None)
