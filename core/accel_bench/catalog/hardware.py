@@ -138,13 +138,13 @@ def list_hardware() -> dict[str, Hardware]:
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """Return the device that torch or NVML show under this name.
+    """Return the device that torch or NVML show under this name, or whose short name it is.
 
     None for a name that no device fits, or more than one: parts of a device (MIG), relatives with
     other clocks and names of two products have no row, and get no other's.
     """
     table = list_hardware()
-    fitting = [name for name, hardware in table.items() if hardware.fits(device_name)]
+    fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
     return NamedHardware(fitting[0], table[fitting[0]]) if len(fitting) == 1 else None
 
 

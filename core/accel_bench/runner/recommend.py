@@ -215,10 +215,8 @@ class Recommender:
         elif found and self.estimator and not found.estimate.problem:
             changed = {**dict(self.estimator.request.overrides), **found.settings}
             words = [self.request.scenario, *assignments(changed)]
-            on = self.estimator._replace(machine=self.estimator.on(_hardware(found)))
-            cost = found.estimate.cost
-            hourly = cost.usd_per_hour if cost else None
-            yield first_run(on, found.plan, words, self.stored.store, hourly)
+            target, cost = (_hardware(found), found.plan), found.estimate.cost
+            yield first_run(self.estimator, target, words, self.stored.store, cost)
 
 
 def baseline_of(session: SessionRecord) -> str:
@@ -303,7 +301,7 @@ def _hardware(found: DeviceEstimate) -> NamedHardware | None:
 
 def _estimated_answer(offer: Offer) -> str:
     """Return an answer that rests on a simulation."""
-    text = f"ESTIMATED, nothing of it was measured on {offer.device}: {offer.fit}"
+    text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
     if offer.settings:
         text += f" It fits with {settings(offer.settings)}."
     if offer.tokens_per_second:

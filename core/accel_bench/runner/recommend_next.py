@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from accel_bench.analysis.estimates.schema import CostEstimate
 from accel_bench.analysis.recommendation.candidates import Candidate
 from accel_bench.analysis.recommendation.ranking import Ranked, point_of, verdict_between
 from accel_bench.analysis.recommendation.schema import NextRun
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import join_names
+from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.planning.duration import estimate_time
 from accel_bench.planning.plan import Plan
 from accel_bench.runner.device_estimates import DeviceEstimator
@@ -32,37 +34,47 @@ def more_rounds(
     if best is None or other is None or ranked.sure:
         return None
     done = len(best.runs.speeds)
-    between = verdict_between(best, other)
-    needed = between.rounds_needed if between else None
-    rounds = max(MINIMUM_ROUNDS, needed or 0)
-    names = join_names([best.name, other.name])
+    rounds, why = _rounds_needed(best, other, done)
     if rounds <= done:
-        return NextRun(
-            why=f"{names} cannot be told apart by a number of rounds worth running",
-            command="",
-        )
-    command = _resumed(best, other, sessions, rounds)
+        return NextRun(why=why, command="")
     seconds = (rounds - done) * _round_seconds(best, other, ranked)
     return NextRun(
-        why=f"{rounds} rounds would settle {names}; there are {done}",
-        command=command,
+        why=why,
+        command=_resumed(best, other, sessions, rounds),
         minutes=seconds / 60,
         usd=seconds / 3600 * usd_per_hour if usd_per_hour else None,
         basis="median seconds of these stacks' stored runs",
     )
 
 
+def _rounds_needed(best: Candidate, other: Candidate, done: int) -> tuple[int, str]:
+    """Return how many rounds in all would settle two candidates, and why; 0 where none would."""
+    names = join_names([best.name, other.name])
+    between = verdict_between(best, other)
+    if between is None:
+        rounds = max(MINIMUM_ROUNDS, 2 * done)
+        apart = "did not run in the same rounds, so that drift counts as difference"
+        return rounds, f"{names} {apart}; {rounds} rounds would narrow it down, there are {done}"
+    needed = max(MINIMUM_ROUNDS, between.rounds_needed or 0)
+    if needed <= done:
+        return 0, f"{names} cannot be told apart by a number of rounds worth running"
+    return needed, f"{needed} rounds would settle {names}; there are {done}"
+
+
 def first_run(
     estimator: DeviceEstimator,
-    plan: Plan,
+    target: tuple[NamedHardware | None, Plan],
     words: Sequence[str],
     store: Store | None,
-    usd_per_hour: float | None,
+    cost: CostEstimate | None,
 ) -> NextRun:
     """Return the command that measures a plan; `words` are the scenario and its changes."""
-    time = estimate_time(plan, estimator.machine, store)
+    chosen, plan = target
+    time = estimate_time(plan, estimator.on(chosen), store)
+    usd_per_hour = cost.usd_per_hour if cost else None
+    device = chosen.name if chosen else "this machine"
     return NextRun(
-        why="nothing that is stored answers this",
+        why=f"nothing that is stored answers this; run it on {device}",
         command=shlex.join(["accel-bench", "run", *words]),
         minutes=time.seconds / 60,
         usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,

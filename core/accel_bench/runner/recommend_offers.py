@@ -53,7 +53,7 @@ def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
     lacks = one.memory is not None and one.memory.fit == "does not fit"
     problem = one.problem or (one.answer if lacks else "")
     if not problem and one.speed is None:
-        problem = "its speed cannot be estimated"
+        problem = "its speed cannot be estimated: no peak of the model's dtype is known"
     offer = Offer(
         kind="estimated",
         device=one.gpu,

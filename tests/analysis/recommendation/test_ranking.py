@@ -2,66 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result, scaled, with_threads
+from analysis_factory import with_threads
+from recommendation_factory import BASELINE, experiment, in_turn, runs
 
 from accel_bench.analysis.recommendation.answer import answer_of, others_of
 from accel_bench.analysis.recommendation.candidates import collect_candidates
 from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
-from accel_bench.machine.process_memory import Stage
 from accel_bench.result import Provenance, Result, Status
-from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.uses import Use
-
-GPU = {"type": "cuda", "name": "NVIDIA L4", "uuid": "GPU-1"}
-LOSSES = [3.0 - 0.05 * step for step in range(13)]
-NOISE = (1.0, 1.001, 0.999, 1.0005, 0.9995)
-BASELINE = {"monday": "baseline", "tuesday": "baseline"}
-
-
-def experiment(name: str, micro: int | None = None, batch: int = 8) -> Experiment:
-    """A stack; with a micro-batch one of a sweep that keeps the global batch."""
-    sweep: Mapping[str, Any] = {"train.micro_batch_size": micro} if micro else {}
-    train = {"micro_batch_size": micro or 1, "global_batch_size": batch}
-    uses = () if name == "baseline" else (Use(use=name),)
-    return make_experiment(name, uses, sweep=sweep, scenario={"train": train})
-
-
-def runs(
-    stack: Experiment,
-    factor: float = 1.0,
-    start: float = 10.0,
-    losses: Sequence[float] = LOSSES,
-    **changes: Any,
-) -> list[Result]:
-    """Five rounds on an L4, `factor` times as fast, that start after so many seconds."""
-    found = []
-    turned = NOISE[len(stack.stack.name) % 5 :] + NOISE[: len(stack.stack.name) % 5]
-    for number, seconds in enumerate(scaled(1 / factor, turned)):
-        rank = make_rank(
-            step_seconds=(seconds,) * 12, losses=losses, device=GPU, tokens=800
-        ).model_copy(update={"stages": (Stage(name="warm-up", seconds=start + seconds),)})
-        window = rank.window
-        assert window is not None
-        both = {
-            part: tuple(one.model_copy(update={"sequences": 8}) for one in getattr(window, part))
-            for part in ("warmup", "samples")
-        }
-        rank = rank.model_copy(update={"window": window.model_copy(update=both)})
-        found.append(make_result(stack, round=number, ranks=[rank], **changes))
-    return found
-
-
-def in_turn(*stacks: Sequence[Result]) -> list[Result]:
-    """The runs of all stacks, one after the other in each round."""
-    return [
-        run.model_copy(update={"started_at": f"{run.started_at[:14]}{run.round:02}:{place:02}Z"})
-        for place, one in enumerate(stacks)
-        for run in one
-    ]
 
 
 def ranking(results: Sequence[Result], tokens: float | None = None) -> Ranked:

@@ -14,6 +14,7 @@ from accel_bench.analysis.recommendation.schema import (
 )
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
+    duration,
     grouped_by_reason,
     label,
     percent,
@@ -44,7 +45,8 @@ def recommend_report(document: Recommendation) -> Report:
     if lines:
         tables.append(Table(STACKS, lines, title="stacks"))
     if len(document.offers) > 1 or (document.offers and not document.recommended):
-        tables.append(Table(OFFERS, document.offers, title="devices, the cheapest first"))
+        used = [one for one in OFFERS if any(map(one.cell, document.offers))]
+        tables.append(Table(used, document.offers, title="devices, the cheapest first"))
     title = {"estimated": "ESTIMATED", "cannot tell": "CANNOT TELL", "open": "OPEN"}
     section = Section(
         title=title.get(document.certainty, ""),
@@ -88,7 +90,7 @@ def _commands(document: Recommendation) -> Iterator[Section]:
 def _about(one: NextRun) -> str:
     text = one.why
     if one.minutes is not None:
-        text += f"; about {significant(one.minutes, 2)} minutes ({one.basis})"
+        text += f"; about {duration(one.minutes * 60)} ({one.basis})"
     if one.usd is not None:
         text += f", {one.usd:,.2f} USD"
     return text

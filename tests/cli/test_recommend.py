@@ -1,0 +1,118 @@
+"""`accel-bench recommend` as a program: requests in, answers out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.program import Done, call
+from recommendation_factory import experiment, in_turn, runs
+
+from accel_bench.store.database import open_store
+from accel_bench.store.records import SessionRecord
+
+MODEL = ("--model", "tiny-llama-cpu")
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with two stacks on an L4."""
+    monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with open_store(tmp_path / "results", write=True) as store:
+        store.add_session(
+            SessionRecord(id="monday", started_at="2026-01-01T00:00:00Z", scenario="unnamed")
+        )
+        for run in in_turn(runs(experiment("baseline")), runs(experiment("fast"), 1.25)):
+            store.add(run)
+    return tmp_path / "results"
+
+
+def recommend(*arguments: str, code: int = 0) -> Done:
+    """Call `recommend` without estimates, which must end with the code."""
+    done = call("recommend", "--no-estimates", *arguments)
+    assert done.code == code, done.err
+    return done
+
+
+def test_a_request_in_json_gives_what_the_options_give(results: Path, tmp_path: Path) -> None:
+    path = tmp_path / "request.json"
+    path.write_text('{"model": "tiny-llama-cpu", "gpu": "l4", "tokens": 1e6}')
+    from_file = recommend("--json", str(path), "--format", "json").out
+    assert from_file == recommend(*MODEL, "--gpu", "l4", "--tokens", "1e6", "--format", "json").out
+    document = json.loads(from_file)
+    assert document["request"]["tokens"] == 1e6
+    assert document["recommended"]["stack"] == "fast"
+    assert len(document["recommended"]["evidence"]["run_ids"]) == 5
+    assert document["certainty"] == "measured"
+    twice = recommend("--json", str(path), "--gpu", "t4", code=2)
+    assert "the command line gives gpu too" in twice.err
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "markdown"])
+def test_people_and_spreadsheets_read_the_same_rows(results: Path, form: str) -> None:
+    out = recommend(*MODEL, "--format", form, "--tokens", "1e6").out
+    assert "fast" in out and "runner-up" in out and "baseline" in out
+    if form == "table":
+        assert "Use fast on l4: 9,998 tokens/s, 1.250 [1.24" in " ".join(out.split())
+        assert "not changed, and not compared with anything else: model.dtype=float32" in out
+
+
+def test_conditions_choose_the_evidence(results: Path) -> None:
+    done = recommend(*MODEL, "--where", "stack = baseline", "--format", "json")
+    assert json.loads(done.out)["recommended"]["stack"] == "baseline"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--gpu", "l4"], "name the model: --model NAME"),
+        ([*MODEL, "--gpu", "h1000"], "'h1000' fits no device of the table"),
+        ([*MODEL, "--deadline", "3"], "--deadline needs the size of the job"),
+        ([*MODEL, "--budget", "-3", "--tokens", "5"], "budget_usd"),
+        ([*MODEL, "--json", "nowhere.json"], "nowhere.json"),
+        ([*MODEL, "--where", "nothing = 5"], "nothing"),
+    ],
+)
+def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], problem: str) -> None:
+    assert problem in recommend(*arguments, code=2).err
+
+
+def test_a_model_that_is_not_stored_cannot_be_told(results: Path) -> None:
+    done = recommend("--model", "gpt2", code=1)
+    assert "Cannot tell: nothing that is stored of gpt2 answers this." in done.out
+
+
+WORK = """\
+name: small
+model: {id: tiny-llama-cpu, dtype: bfloat16}
+data: {use: synthetic, sequence_length: 64}
+train: {micro_batch_size: 2}
+"""
+
+
+@pytest.mark.release
+def test_without_stored_runs_it_estimates_and_names_the_command(
+    results: Path, tmp_path: Path
+) -> None:
+    work, lengths = tmp_path / "work.yaml", tmp_path / "lengths.txt"
+    work.write_text(WORK)
+    lengths.write_text("100\n" * 100)
+    request = [*MODEL, "--scenario", str(work), "--format", "json"]
+    done = call("recommend", *request, "--gpu", "t4", "--lengths", str(lengths))
+    document = json.loads(done.out)
+    # A T4 has no peak in bfloat16, so that no speed is known; memory is.
+    assert (done.code, document["certainty"], document["offer"]) == (1, "cannot tell", None)
+    done = call("recommend", *request, "--deadline", "1", "--tokens", "1e6")
+    document = json.loads(done.out)
+    assert (done.code, document["certainty"]) == (0, "estimated")
+    kinds = {offer["device"]: offer["kind"] for offer in document["offers"]}
+    assert kinds["l4"] == "measured" and kinds["h100-sxm"] == "estimated"
+    taken = document["offer"]
+    assert taken["within_deadline"] == "yes"
+    priced = [one["usd"]["high"] for one in document["offers"] if one["usd"]]
+    assert taken["usd"]["high"] == min(priced)
+    (run,) = document["next_runs"]
+    assert run["command"] == f"accel-bench run {work}"
+    assert run["minutes"] > 0 and run["usd"] > 0
