@@ -82,7 +82,7 @@ def _pays(found: Steps, job_steps: float) -> Answer:
 
 
 def _sentence(name: str, found: BreakEven) -> str:
-    """Return `torch-compile pays after 203 steps [190, 218]; your job has 180: leave it off`."""
+    """Return `compiled pays after 203 steps [190, 218]; your job has 180: leave it off`."""
     if found.steps is None:
         return f"{name} never pays against {found.against}: it takes longer to start and each step"
     start = f"{name} pays after {found.steps:,.0f} steps"
