@@ -41,6 +41,10 @@ class ImportFileError(AccelBenchError):
     """A file of another program cannot be imported."""
 
 
+class BundleError(AccelBenchError):
+    """A bundle cannot be made, or is not as it was made."""
+
+
 class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 

@@ -400,10 +400,10 @@ class Provenance(Frozen):
     """Format of the file that it was imported from."""
 
     file: str = ""
-    """That file, as it was named."""
+    """That file, as it was named; of a measured run the bundle that it repeats."""
 
     sha256: str = ""
-    """Hex digest of the file's content."""
+    """Hex digest of the file's content; of a bundle the one that its manifest states."""
 
     imported_at: str = ""
     """UTC time, ISO 8601."""

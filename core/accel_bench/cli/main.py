@@ -12,6 +12,7 @@ import typer
 
 from accel_bench.cli import (
     audit,
+    bundle,
     compare,
     cost,
     doctor,
@@ -27,10 +28,12 @@ from accel_bench.cli import (
     plugins,
     prices,
     recommend,
+    reproduce,
     results,
     run,
     scaling,
     scenarios,
+    site,
     stacks,
     summary,
     tune,
@@ -60,6 +63,9 @@ app.command("summary")(summary.summary)
 app.command("cost")(cost.cost)
 app.command("estimate")(estimate.estimate)
 app.command("recommend")(recommend.recommend)
+app.command("bundle")(bundle.bundle)
+app.command("reproduce")(reproduce.reproduce)
+app.command("site")(site.site)
 app.command("import")(import_results.import_results)
 app.command("doctor")(doctor.doctor)
 for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):

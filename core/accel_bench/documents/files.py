@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from accel_bench.errors import AccelBenchError, StoreUnavailableError
 
@@ -46,17 +47,20 @@ def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
         raise error(f"{path}: not UTF-8 text (byte {problem.start}); save it as UTF-8") from problem
 
 
-def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+def write_atomically(path: Path, text: str | bytes | Iterable[str]) -> None:
     """Write a file aside, force it to the disk and rename it; names that are no UTF-8 stay bytes.
 
     The text may come in pieces. Raises StoreUnavailableError with the reason, such as a full disk;
     the old file is then still there.
     """
     aside = path.with_name(f".{path.name[:MAXIMUM_NAME]}.{secrets.token_hex(8)}")
+    binary = isinstance(text, bytes)
+    how = {} if binary else {"encoding": "utf8", "errors": "surrogateescape", "newline": ""}
     with naming_the_file(path):
         try:
-            with aside.open("x", encoding="utf8", errors="surrogateescape", newline="") as handle:
-                handle.writelines([text] if isinstance(text, str) else text)
+            opened: IO[Any] = open(aside, "xb" if binary else "x", **how)  # type: ignore[call-overload]
+            with opened as handle:
+                handle.writelines([text] if isinstance(text, str | bytes) else text)
                 handle.flush()
                 os.fsync(handle.fileno())
             aside.replace(path)

@@ -17,7 +17,7 @@ from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan, Planned
-from accel_bench.result import Result
+from accel_bench.result import Provenance, Result
 from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.supervise import grace_seconds
@@ -88,6 +88,9 @@ class Session:
     repeat_round: int | None = None
     """Number of a round, from 0, that is measured again where a run of it stands out."""
 
+    repeats: Provenance = field(default_factory=Provenance)
+    """The bundle that this session repeats, for the record; empty where it repeats none."""
+
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Held by the point that writes to the store: points may run at once."""
 
@@ -106,14 +109,20 @@ class Session:
             for name, group in by_point
         }
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
-        document = {"scenario": plan.file.model_dump(mode="json"), "order": order}
+        document: dict[str, Any] = {
+            "scenario": plan.file.model_dump(mode="json"),
+            "written": plan.file.model_dump(mode="json", exclude_unset=True),
+            "order": order,
+            **({"job": self.job} if self.job else {}),
+            **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),
+        }
         self.store.add_session(
             SessionRecord(
                 id=self.id,
                 started_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
                 scenario=plan.file.name,
                 command=self.command,
-                document={**document, **({"job": self.job} if self.job else {})},
+                document=document,
             )
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)

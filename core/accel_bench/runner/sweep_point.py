@@ -213,7 +213,8 @@ class SweepPoint:
     def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
         """Store a run, and a preparation only when it failed; return it without secrets."""
         if purpose == "measure":
-            result = result.model_copy(update={"replaces": self._replaces.get(result.round, "")})
+            own = {"replaces": self._replaces.get(result.round, "")}
+            result = result.model_copy(update={**own, "provenance": self._session.repeats})
         if purpose == "measure" or not result.status.completed:
             stored = self._add(result)
         else:

@@ -92,7 +92,7 @@ class Use(Described):
     @model_serializer(mode="wrap")
     def _beside_use(self, handler: Any) -> dict[str, Any]:
         plain = handler(self)
-        options = plain.pop("options")
+        options = plain.pop("options", {})  # none where only what was written is dumped
         return {**plain, **options}
 
     @classmethod

@@ -17,7 +17,7 @@ from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.table import Report, Section, Table, keyed, listed
 from accel_bench.report.views.stack_comparison import details
-from accel_bench.result import RankResult, Result
+from accel_bench.result import Provenance, RankResult, Result
 from accel_bench.scenario.layers import look_up
 
 RUN_KEYS = "run_id session round position attempt status reasons phase started_at seconds exits"
@@ -147,8 +147,8 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Se
 
 
 def _origin(result: Result) -> dict[str, Any]:
-    """Return where a run comes from that was not measured here."""
-    if result.provenance.origin == "measured":
+    """Return where a run comes from that was not measured here, or which bundle it repeats."""
+    if result.provenance == Provenance():
         return {}
     return {"provenance": result.provenance.model_dump(mode="json", exclude_defaults=True)}
 

@@ -1,0 +1,312 @@
+"""Did a repetition find what a bundle claims? A verdict for each stack, and what differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.compare import unpaired_ratio
+from accel_bench.analysis.schema import Document, ExperimentSummary, PlannedSummary, Summary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.wording import percent, ratio_interval
+from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.machine.info import Machine
+from accel_bench.result import PluginVersion, Result, Status
+
+ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "cannot tell"]
+"""Verdicts on a stack, or on a whole bundle."""
+
+MARGIN = 0.05
+"""Relative distance within which two ratios are the same figure."""
+
+DIRECTIONS: Mapping[str, int] = {"faster": 1, "different training": 1, "slower": -1}
+"""Verdicts that claim a direction."""
+
+
+class StackReproduction(Frozen):
+    """One stack at one sweep point: there is in the bundle, here is what was measured again."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    is_baseline: bool
+    """Whether the others are compared with it; it has no ratio, and so no verdict."""
+
+    claim: str
+    """Verdict of the bundle's own runs on its speed."""
+
+    status_here: Status | None
+    """How it ended; null where it was not planned here."""
+
+    ratio_there: Interval | None
+    """Speed over the baseline's."""
+
+    ratio_here: Interval | None
+    """Speed over the baseline's."""
+
+    change: Interval | None = None
+    """Ratio here over the ratio there, with Welch's 95 % interval over rounds."""
+
+    tokens_per_second_there: Interval | None
+    """Real tokens per second, global."""
+
+    tokens_per_second_here: Interval | None
+    """Real tokens per second, global."""
+
+    speed_change: Interval | None = None
+    """Speed here over that there; null on another device model. It has no verdict: machines and
+    days differ."""
+
+    last_loss_there: float | None = None
+    """Loss of the last step that all stacks took."""
+
+    last_loss_here: float | None = None
+    """The same here."""
+
+    verdict: ReproductionVerdict | None
+    """Null for the baseline."""
+
+    reason: str
+    """Why that is the verdict."""
+
+
+class Reproduction(Document):
+    """The document of `accel-bench reproduce`."""
+
+    bundle: str
+    """The file."""
+
+    sha256: str
+    """Checksum that its manifest states."""
+
+    scenario: str
+    """Name of the scenario."""
+
+    verdict: ReproductionVerdict
+    """Not reproduced where one stack is not, else cannot tell where one stack cannot."""
+
+    same_device: bool
+    """Whether both ran on the same device model: only then are absolute speeds compared."""
+
+    devices_there: tuple[str, ...]
+    """Device models of the bundle."""
+
+    devices_here: tuple[str, ...]
+    """Device models of the runs here."""
+
+    differing: tuple[Difference, ...] = ()
+    """Versions and machines that differ: A is the bundle's, B the one here."""
+
+    stacks: tuple[StackReproduction, ...]
+    """A row for each experiment of the bundle."""
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 reproduced, 1 a stack that failed here alone, 4 not reproduced, 5 open."""
+        if self.verdict == "not reproduced":
+            return 4
+        failed = any(
+            row.status_here is not None
+            and row.status_here is not Status.SKIPPED
+            and not row.status_here.completed
+            for row in self.stacks
+        )
+        return 1 if failed else {"reproduced": 0, "cannot tell": 5}[self.verdict]
+
+
+def reproduce(
+    file: str, sha256: str, there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
+) -> Reproduction:
+    """Compare a bundle's runs (at least one) with the summary and the runs of their repetition."""
+    before = summarize_results(there, here.baseline)
+    devices = device_models(there), device_models(here_runs)
+    same = devices[0] == devices[1]
+    rows = {(row.stack, _point(row)): row for row in here.experiments}
+    stacks = tuple(
+        _compare(row, rows.get((row.stack, _point(row))), here.baseline, (there, here_runs), same)
+        for row in before.experiments
+    )
+    return Reproduction(
+        bundle=file,
+        sha256=sha256,
+        scenario=here.scenario,
+        verdict=_overall([row.verdict for row in stacks if row.verdict is not None]),
+        same_device=same,
+        devices_there=devices[0],
+        devices_here=devices[1],
+        differing=differing(there, here_runs),
+        stacks=stacks,
+    )
+
+
+def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
+    """Summarize runs of one scenario as they were stored; what never ran has no row."""
+    planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
+    rows = sorted(planned.values(), key=lambda one: (one.point, one.stack.name != baseline))
+    plans = [PlannedSummary(experiment=experiment) for experiment in rows]
+    rounds = max((run.round + 1 for run in results), default=0)
+    return summarize(rows[0].scenario.name, baseline, plans, results, rounds)
+
+
+def device_models(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return the models of the devices that completed runs used, sorted."""
+    used = (rank.device for run in results for rank in run.ranks if run.status.completed)
+    return tuple(sorted({device.name or device.type for device in used if device is not None}))
+
+
+def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
+    """Return versions and hardware by name, as far as they can change a figure."""
+    gpus = [gpu.name for gpu in machine.gpus]
+    named = {**machine.versions, **machine.libraries}
+    named |= {plugin.distribution: plugin.version for plugin in plugins}
+    shown = {
+        "processor": machine.processor,
+        "cores": machine.cores,
+        "system": machine.system,
+        "gpus": ", ".join(f"{count} x {name}" for name, count in Counter(gpus).items()),
+        "driver": machine.driver,
+        "cuda": machine.cuda,
+        "python": machine.python,
+        **{name: named[name] for name in sorted(named)},
+    }
+    return {name: value for name, value in shown.items() if value}
+
+
+def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
+    """Return the plugins that were active in any of the runs, each once."""
+    return list(dict.fromkeys(plugin for run in results for plugin in run.plugins))
+
+
+def differences(
+    there: Mapping[str, JsonValue], here: Mapping[str, JsonValue]
+) -> tuple[Difference, ...]:
+    """Return the facts that differ; null where one side lacks it."""
+    names = dict.fromkeys((*there, *here))
+    both = ((name, there.get(name), here.get(name)) for name in names)
+    return tuple(Difference(key=name, a=a, b=b) for name, a, b in both if a != b)
+
+
+def differing(there: Sequence[Result], here: Sequence[Result]) -> tuple[Difference, ...]:
+    """Return the facts in which the machines of both differ, as far as they were stored."""
+    machines = [next((run.machine for run in runs if run.machine), None) for runs in (there, here)]
+    if None in machines:
+        return ()
+    both = zip(machines, (there, here), strict=True)
+    left, right = (facts(machine, plugins_of(runs)) for machine, runs in both if machine)
+    return differences(left, right)
+
+
+def _point(row: ExperimentSummary) -> str:
+    return ", ".join(f"{key}={row.sweep[key]!r}" for key in sorted(row.sweep))
+
+
+def _compare(
+    there: ExperimentSummary,
+    here: ExperimentSummary | None,
+    baseline: str,
+    runs: tuple[Sequence[Result], Sequence[Result]],
+    same_device: bool,
+) -> StackReproduction:
+    """Compare one row of both."""
+    is_baseline = there.stack == baseline
+    change, speed = _changes(there, runs, baseline)
+    verdict, reason = (None, "") if is_baseline else _judge(there, here, change)
+    return StackReproduction(
+        stack=there.stack,
+        sweep=there.sweep,
+        is_baseline=is_baseline,
+        claim=there.verdict,
+        status_here=here.status if here else None,
+        ratio_there=there.ratio,
+        ratio_here=here.ratio if here else None,
+        change=None if is_baseline else change,
+        tokens_per_second_there=there.tokens_per_second,
+        tokens_per_second_here=here.tokens_per_second if here else None,
+        speed_change=speed if same_device else None,
+        last_loss_there=there.loss.last if there.loss else None,
+        last_loss_here=here.loss.last if here and here.loss else None,
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _changes(
+    row: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
+) -> tuple[Interval | None, Interval | None]:
+    """Return the change of the ratio and of the speed, from there to here, of usable runs."""
+    own = [_usable(results, row, row.stack) for results in runs]
+    base = [_usable(results, row, baseline) for results in runs]
+    ratios = [
+        [base[side][key] / own[side][key] for key in sorted({*base[side]} & {*own[side]})]
+        for side in (0, 1)
+    ]
+    there, here = (list(seconds.values()) for seconds in own)
+    return unpaired_ratio(ratios[1], ratios[0]), unpaired_ratio(there, here)
+
+
+def _usable(
+    results: Sequence[Result], row: ExperimentSummary, stack: str
+) -> Mapping[RoundKey, float]:
+    """Return seconds per token of a stack at the row's sweep point, by round."""
+    found = [
+        run
+        for run in results
+        if run.experiment.stack.name == stack and run.experiment.sweep == row.sweep
+    ]
+    if not found:
+        return {}
+    runs: ExperimentRuns = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
+    return runs.seconds_per_token if runs.usable else {}
+
+
+def _judge(
+    there: ExperimentSummary, here: ExperimentSummary | None, change: Interval | None
+) -> tuple[ReproductionVerdict, str]:
+    """Return the verdict on a stack, and why."""
+    if there.ratio is None:
+        return "cannot tell", "the bundle has no ratio of it"
+    if here is None or not here.status.completed:
+        ended = "was not run here" if here is None else f"ended as {here.status.value} here"
+        return "cannot tell", f"it {ended}"
+    if here.ratio is None or change is None:
+        return "cannot tell", f"there is no ratio here: {here.ratio_reason or here.verdict_reason}"
+    if bool(there.training_difference) != bool(here.training_difference):
+        where, what = ("here", here) if here.training_difference else ("there", there)
+        return "not reproduced", f"{where} alone it trains differently: {what.training_difference}"
+    return _judge_ratio(there.verdict, here.ratio, change)
+
+
+def _judge_ratio(claim: str, ratio: Interval, change: Interval) -> tuple[ReproductionVerdict, str]:
+    """Compare two ratios: the same figure, the same direction, or surely neither."""
+    if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
+        return "cannot tell", "one round has no interval; --rounds 5 measures more"
+    low, high = 1 / (1 + MARGIN), 1 + MARGIN
+    if change.high < low or change.low > high:
+        return "not reproduced", f"its ratio is {_distance(change)}"
+    direction = DIRECTIONS.get(claim, 0)
+    if (direction > 0 and ratio.high < 1) or (direction < 0 and ratio.low > 1):
+        return "not reproduced", f"the bundle calls it {claim}, and here it is the opposite"
+    if low <= change.low and change.high <= high:
+        return "reproduced", f"its ratio is within {percent(MARGIN)} of the bundle's"
+    same_side = (direction > 0 and ratio.low > 1) or (direction < 0 and ratio.high < 1)
+    if same_side and change.low <= 1 <= change.high:
+        return "reproduced", "the same direction, and no difference between the ratios is sure"
+    return "cannot tell", f"its ratio is {_distance(change)}; more --rounds narrow that"
+
+
+def _distance(change: Interval) -> str:
+    return f"{ratio_interval(change)} times the bundle's"
+
+
+def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
+    if "not reproduced" in verdicts:
+        return "not reproduced"
+    return "reproduced" if verdicts and {*verdicts} == {"reproduced"} else "cannot tell"

@@ -1,0 +1,36 @@
+"""`accel-bench bundle`: stored sessions in one file that others can verify and repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli import options
+
+
+def bundle(
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="A session, or a run or experiment of it.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as a.zip.")
+    ],
+    results: options.Results = options.DEFAULT_RESULTS,
+) -> None:
+    """Write all sessions to which an id leads into one file, with checksums of all of it.
+
+    It holds the scenario as it was resolved, versions, machines, every run with its samples, and
+    the conclusion; no secrets, and no names of people, hosts and folders. `accel-bench reproduce`
+    runs it again; `accel-bench site` shows a folder of them.
+    """
+    from accel_bench.documents.shown import plain
+    from accel_bench.runner.bundling import bundle_sessions
+    from accel_bench.runner.unfinished import open_results
+
+    with open_results(results) as store:
+        made = bundle_sessions(store, identifier, output)
+    size = output.stat().st_size
+    what = f"{len(made.sessions)} session{'s' if len(made.sessions) > 1 else ''} of {made.scenario}"
+    typer.echo(plain(f"{output}: {what}, {size:,} bytes, sha256 {made.sha256}"))

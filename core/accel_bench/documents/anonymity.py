@@ -1,0 +1,115 @@
+"""Take names of people, hosts and folders out of what is given to others."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+USER, HOST, FOLDER = "USER", "HOST", "[path]"
+"""What stands in place of a name; the first two may be part of the name of a scenario."""
+
+MINIMUM_NAME = 3
+"""Letters of the shortest name that is replaced where it stands as a word."""
+
+GENERIC = frozenset(
+    "admin default guest jovyan localhost nobody root runner test ubuntu user users".split()
+)
+"""Names that tell nothing."""
+
+_HOME = re.compile(r"/(?:home|Users)/([^/\s\"':;,]+)")
+_PART = r"[^\s/\"'<>:;,()\[\]{}=|`]+"
+_START = r"(?<![\w.~\]\-/])"
+_FOLDERS = re.compile(rf"{_START}(?:(?:file://)?/(?!/)(?:{_PART}/)+|~[\w.\-]*/(?:{_PART}/)*)")
+"""The folders of an absolute path; the path of a URL follows its host, and is none."""
+
+_HOME_ITSELF = re.compile(rf"{_START}/(?:home|Users)/{_PART}")
+
+
+@dataclass(frozen=True)
+class Anonymizer:
+    """Replace names by words that tell nothing; equal names get equal words."""
+
+    users: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def of_texts(
+        cls, texts: Iterable[str], hosts: Iterable[str], keep: Collection[str] = ()
+    ) -> Anonymizer:
+        """Know the user of this process, users whose homes the texts name, and these hosts.
+
+        A name in `keep`, such as the word of a schema, is left where it stands as a word.
+        """
+        homes = {name for text in texts for name in _HOME.findall(text)}
+        here = {socket.gethostname(), *hosts}
+        shorts = {name.partition(".")[0] for name in here if not _is_address(name)}
+        return cls(_telling({*homes, *_own_names()}, keep), _telling(here | shorts, keep))
+
+    def text(self, text: str) -> str:
+        """Return a text without the names; a path keeps its last part alone."""
+        for name, pattern, word in self._patterns:
+            if name in text:
+                text = pattern.sub(word, text)
+        if "/" not in text:
+            return text
+        return _FOLDERS.sub(f"{FOLDER}/", _HOME_ITSELF.sub(f"/home/{USER}", text))
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value with the names taken out of all texts in it, keys included."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str], str]]:
+        """Return names as words with what replaces them, the longest first."""
+        words = {name: f"{HOST}{number}" for number, name in enumerate(self.hosts, 1)}
+        words |= dict.fromkeys(self.users, USER)
+        return [
+            (name, re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"), words[name])
+            for name in sorted(words, key=lambda name: (-len(name), name))
+        ]
+
+
+def names_within(schema: Mapping[str, Any]) -> set[str]:
+    """Return the keys and words that a JSON schema knows: no name of a person may replace them."""
+    found: set[str] = set()
+    below: list[Any] = [schema]
+    while below:
+        part = below.pop()
+        if isinstance(part, dict):
+            found |= {str(key) for key in part.get("properties", {})}
+            found |= {str(word) for word in (*part.get("enum", ()), part.get("const"))}
+            below += part.values()
+        elif isinstance(part, list):
+            below += part
+    return found
+
+
+def _telling(names: Iterable[str], keep: Collection[str]) -> tuple[str, ...]:
+    left_out = {*GENERIC, *keep}
+    return tuple(sorted(n for n in names if len(n) >= MINIMUM_NAME and n not in left_out))
+
+
+def _own_names() -> set[str]:
+    """Return the names of this process's user."""
+    names = {os.environ.get(key, "") for key in ("USER", "LOGNAME", "SUDO_USER")}
+    try:
+        names.add(getpass.getuser())
+    except (KeyError, OSError):  # a container's user may have no name
+        pass
+    return names
+
+
+def _is_address(name: str) -> bool:
+    return bool(re.fullmatch(r"[0-9.:a-fA-F]*[.:][0-9a-fA-F.:]*", name))

@@ -1,0 +1,105 @@
+"""One file of several members, with one spelling alone: what differs by a bit is refused.
+
+A zip file without compression, in the order of the members' names, with one date for all. A file
+is read whole, within limits, and must be equal to what is written of its members: so there are no
+bombs, no links, no two members of one name, and nothing between or behind the members.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from accel_bench.documents.files import read_bytes
+from accel_bench.errors import BundleError
+
+MAXIMUM_BYTES = 256 * 1024 * 1024
+"""Size of the largest file."""
+
+MAXIMUM_MEMBERS = 32
+
+DATE = (1980, 1, 1, 0, 0, 0)
+"""The date of all members: the earliest that a zip file can state."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}(\.[a-z0-9]{1,8}){1,2}")
+_END = struct.Struct("<4s4H2LH")
+"""What ends a zip file without a comment."""
+
+_LARGER_END = b"PK\x06\x07"
+_LARGEST_DIRECTORY = MAXIMUM_MEMBERS * 128
+
+
+def pack(members: Mapping[str, bytes]) -> bytes:
+    """Return the file of these members. Raises ValueError for a name that is none of ours."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name in sorted(members):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a member")
+            member = zipfile.ZipInfo(name, DATE)
+            member.create_system, member.external_attr = 3, 0o644 << 16  # on every system alike
+            file.writestr(member, members[name])
+    return buffer.getvalue()
+
+
+def unpack(path: Path) -> dict[str, bytes]:
+    """Return the members of a file by name. Raises BundleError that names the file and the reason.
+
+    Nothing is written anywhere.
+    """
+    raw = read_bytes(path, MAXIMUM_BYTES, BundleError, ", more than a bundle may have")
+    try:
+        return _members(raw)
+    except _REFUSED as error:
+        raise BundleError(f"{path}: refused, {error}") from error
+
+
+_REFUSED = (
+    *(zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError),
+    *(EOFError, OverflowError, struct.error),
+)
+"""What a zip file that is none of ours makes zipfile raise."""
+
+
+def _members(raw: bytes) -> dict[str, bytes]:
+    _check_end(raw)
+    with zipfile.ZipFile(io.BytesIO(raw)) as file:
+        found = file.infolist()
+        names = [one.filename for one in found]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two members are called {twice[0]!r}")
+        for one in found:
+            _check_member(one, len(raw))
+        members = {one.filename: file.read(one) for one in found}
+    if pack(members) != raw:
+        raise ValueError("it is not as it was written: bytes of it have changed")
+    return members
+
+
+def _check_end(raw: bytes) -> None:
+    """Refuse what would make zipfile read a directory of any size."""
+    if len(raw) < _END.size or not raw.startswith(b"PK\x03\x04"):
+        raise ValueError("it is no bundle")
+    signature, _, _, _, count, directory, _, _ = _END.unpack(raw[-_END.size :])
+    if signature != b"PK\x05\x06" or raw[-42:-38] == _LARGER_END:
+        raise ValueError("it does not end as a bundle does: it was cut off, or has more behind it")
+    if count > MAXIMUM_MEMBERS or directory > _LARGEST_DIRECTORY:
+        raise ValueError(f"it has {count} members; at most {MAXIMUM_MEMBERS} may be")
+
+
+def _check_member(one: zipfile.ZipInfo, size: int) -> None:
+    """Raise ValueError for a member that no bundle has."""
+    name = one.filename
+    if not _NAME.fullmatch(one.orig_filename):
+        raise ValueError(f"the member {name[:80]!r} has a name that would lead elsewhere")
+    if stat.S_ISLNK(one.external_attr >> 16):
+        raise ValueError(f"the member {name!r} is a link")
+    if one.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"the member {name!r} is compressed, which none of a bundle is")
+    if one.file_size > size:
+        raise ValueError(f"the member {name!r} states {one.file_size} bytes, more than the file")

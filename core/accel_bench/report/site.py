@@ -1,0 +1,173 @@
+"""A page of bundles: one file without outside requests; every text from elsewhere is escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from accel_bench._version import __version__
+from accel_bench.analysis.reproduction import MARGIN
+from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.wording import (
+    count,
+    label,
+    mebibytes,
+    percent,
+    rate_interval,
+    ratio_interval,
+)
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.shown import plain
+from accel_bench.report.table import EMPTY
+
+FOLDER = Path(__file__).with_name("templates")
+
+TONES = {"faster": "good", "slower": "bad", "different training": "bad", "inconclusive": "open"}
+"""Colours of verdicts; what did not complete is `bad`."""
+
+Repetitions = Mapping[tuple[str, str], Counter[str]]
+"""Verdicts of repetitions by stack and sweep point."""
+
+
+@dataclass(frozen=True)
+class ShownBundle:
+    """A verified bundle, as the page shows it."""
+
+    file: str
+    """Its path from the page, with `/`."""
+
+    sha256: str
+
+    date: str
+    """Day of its first session, ISO 8601."""
+
+    summary: Summary
+    models: Mapping[str, str]
+    """Model by experiment id."""
+
+    devices: str
+    plugins: Sequence[str]
+    """Names and versions of plugins, and versions of what they run on."""
+
+    repeats: str = ""
+    """File of the bundle that it repeats; its checksum where that is not in the folder."""
+
+    repetitions: Repetitions = field(default_factory=dict)
+
+
+def point_key(row: Any) -> tuple[str, str]:
+    """Return what tells a row of a bundle from its others: stack and sweep point."""
+    return row.stack, canonical_json(row.sweep)
+
+
+def render_site(
+    title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
+) -> str:
+    """Return the page; `refused` are names of files and the reasons."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        trim_blocks=True,
+    )
+    style, script = ((FOLDER / f"site.{kind}").read_text("utf8") for kind in ("css", "js"))
+    rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
+    return environment.get_template("site.html").render(
+        title=title,
+        answer=_answer(bundles, refused),
+        rows=rows,
+        filters=[(name, _words(rows, name)) for name in ("model", "stack", "device", "plugin")],
+        refused=refused,
+        margin=percent(MARGIN),
+        version=__version__,
+        style=Markup(style),  # our own files
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+    )
+
+
+def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
+    """Return what the folder holds, in a sentence."""
+    verdicts: Counter[str] = Counter()
+    for bundle in bundles:
+        for found in bundle.repetitions.values():
+            verdicts += found
+    repeated = ", ".join(f"{number} {word}" for word, number in sorted(verdicts.items()))
+    parts = [
+        count(len(bundles), "bundle"),
+        f"repetitions of stacks: {repeated}" if repeated else "no repetition yet",
+        *([f"{count(len(refused), 'file')} refused"] if refused else []),
+    ]
+    return "; ".join(parts) + "."
+
+
+def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
+    """Return the cells of one experiment; one that did not complete has its status alone."""
+    verdict, tone, reason = _verdict(bundle.summary, row)
+    usable = row.status.completed and not row.disowned
+    return {
+        "date": bundle.date,
+        "scenario": bundle.summary.scenario,
+        "model": bundle.models.get(row.experiment_id, EMPTY),
+        "device": bundle.devices,
+        "stack": row.stack,
+        "label": label(row.stack, row.sweep),
+        "ratio": ratio_interval(row.ratio) if usable and row.ratio else EMPTY,
+        "verdict": verdict,
+        "tone": tone,
+        "reason": reason,
+        "loss": row.loss_verdict,
+        "speed": rate_interval(row.tokens_per_second)
+        if usable and row.tokens_per_second
+        else EMPTY,
+        "memory": EMPTY if row.peak_memory_bytes is None else mebibytes(row.peak_memory_bytes),
+        "repeated": _repeated(bundle.repetitions.get(point_key(row), Counter())),
+        "plugins": bundle.plugins,
+        "href": f"./{quote(bundle.file)}",
+        "file": bundle.file,
+        "repeats": bundle.repeats,
+        "sha256": bundle.sha256,
+    }
+
+
+def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
+    """Return the verdict of a row, its tone, and its reason."""
+    if not row.status.completed:
+        return row.status.value, "bad", "; ".join(row.reasons)
+    if row.disowned:
+        return "disowned by its self-audit", "bad", "; ".join(row.disowned)
+    if row.stack == summary.baseline:
+        return "baseline", "", ""
+    return row.verdict, TONES.get(row.verdict, ""), row.verdict_reason
+
+
+def _repeated(verdicts: Counter[str]) -> str:
+    """Return `3 times: 2 reproduced, 1 cannot tell`."""
+    total = sum(verdicts.values())
+    if not total:
+        return "never"
+    parts = ", ".join(f"{number} {word}" for word, number in sorted(verdicts.items()))
+    return f"{count(total, 'time')}: {parts}"
+
+
+def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """Return the values of a filter, sorted."""
+    if name == "plugin":
+        return sorted({one for row in rows for one in row["plugins"]})
+    return sorted({str(row[name]) for row in rows})
+
+
+def _hash(text: str) -> str:
+    """Return the source by which a content security policy allows an inline text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

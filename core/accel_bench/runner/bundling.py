@@ -1,0 +1,112 @@
+"""Make a bundle of stored sessions: collect them, make them anonymous, add what people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accel_bench.analysis.reproduction import facts, plugins_of, summarize_results
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import BundleError
+from accel_bench.interchange.bundle import (
+    CONCLUSION,
+    SCENARIO,
+    Content,
+    Manifest,
+    anonymous,
+    write_bundle,
+)
+from accel_bench.report.formats import render, render_json
+from accel_bench.result import Result
+from accel_bench.runner.artifacts import scenario_text
+from accel_bench.scenario.models import ScenarioFile
+from accel_bench.store.database import SessionRecord, Store
+from accel_bench.store.schema import RUNS
+
+MACHINES, VERSIONS, SUMMARY = "machines.json", "versions.json", "summary.json"
+
+
+def bundle_sessions(store: Store, identifier: str, path: Path) -> Manifest:
+    """Write a bundle of all sessions to which an id leads. Raises BundleError, StoreError."""
+    if path.exists():
+        raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
+    sessions, results = anonymous(*_collect(store, identifier))
+    scenario = scenario_of_session(sessions[-1])
+    baseline = ScenarioFile.model_validate_json(canonical_json(scenario)).baseline_name()
+    summary = summarize_results(results, baseline)
+    machines = {one.model_dump_json(): one for run in results if (one := run.machine)}
+    versions = [facts(machine, plugins_of(results)) for machine in machines.values()]
+    texts = {
+        SCENARIO: scenario_text(scenario),
+        CONCLUSION: render([summary], "markdown"),
+        SUMMARY: render_json(summary),
+        MACHINES: render_json(list(machines.values())),
+        VERSIONS: render_json(versions),
+    }
+    return write_bundle(path, Content(sessions, results, baseline, texts))
+
+
+def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
+    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out."""
+    document = session.document
+    written = document.get("written")
+    if isinstance(written, dict):
+        return {key: value for key, value in written.items() if key != "ladder"}
+    # Sessions of earlier versions have stored all keys, those that were never written too.
+    file = ScenarioFile.model_validate_json(canonical_json(document["scenario"]))
+    plain = file.model_dump(mode="json", exclude_defaults=True, exclude={"ladder"})
+    for key in (*file.sweep, *file.zip):
+        _remove(plain, key.split("."))
+    return plain
+
+
+def _collect(store: Store, identifier: str) -> tuple[list[SessionRecord], list[Result]]:
+    """Return the whole sessions of the runs that an id means."""
+    ids = list(dict.fromkeys(run.session for run in store.find(identifier)))
+    known = {session.id: session for session in store.sessions()}
+    if lost := [session for session in ids if session not in known]:
+        raise BundleError(f"the record of the session {lost[0]!r} is damaged or missing")
+    sessions = sorted((known[session] for session in ids), key=lambda one: one.started_at)
+    _check_scenarios(sessions, identifier)
+    results = [run for session in sessions for run in _runs(store, session.id)]
+    return sessions, results
+
+
+def _runs(store: Store, session: str) -> list[Result]:
+    """Return all runs of a session; a bundle without a damaged one would show a choice of them."""
+    found = dict(store.each(RUNS.c.session == session))
+    if damaged := [run_id for run_id, result in found.items() if result is None]:
+        raise BundleError(f"the run {damaged[0]!r} is damaged, so that its session has a gap")
+    return [result for result in found.values() if result is not None]
+
+
+def _check_scenarios(sessions: Sequence[SessionRecord], identifier: str) -> None:
+    """Raise BundleError for sessions without a scenario, or with several."""
+    for session in sessions:
+        if not isinstance(session.document.get("scenario"), dict):
+            raise BundleError(
+                f"the session {session.id!r} was imported and has no scenario; a bundle is made "
+                "where the runs were measured"
+            )
+    if len({_compared(session) for session in sessions}) > 1:
+        listed = ", ".join(f"{one.id} ({one.scenario})" for one in sessions)
+        raise BundleError(f"{identifier!r} means several scenarios: {listed}; give one session")
+
+
+def _compared(session: SessionRecord) -> str:
+    """Return a text that is equal for sessions of one scenario, whatever their rounds."""
+    scenario: dict[str, Any] = dict(session.document)["scenario"]  # type: ignore[assignment]
+    measure = {**scenario.get("measure", {}), "rounds": None}
+    return canonical_json({**scenario, "measure": measure})
+
+
+def _remove(data: dict[str, Any], parts: Sequence[str]) -> None:
+    """Remove a nested key where it is there."""
+    *above, last = parts
+    for part in above:
+        inner = data.get(part)
+        if not isinstance(inner, dict):
+            return
+        data = inner
+    data.pop(last, None)

@@ -1,0 +1,79 @@
+"""What a bundle asks to be run here, and what of it needs leave: it came from somebody else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from accel_bench.documents.anonymity import FOLDER
+from accel_bench.errors import BundleError
+from accel_bench.interchange.bundle import Bundle
+from accel_bench.planning.plan import PlanRequest
+from accel_bench.result import Provenance
+from accel_bench.scenario.draft import Draft
+
+NOT_RUN = ("name", "description", "exclude", "tag")
+"""Keys whose texts lead nowhere."""
+
+
+def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
+    """Return the bundle's scenario as a draft, without its launcher: this machine has its own.
+
+    `overridden` are the dotted keys that the command line sets. Raises BundleError for a path of
+    this machine that the bundle names and the command line does not: it may be any file.
+    """
+    data = copy.deepcopy(bundle.scenario)
+    data.pop("launcher", None)
+    for key, text in _texts(data, ""):
+        if _is_path(text) and not any(f"{key}.".startswith(f"{one}.") for one in overridden):
+            raise BundleError(
+                f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
+                f"machine. Name your own: --set {key}=PATH"
+            )
+    for name, stack in (data.get("stacks") or {}).items():
+        settings = stack.get("set") if isinstance(stack, dict) else None
+        if isinstance(settings, dict) and any(key.startswith("launcher") for key in settings):
+            raise BundleError(
+                f"{bundle.file}: the stack {name!r} sets a launcher; a bundle may not choose one"
+            )
+    scenario = bundle.manifest.scenario
+    return Draft(f"{bundle.file}:scenario.yaml", data, preset=scenario)
+
+
+def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
+    """Return the request for those stacks and sweep points of which the bundle has runs."""
+    experiments = [run.experiment for run in bundle.results]
+    tags = {experiment.tag for experiment in experiments}
+    stacks = {*(bundle.scenario.get("stacks") or {}), *request.plugins}
+    return replace(
+        request,
+        only=(*request.plugins, *({one.stack.name for one in experiments} & stacks)),
+        tags=() if "" in tags else tuple(sorted(tags)),
+    )
+
+
+def repeats(bundle: Bundle) -> Provenance:
+    """Return what is stored with each run that repeats a bundle."""
+    return Provenance(file=PurePath(bundle.file).name, sha256=bundle.manifest.sha256)
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the text of each value that a run may read."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            if key or name not in NOT_RUN:
+                yield from _texts(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, key)
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text leads to a file by itself, or did before it was made anonymous."""
+    starts = text.startswith(("/", "~", "./", "file:", FOLDER))
+    return starts or ".." in PurePath(text).parts

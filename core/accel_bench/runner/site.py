@@ -1,0 +1,138 @@
+"""Read a folder of bundles, count the repetitions of each, and write the page."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from accel_bench.analysis.reproduction import (
+    device_models,
+    plugins_of,
+    reproduce,
+    summarize_results,
+)
+from accel_bench.documents.files import write_atomically
+from accel_bench.errors import AccelBenchError, BundleError
+from accel_bench.interchange.bundle import Bundle, Manifest, read_bundle
+from accel_bench.report.site import ShownBundle, point_key, render_site
+from accel_bench.result import Result
+from accel_bench.scenario.uses import slot_defaults
+
+SUFFIX = ".zip"
+"""Ending of the files that are read."""
+
+MAXIMUM_BUNDLES = 10_000
+
+VERSIONS = ("accel-bench", "torch", "transformers")
+"""Distributions whose versions are shown beside those of plugins."""
+
+
+class Verified(NamedTuple):
+    """A bundle that was read; its runs are read again where they are compared."""
+
+    path: Path
+    manifest: Manifest
+    shown: ShownBundle
+
+
+class Site(NamedTuple):
+    """What was written."""
+
+    bundles: int
+    refused: list[tuple[str, str]]
+
+
+def write_site(folder: Path, output: Path) -> Site:
+    """Write the page of all bundles below a folder. Raises BundleError where there is none."""
+    found: dict[str, Verified] = {}
+    refused: list[tuple[str, str]] = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            one = _verified(path, output)
+            if same := found.get(one.manifest.sha256):
+                raise BundleError(f"the same bundle as {same.path.relative_to(folder).as_posix()}")
+            found[one.manifest.sha256] = one
+        except AccelBenchError as error:
+            refused.append((name, str(error).removeprefix(f"{path}: ")))
+    if not found and not refused:
+        raise BundleError(f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle` makes some")
+    bundles = [_with_repetitions(one, found) for one in found.values()]
+    bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
+    title = f"Results in {folder.resolve().name}"
+    write_atomically(output, render_site(title, bundles, refused))
+    return Site(len(bundles), refused)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files that may be bundles, in order; folders of links and hidden ones are left."""
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder")
+    number = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.endswith(SUFFIX) and not name.startswith("."):
+                number += 1
+                if number > MAXIMUM_BUNDLES:
+                    raise BundleError(f"{folder} holds more than {MAXIMUM_BUNDLES} bundles")
+                yield Path(place) / name
+
+
+def _verified(path: Path, page: Path) -> Verified:
+    """Read a bundle. Raises BundleError."""
+    if path.is_symlink() or not path.is_file():
+        raise BundleError("refused, it is a link or no plain file")
+    bundle = read_bundle(path)
+    made = bundle.manifest
+    shown = ShownBundle(
+        file=Path(os.path.relpath(path, page.parent)).as_posix(),
+        sha256=made.sha256,
+        date=made.started_at[:10],
+        summary=summarize_results(bundle.results, made.baseline),
+        models={run.experiment.id: _model(run) for run in bundle.results},
+        devices=", ".join(device_models(bundle.results)) or "-",
+        plugins=_versions(bundle.results),
+        repeats=made.repeats[:12],
+    )
+    return Verified(path, made, shown)
+
+
+def _with_repetitions(one: Verified, found: Mapping[str, Verified]) -> ShownBundle:
+    """Return what is shown of a bundle, with the verdicts of the bundles that repeat it."""
+    repeated = found.get(one.manifest.repeats)
+    repeats = repeated.shown.file if repeated else one.shown.repeats
+    verdicts: dict[tuple[str, str], Counter[str]] = {}
+    seen = {one.manifest.sessions}  # a copy with other checksums is no further repetition
+    there: Bundle | None = None
+    for other in found.values():
+        if other.manifest.repeats != one.manifest.sha256 or other.manifest.sessions in seen:
+            continue
+        seen.add(other.manifest.sessions)
+        there = there or read_bundle(one.path)
+        here = read_bundle(other.path).results
+        report = reproduce(
+            one.shown.file, one.manifest.sha256, there.results, other.shown.summary, here
+        )
+        for row in report.stacks:
+            if row.verdict is not None:
+                verdicts.setdefault(point_key(row), Counter())[row.verdict] += 1
+    return replace(one.shown, repeats=repeats, repetitions=verdicts)
+
+
+def _model(run: Result) -> str:
+    """Return the model's id, with the plugin that loads it where that is not the usual one."""
+    model = run.experiment.scenario.model
+    return model.id if model.use == slot_defaults().slots["model"] else f"{model.id} ({model.use})"
+
+
+def _versions(results: Sequence[Result]) -> list[str]:
+    """Return plugins and libraries with their versions."""
+    machine = next((run.machine for run in reversed(results) if run.machine), None)
+    libraries = machine.versions if machine else {}
+    known = [f"{name} {libraries[name]}" for name in VERSIONS if name in libraries]
+    return [*known, *(f"{one.name} {one.version}" for one in plugins_of(results))]
