@@ -16,7 +16,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import percent, ratio_interval
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.machine.info import Machine
-from accel_bench.result import PluginVersion, Result, Status
+from accel_bench.result import PluginVersion, RankResult, Result, Status
 
 ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "cannot tell"]
 """Verdicts on a stack, or on a whole bundle."""
@@ -150,16 +150,28 @@ def reproduce(
 def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
     """Summarize runs of one scenario as they were stored; what never ran has no row."""
     planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
-    rows = sorted(planned.values(), key=lambda one: (one.point, one.stack.name != baseline))
+    points = list(dict.fromkeys(one.point for one in planned.values()))
+    rows = sorted(
+        planned.values(),
+        key=lambda one: (points.index(one.point), one.stack.name != baseline, one.stack.name),
+    )
     plans = [PlannedSummary(experiment=experiment) for experiment in rows]
     rounds = max((run.round + 1 for run in results), default=0)
     return summarize(rows[0].scenario.name, baseline, plans, results, rounds)
 
 
 def device_models(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return the models of the devices that completed runs used, sorted."""
-    used = (rank.device for run in results for rank in run.ranks if run.status.completed)
-    return tuple(sorted({device.name or device.type for device in used if device is not None}))
+    """Return the models of the devices that completed runs used, sorted; of a CPU its processor."""
+    completed = [run for run in results if run.status.completed]
+    return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
+
+
+def _model(rank: RankResult, run: Result) -> str:
+    device = rank.device
+    if device is None:
+        return ""
+    on_host = device.type == "cpu" and run.machine is not None
+    return device.name or (run.machine.processor if on_host and run.machine else device.type)
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:

@@ -25,6 +25,7 @@ def bundle(
     the conclusion; no secrets, and no names of people, hosts and folders. `accel-bench reproduce`
     runs it again; `accel-bench site` shows a folder of them.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.documents.shown import plain
     from accel_bench.runner.bundling import bundle_sessions
     from accel_bench.runner.unfinished import open_results
@@ -32,5 +33,5 @@ def bundle(
     with open_results(results) as store:
         made = bundle_sessions(store, identifier, output)
     size = output.stat().st_size
-    what = f"{len(made.sessions)} session{'s' if len(made.sessions) > 1 else ''} of {made.scenario}"
+    what = f"{count(len(made.sessions), 'session')} of {made.scenario}"
     typer.echo(plain(f"{output}: {what}, {size:,} bytes, sha256 {made.sha256}"))

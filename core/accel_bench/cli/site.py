@@ -22,6 +22,7 @@ def site(
 
     The page needs no server and no network. Exits with 1 where a file was refused.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.documents.shown import plain
     from accel_bench.runner.site import write_site
 
@@ -29,5 +30,5 @@ def site(
     made = write_site(folder, page)
     for name, reason in made.refused:
         typer.echo(plain(f"{name}: {reason}"), err=True)
-    typer.echo(plain(f"{page}: {made.bundles} bundles, {len(made.refused)} refused"))
+    typer.echo(plain(f"{page}: {count(made.bundles, 'bundle')}, {len(made.refused)} refused"))
     raise typer.Exit(1 if made.refused else 0)

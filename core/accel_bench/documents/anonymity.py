@@ -14,7 +14,7 @@ from typing import Any
 USER, HOST, FOLDER = "USER", "HOST", "[path]"
 """What stands in place of a name; the first two may be part of the name of a scenario."""
 
-MINIMUM_NAME = 3
+MINIMUM_NAME = 2
 """Letters of the shortest name that is replaced where it stands as a word."""
 
 GENERIC = frozenset(
@@ -59,6 +59,10 @@ class Anonymizer:
         if "/" not in text:
             return text
         return _FOLDERS.sub(f"{FOLDER}/", _HOME_ITSELF.sub(f"/home/{USER}", text))
+
+    def host(self, name: str) -> str:
+        """Return what stands for a host, whatever its name is."""
+        return f"{HOST}{self.hosts.index(name) + 1}" if name in self.hosts else HOST
 
     def value(self, value: Any) -> Any:
         """Return a JSON value with the names taken out of all texts in it, keys included."""

@@ -122,7 +122,7 @@ def anonymous(
     try:
         return (
             [_valid(SessionRecord, anonymizer.value(one)) for one in records],
-            [_valid(Result, anonymizer.value(one)) for one in dumped],
+            [_valid(Result, anonymizer.value(_without_hosts(one, anonymizer))) for one in dumped],
         )
     except ValueError as error:
         raise BundleError(f"a run cannot be read without a name that is in it: {error}") from error
@@ -137,7 +137,11 @@ def write_bundle(path: Path, content: Content) -> Manifest:
     manifest = _manifest(content, members)
     members[MANIFEST] = _json(manifest.model_dump(mode="json"))
     write_atomically(path, pack(members))
-    read_bundle(path)  # what cannot be read again is no bundle
+    try:
+        read_bundle(path)  # what cannot be read again is no bundle
+    except BundleError:
+        path.unlink()
+        raise
     return manifest
 
 
@@ -274,6 +278,16 @@ def _valid(model: type[Any], value: Any) -> Any:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
+    """Return a result whose fields for names of hosts hold none, however short they are."""
+    machine, nodes = result["machine"], result["nodes"]
+    if machine:
+        machine = {**machine, "host": anonymizer.host(machine["host"])}
+    hosts = ({key: anonymizer.host(node[key]) for key in ("name", "address")} for node in nodes)
+    nodes = [{**node, **names} for node, names in zip(nodes, hosts, strict=True)]
+    return {**result, "machine": machine, "nodes": nodes}
 
 
 def _hosts(results: Sequence[Result]) -> Iterator[str]:

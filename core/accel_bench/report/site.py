@@ -52,8 +52,8 @@ class ShownBundle:
     """Model by experiment id."""
 
     devices: str
-    plugins: Sequence[str]
-    """Names and versions of plugins, and versions of what they run on."""
+    versions: Sequence[str]
+    """Versions of plugins, by the plugin's name, and of what they run on."""
 
     repeats: str = ""
     """File of the bundle that it repeats; its checksum where that is not in the folder."""
@@ -86,7 +86,7 @@ def render_site(
         title=title,
         answer=_answer(bundles, refused),
         rows=rows,
-        filters=[(name, _words(rows, name)) for name in ("model", "stack", "device", "plugin")],
+        filters=[(name, _words(rows, name)) for name in ("model", "stack", "device", "version")],
         refused=refused,
         margin=percent(MARGIN),
         version=__version__,
@@ -116,6 +116,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
     """Return the cells of one experiment; one that did not complete has its status alone."""
     verdict, tone, reason = _verdict(bundle.summary, row)
     usable = row.status.completed and not row.disowned
+    compared = row.stack != bundle.summary.baseline
     return {
         "date": bundle.date,
         "scenario": bundle.summary.scenario,
@@ -123,17 +124,19 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         "device": bundle.devices,
         "stack": row.stack,
         "label": label(row.stack, row.sweep),
-        "ratio": ratio_interval(row.ratio) if usable and row.ratio else EMPTY,
+        "ratio": ratio_interval(row.ratio) if usable and compared and row.ratio else EMPTY,
         "verdict": verdict,
         "tone": tone,
         "reason": reason,
-        "loss": row.loss_verdict,
+        "loss": row.loss_verdict if compared else EMPTY,
         "speed": rate_interval(row.tokens_per_second)
         if usable and row.tokens_per_second
         else EMPTY,
         "memory": EMPTY if row.peak_memory_bytes is None else mebibytes(row.peak_memory_bytes),
-        "repeated": _repeated(bundle.repetitions.get(point_key(row), Counter())),
-        "plugins": bundle.plugins,
+        "repeated": _repeated(bundle.repetitions.get(point_key(row), Counter()))
+        if compared
+        else EMPTY,
+        "versions": bundle.versions,
         "href": f"./{quote(bundle.file)}",
         "file": bundle.file,
         "repeats": bundle.repeats,
@@ -163,8 +166,8 @@ def _repeated(verdicts: Counter[str]) -> str:
 
 def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """Return the values of a filter, sorted."""
-    if name == "plugin":
-        return sorted({one for row in rows for one in row["plugins"]})
+    if name == "version":
+        return sorted({one for row in rows for one in row["versions"]})
     return sorted({str(row[name]) for row in rows})
 
 

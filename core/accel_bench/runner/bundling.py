@@ -8,6 +8,7 @@ from typing import Any
 
 from accel_bench.analysis.reproduction import facts, plugins_of, summarize_results
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
 from accel_bench.interchange.bundle import (
     CONCLUSION,
@@ -33,7 +34,7 @@ def bundle_sessions(store: Store, identifier: str, path: Path) -> Manifest:
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
     sessions, results = anonymous(*_collect(store, identifier))
     scenario = scenario_of_session(sessions[-1])
-    baseline = ScenarioFile.model_validate_json(canonical_json(scenario)).baseline_name()
+    baseline = _file(scenario, sessions[-1]).baseline_name()
     summary = summarize_results(results, baseline)
     machines = {one.model_dump_json(): one for run in results if (one := run.machine)}
     versions = [facts(machine, plugins_of(results)) for machine in machines.values()]
@@ -54,11 +55,16 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
     if isinstance(written, dict):
         return {key: value for key, value in written.items() if key != "ladder"}
     # Sessions of earlier versions have stored all keys, those that were never written too.
-    file = ScenarioFile.model_validate_json(canonical_json(document["scenario"]))
+    file = _file(document["scenario"], session)
     plain = file.model_dump(mode="json", exclude_defaults=True, exclude={"ladder"})
     for key in (*file.sweep, *file.zip):
         _remove(plain, key.split("."))
     return plain
+
+
+def _file(scenario: Any, session: SessionRecord) -> ScenarioFile:
+    place = f"the scenario of the session {session.id!r}"
+    return validate(ScenarioFile, scenario, lambda _: place, BundleError)
 
 
 def _collect(store: Store, identifier: str) -> tuple[list[SessionRecord], list[Result]]:

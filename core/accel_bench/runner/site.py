@@ -58,7 +58,7 @@ def write_site(folder: Path, output: Path) -> Site:
                 raise BundleError(f"the same bundle as {same.path.relative_to(folder).as_posix()}")
             found[one.manifest.sha256] = one
         except AccelBenchError as error:
-            refused.append((name, str(error).removeprefix(f"{path}: ")))
+            refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
     if not found and not refused:
         raise BundleError(f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle` makes some")
     bundles = [_with_repetitions(one, found) for one in found.values()]
@@ -86,7 +86,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _verified(path: Path, page: Path) -> Verified:
     """Read a bundle. Raises BundleError."""
     if path.is_symlink() or not path.is_file():
-        raise BundleError("refused, it is a link or no plain file")
+        raise BundleError("it is a link or no plain file")
     bundle = read_bundle(path)
     made = bundle.manifest
     shown = ShownBundle(
@@ -96,7 +96,7 @@ def _verified(path: Path, page: Path) -> Verified:
         summary=summarize_results(bundle.results, made.baseline),
         models={run.experiment.id: _model(run) for run in bundle.results},
         devices=", ".join(device_models(bundle.results)) or "-",
-        plugins=_versions(bundle.results),
+        versions=_versions(bundle.results),
         repeats=made.repeats[:12],
     )
     return Verified(path, made, shown)
@@ -135,4 +135,7 @@ def _versions(results: Sequence[Result]) -> list[str]:
     machine = next((run.machine for run in reversed(results) if run.machine), None)
     libraries = machine.versions if machine else {}
     known = [f"{name} {libraries[name]}" for name in VERSIONS if name in libraries]
-    return [*known, *(f"{one.name} {one.version}" for one in plugins_of(results))]
+    return [
+        *known,
+        *(f"{one.name}: {one.distribution} {one.version}" for one in plugins_of(results)),
+    ]

@@ -8,7 +8,7 @@ function fits(row, field) {
   if (!value) return true;
   if (name === "from") return row.dataset.date >= value;
   if (name === "to") return row.dataset.date <= value;
-  if (name === "plugin") return row.dataset.plugin.split("\n").includes(value);
+  if (name === "version") return row.dataset.version.split("\n").includes(value);
   return row.dataset[name] === value;
 }
 function filter() {
@@ -19,8 +19,21 @@ function filter() {
   }
   shown.textContent = `${count} of ${rows.length} rows`;
 }
+function remember() {
+  const chosen = fields.filter((field) => field.value);
+  const words = new URLSearchParams(chosen.map((field) => [field.dataset.filter, field.value]));
+  history.replaceState(null, "", `#${words}`);
+}
+for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+  const field = fields.find((one) => one.dataset.filter === name);
+  if (field) field.value = value;
+}
 const form = document.getElementById("filters");
-form.addEventListener("input", filter);
-form.addEventListener("reset", () => setTimeout(filter));
+function change() {
+  filter();
+  remember();
+}
+form.addEventListener("input", change);
+form.addEventListener("reset", () => setTimeout(change));
 form.addEventListener("submit", (event) => event.preventDefault());
 filter();

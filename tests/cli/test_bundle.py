@@ -1,0 +1,136 @@
+"""`bundle`, `reproduce` and `site`, from real runs of a scenario without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.program import call, write_nulls
+from interchange.bundles import make_runs, write
+
+from accel_bench.interchange.bundle import read_bundle
+from accel_bench.store.database import open_store
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a measured scenario, and a bundle of it."""
+    folder = tmp_path_factory.mktemp("first")
+    scenario = write_nulls(folder, measure="{warmup: 1, steps: 3, rounds: 2}")
+    assert call("run", str(scenario), "-q", folder=folder).code == 0
+    (session,) = sessions(folder)
+    made = call("bundle", session[:12], "-o", "first.zip", folder=folder)
+    assert (made.code, made.err) == (0, "")
+    digest = read_bundle(folder / "first.zip").manifest.sha256
+    assert made.out.endswith(f"1 session of nulls, {_size(folder)} bytes, sha256 {digest}\n")
+    return folder
+
+
+def _size(folder: Path) -> str:
+    return f"{(folder / 'first.zip').stat().st_size:,}"
+
+
+def sessions(folder: Path) -> list[str]:
+    with open_store(folder / "accel_bench_results", write=False) as store:
+        return [session.id for session in store.sessions()]
+
+
+def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None:
+    first = read_bundle(folder / "first.zip").manifest
+    done = call("reproduce", "first.zip", "-q", "--format", "json", folder=folder)
+    found = json.loads(done.out)
+    assert done.code == {"reproduced": 0, "not reproduced": 4, "cannot tell": 5}[found["verdict"]]
+    assert found["sha256"] == first.sha256
+    assert [row["status_here"] for row in found["stacks"]] == ["ok", "ok"]
+    assert all(row["change"]["low"] for row in found["stacks"] if not row["is_baseline"])
+    assert found["same_device"] is True
+    assert f"verified, sha256 {first.sha256}" in done.err
+    assert "versions and hardware are the bundle's" in done.err
+
+    *_, again = sessions(folder)
+    with open_store(folder / "accel_bench_results", write=False) as store:
+        runs = store.results(session=again)
+        record = store.sessions()[-1]
+    assert len(runs) == 4
+    origins = {(run.provenance.origin, run.provenance.file, run.provenance.sha256) for run in runs}
+    assert origins == {("measured", "first.zip", first.sha256)}
+    assert record.document["repeats"] == first.sha256
+    shown = call("results", "show", again, folder=folder).out
+    assert f"file: first.zip\n  sha256: {first.sha256}" in shown
+
+    # The bundle of the repetition says what it repeats, and the page counts it.
+    assert call("bundle", again, "-o", "again.zip", folder=folder).code == 0
+    assert read_bundle(folder / "again.zip").manifest.repeats == first.sha256
+    done = call("site", ".", folder=folder)
+    assert (done.code, done.out) == (0, "index.html: 2 bundles, 0 refused\n")
+    page = (folder / "index.html").read_text()
+    assert f"1 time: 1 {found['verdict']}" in page
+    assert "repeats first.zip" in page
+
+
+def test_only_repetitions_of_the_bundle_are_resumed(folder: Path) -> None:
+    """The runs of the bundle itself are in this store too."""
+    before = len(sessions(folder))
+    options = ("-q", "--resume", "--rounds", "1", "--results", "other")
+    assert call("reproduce", "first.zip", *options, folder=folder).code in (0, 1, 4, 5)
+    done = call("reproduce", "first.zip", *options, "--format", "json", folder=folder)
+    with open_store(folder / "other", write=False) as store:
+        assert [len(store.results(session=one.id)) for one in store.sessions()] == [2, 0]
+    assert "--rounds 5" in json.loads(done.out)["stacks"][1]["reason"]
+    assert len(sessions(folder)) == before
+
+
+def test_a_dry_run_starts_nothing(folder: Path) -> None:
+    before = sessions(folder)
+    done = call("reproduce", "first.zip", "--dry-run", folder=folder)
+    assert done.code == 0
+    assert "nulls: 4 runs" in done.out
+    assert sessions(folder) == before
+
+
+def test_a_tampered_bundle_is_neither_run_nor_shown(folder: Path, tmp_path: Path) -> None:
+    whole = bytearray((folder / "first.zip").read_bytes())
+    whole[len(whole) // 2] ^= 1
+    (tmp_path / "bad<b>.zip").write_bytes(whole)
+    (tmp_path / "link.zip").symlink_to(folder / "first.zip")
+    (tmp_path / "copy.zip").write_bytes((folder / "first.zip").read_bytes())
+    (tmp_path / "same.zip").write_bytes((folder / "first.zip").read_bytes())
+    done = call("reproduce", "bad<b>.zip", folder=tmp_path)
+    assert done.code == 2
+    assert "error: bad<b>.zip: refused, " in done.err
+    assert not (tmp_path / "accel_bench_results").exists()
+    done = call("site", ".", "-o", "page.html", folder=tmp_path)
+    assert (done.code, done.out) == (1, "page.html: 1 bundle, 3 refused\n")
+    assert "link.zip: it is a link or no plain file" in done.err
+    assert "same.zip: the same bundle as copy.zip" in done.err
+    page = (tmp_path / "page.html").read_text()
+    assert "<strong>bad&lt;b&gt;.zip</strong>" in page
+    assert "3 files refused" in page
+
+
+def test_without_a_bundle_there_is_no_page(tmp_path: Path) -> None:
+    done = call("site", ".", folder=tmp_path)
+    assert done.code == 2
+    assert "holds no bundle (*.zip); `accel-bench bundle` makes some" in done.err
+    assert "is no folder" in call("site", "absent", folder=tmp_path).err
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_an_unknown_id_and_an_existing_file_are_named(folder: Path) -> None:
+    done = call("bundle", "nothing", "-o", "x.zip", folder=folder)
+    assert (done.code, "begins with 'nothing'" in done.err) == (2, True)
+    done = call("bundle", "2", "-o", "first.zip", folder=folder)
+    assert (done.code, "first.zip is already there" in done.err) == (2, True)
+
+
+def test_a_repetition_by_a_copy_counts_once(tmp_path: Path) -> None:
+    first = write(tmp_path, make_runs(), "first.zip")
+    repeated = {"repeats": read_bundle(first).manifest.sha256}
+    for name in ("again.zip", "copy.zip"):
+        note = {"note": name}  # other bytes, the same session
+        write(tmp_path, make_runs("tuesday"), name, repeated | note)
+    assert call("site", ".", folder=tmp_path).code == 0
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("1 time: 1 reproduced") == 2  # fast and slow
+    assert "2 times" not in page

@@ -1,0 +1,66 @@
+"""Bundles of made-up sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis_factory import STEADY, make_experiment, make_rounds, scaled
+from store.store_factory import MACHINE
+
+from accel_bench.interchange.bundle import Bundle, read_bundle
+from accel_bench.result import Result
+from accel_bench.runner.bundling import bundle_sessions
+from accel_bench.store.database import SessionRecord, open_store
+
+SCENARIO = {
+    "name": "peft",
+    "data": {"sequence_length": 110},
+    "stacks": {"lora": {"use": []}, "fast": {"use": []}, "slow": {"use": []}},
+    "baseline": "lora",
+}
+
+
+def make_runs(session: str = "monday", fast: float = 0.8, noise: float = 1.0) -> list[Result]:
+    """Five rounds of a baseline, of one that is faster, and of one that is slower."""
+    base = [1 + noise * (value / STEADY[0] - 1) for value in STEADY]
+    rows = [
+        *make_rounds(make_experiment("lora"), [0.1 * one for one in base], session=session),
+        *make_rounds(make_experiment("fast"), scaled(fast), session=session),
+        *make_rounds(make_experiment("slow"), scaled(1.5), session=session),
+    ]
+    return [row.model_copy(update={"machine": MACHINE}) for row in rows]
+
+
+def make_record(session: str = "monday", **document: Any) -> SessionRecord:
+    """A session of that scenario."""
+    day = {"monday": 5, "tuesday": 6}[session]
+    return SessionRecord(
+        id=session,
+        started_at=f"2026-01-0{day}T08:00:00Z",
+        scenario="peft",
+        command=("accel-bench", "run", "peft.yaml"),
+        document={"scenario": SCENARIO, "written": SCENARIO, **document},
+    )
+
+
+def write(
+    folder: Path,
+    runs: Sequence[Result],
+    name: str = "bundle.zip",
+    document: Mapping[str, Any] | None = None,
+) -> Path:
+    """Store runs of one session, and write a bundle of it."""
+    session = runs[0].session
+    with open_store(folder / f"{name}.results", write=True) as store:
+        store.add_session(make_record(session, **(document or {})))
+        for run in runs:
+            store.add(run)
+        bundle_sessions(store, session, folder / name)
+    return folder / name
+
+
+def read(folder: Path, runs: Sequence[Result], **changes: Any) -> Bundle:
+    """The bundle of runs, as it is read."""
+    return read_bundle(write(folder, runs, **changes))

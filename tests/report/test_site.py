@@ -1,0 +1,146 @@
+"""The page of bundles: escaped, without outside requests, filtered in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import subprocess
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
+
+from accel_bench.analysis.reproduction import summarize_results
+from accel_bench.report.site import ShownBundle, point_key, render_site
+from accel_bench.result import Status
+
+HOSTILE = "<script>document.title='owned'</script><img src=http://evil.test/x onerror=alert(1)>\"'&"
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
+)
+
+
+def shown(file: str = "a.zip", date: str = "2026-01-05", **changes: Any) -> ShownBundle:
+    """A bundle with a baseline, a faster stack, and one that failed."""
+    base, fast, bad = (make_experiment(name) for name in ("lora", "fast", "bad"))
+    runs = [
+        *make_rounds(base, STEADY),
+        *make_rounds(fast, scaled(0.8)),
+        *make_failures(bad, Status.OOM, reasons=[HOSTILE]),
+    ]
+    fields: dict[str, Any] = {
+        "file": file,
+        "sha256": "0123456789abcdef" * 4,
+        "date": date,
+        "summary": summarize_results(runs, "lora"),
+        "models": {one.id: "tiny-llama" for one in (base, fast, bad)},
+        "devices": "a CPU",
+        "versions": ["torch 2.13.0", "lora: accel-bench 0.1.0"],
+    }
+    return ShownBundle(**{**fields, **changes})
+
+
+class Page(HTMLParser):
+    """What a page is made of: tags with their attributes, and the text of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.inline: dict[str, str] = {}
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self._in = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._in in ("script", "style"):
+            self.inline[self._in] = self.inline.get(self._in, "") + data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, known, value in self.attributes if known == name]
+
+
+def hostile_page() -> str:
+    """A page in which every text that comes from elsewhere is hostile."""
+    bundle = shown(
+        file=f"a/{HOSTILE}.zip",
+        models=dict.fromkeys(shown().models, HOSTILE),
+        devices=f"{HOSTILE}\u202e\x1b[31m",
+        versions=[HOSTILE],
+        repeats=HOSTILE,
+    )
+    return render_site(HOSTILE, [bundle], [(f"{HOSTILE}.zip", HOSTILE)])
+
+
+def test_texts_from_elsewhere_are_escaped() -> None:
+    page = Page(text := hostile_page())
+    assert page.tags["script"] == page.tags["style"] == 1
+    assert page.tags["img"] == 0
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert HOSTILE not in text
+    assert "\u202e" not in text and "\x1b" not in text
+    assert "\\u202e" in text
+    # A link leads to a file below the page, whatever its name is.
+    assert all(value.startswith("./") and ":" not in value for value in page.values("href"))
+
+
+def test_nothing_is_requested_and_no_other_script_may_run() -> None:
+    page = Page(render_site("Results", [shown()], []))
+    assert not page.values("src") and page.tags["link"] == 0
+    assert "url(" not in page.inline["style"] and "@import" not in page.inline["style"]
+    (policy,) = [value for value in page.values("content") if "default-src" in value]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    for kind in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.inline[kind].encode()).digest()).decode()
+        assert rules[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert "prefers-color-scheme: dark" in page.inline["style"]
+
+
+def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
+    key = point_key(shown().summary.experiments[2])
+    assert key[0] == "fast"
+    counts = {key: Counter({"reproduced": 2, "cannot tell": 1})}
+    text = render_site("Results", [shown(repetitions=counts)], [])
+    rows = {
+        re.search(r'data-stack="([^"]+)"', row)[1]: re.sub(r"<[^>]+>", "|", row)  # type: ignore[index]
+        for row in text.split("<tr ")[1:]
+    }
+    assert "1.250 [1.249, 1.251]" in rows["fast"]
+    assert "3 times: 1 cannot tell, 2 reproduced" in rows["fast"]
+    assert "1.000" not in rows["lora"]
+    assert "oom" in rows["bad"] and "±" not in rows["bad"]
+    assert "1 bundle; repetitions of stacks: 1 cannot tell, 2 reproduced." in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_a_browser_filters_it_and_runs_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    bundles = [shown(), shown("b.zip", "2026-03-01", devices="NVIDIA L4")]
+    page.write_text(render_site("Results", bundles, []), "utf8")
+    (tmp_path / "bad.html").write_text(hostile_page(), "utf8")
+    dom = _dom(f"{page.as_uri()}#stack=fast&from=2026-02-01")
+    assert "1 of 6 rows" in dom
+    assert dom.count('hidden=""') == 5
+    dom = _dom((tmp_path / "bad.html").as_uri())
+    assert "3 of 3 rows" in dom  # our own script has run
+    assert "<title>owned" not in dom
+
+
+def _dom(address: str) -> str:
+    """What a page has become after its scripts have run."""
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    return done.stdout

@@ -1,0 +1,130 @@
+"""What a bundle asks to be run: nothing of this machine is used that nobody has allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interchange.bundles import SCENARIO, make_runs, read
+
+from accel_bench.errors import BundleError, ScenarioError
+from accel_bench.interchange.bundle import Bundle
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.runner.bundling import scenario_of_session
+from accel_bench.runner.reproducing import draft_of, repeats, request_of
+from accel_bench.scenario.draft import read_draft
+from accel_bench.store.records import SessionRecord
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle that was read."""
+    return read(tmp_path_factory.mktemp("bundle"), make_runs())
+
+
+def asking(made: Bundle, **scenario: Any) -> Bundle:
+    """A bundle whose scenario asks for something more; its checksums would be right."""
+    return Bundle(
+        made.file, made.manifest, SCENARIO | scenario, made.sessions, made.results, made.conclusion
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "scenario"),
+    [
+        ("data.path", {"data": {"use": "text", "path": "/etc/passwd"}}),
+        ("data.path", {"data": {"use": "text", "path": "~/.ssh/id_rsa"}}),
+        ("data.path", {"data": {"use": "text", "path": "[path]/corpus.txt"}}),
+        ("data.tokenizer", {"data": {"use": "text", "tokenizer": "a/../../x"}}),
+        ("model.id", {"model": {"id": "./weights"}}),
+        ("stacks.fast.use.folder", {"stacks": {"fast": {"use": [{"use": "x", "folder": "/opt"}]}}}),
+        ("sweep.data.path", {"sweep": {"data.path": ["a.txt", "/b.txt"]}}),
+    ],
+)
+def test_a_path_of_this_machine_must_be_named_here(
+    made: Bundle, key: str, scenario: dict[str, Any]
+) -> None:
+    with pytest.raises(BundleError, match=rf"bundle\.zip: {key} is .*--set {key}=PATH"):
+        draft_of(asking(made, **scenario), [])
+    draft_of(asking(made, **scenario), [key])
+
+
+def test_texts_that_lead_nowhere_are_left(made: Bundle) -> None:
+    told = {"description": "see /etc/passwd", "model": {"id": "org/name"}}
+    assert draft_of(asking(made, **told), []).get("model.id") == "org/name"
+
+
+def test_the_launcher_is_this_machines_own(made: Bundle) -> None:
+    slurm = {"launcher": {"use": "slurm", "partition": "all"}}
+    assert draft_of(asking(made, **slurm), []).get("launcher") is None
+    stacks = {"stacks": {"lora": {"set": {"launcher.use": "slurm"}, "use": []}}}
+    with pytest.raises(BundleError, match="'lora' sets a launcher"):
+        draft_of(asking(made, **stacks), [])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "allowed"),
+    [
+        ({"environment": {"LD_PRELOAD": "x.so"}}, "--allow-env"),
+        (
+            {"environments": {"theirs": {"requirements": ["evil"]}}},
+            "an environment runs code of its author's choice; --allow-env",
+        ),
+        ({"stacks": {"lora": {"set": {"environment.PYTHONPATH": "x"}}}}, "--allow-env"),
+    ],
+)
+def test_code_of_the_bundles_choice_is_not_run(
+    made: Bundle, scenario: dict[str, Any], allowed: str
+) -> None:
+    nulls = {slot: {"use": "null"} for slot in ("model", "optimizer", "engine")}
+    draft = draft_of(asking(made, **nulls, **scenario), [])
+    with pytest.raises(ScenarioError, match=allowed):
+        make_plan(draft, read_machine(), PlanRequest())
+
+
+def test_the_request_names_the_stacks_of_which_there_are_runs(made: Bundle) -> None:
+    asked = asking(made, stacks={**SCENARIO["stacks"], "skipped": {"use": []}})
+    request = request_of(asked, PlanRequest())
+    assert sorted(request.only) == ["fast", "lora", "slow"]
+    assert request.tags == ()
+    assert repeats(asked).sha256 == made.manifest.sha256
+    assert (repeats(asked).file, repeats(asked).origin) == ("bundle.zip", "measured")
+
+
+FILE = """\
+name: swept
+model: {use: null}
+data: {use: null}
+optimizer: {use: null}
+engine: {use: null}
+stacks: {baseline: []}
+ladder: [{set: {train.gradient_accumulation: 2}, name: more}, {set: {train.seed: 1}, name: seed}]
+sweep: {data.sequence_length: [16, 32]}
+measure: {steps: 2, warmup: 1}
+"""
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["written", "earlier version"])
+def test_the_scenario_of_a_session_makes_the_same_experiments(tmp_path: Path, old: bool) -> None:
+    """Also with a ladder and a sweep, whose keys are both set and swept in what was stored."""
+    path = tmp_path / "swept.yaml"
+    path.write_text(FILE)
+    machine = read_machine()
+    plan = make_plan(read_draft(path), machine, PlanRequest())
+    document = {"scenario": plan.file.model_dump(mode="json")}
+    if not old:
+        document["written"] = plan.file.model_dump(mode="json", exclude_unset=True)
+    session = SessionRecord(id="x", started_at="2026", scenario="swept", document=document)
+    path.with_suffix(".json").write_text(_json(scenario_of_session(session)))
+    again = make_plan(read_draft(path.with_suffix(".json")), machine, PlanRequest())
+    ids = [one.experiment.id for one in plan.planned]
+    assert len(ids) == 8
+    assert [one.experiment.id for one in again.planned] == ids
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value)
