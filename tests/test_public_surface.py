@@ -13,6 +13,14 @@ import pytest
 import accel_bench
 
 PROMISED = {
+    "ExperimentComparison",
+    "ExperimentSummary",
+    "Results",
+    "RunProgress",
+    "StoredResults",
+    "Summary",
+    "open_store",
+    "run",
     "Allocation",
     "Node",
     "Placement",

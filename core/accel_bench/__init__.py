@@ -1,7 +1,8 @@
 """accel-bench: which acceleration, on which hardware, at what cost, with the same loss.
 
-Plugin authors import the names below. They are resolved on first use, so that importing the package
-costs nothing. `check_fit` and `load_base_model` import torch: import them in the body of a hook.
+`run` measures a scenario and `open_store` reads what is stored; plugin authors import the other
+names. They are resolved on first use, so that importing the package costs nothing. `check_fit` and
+`load_base_model` import torch: import them in the body of a hook.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 from accel_bench._version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
+    from accel_bench.analysis.compare import ExperimentComparison
+    from accel_bench.analysis.schema import ExperimentSummary, Summary
+    from accel_bench.api.progress import RunProgress
+    from accel_bench.api.results import Results
+    from accel_bench.api.run import run
+    from accel_bench.api.stored import StoredResults, open_store
     from accel_bench.catalog.models import (
         already_quantized,
         architecture_of,
@@ -76,6 +83,8 @@ __all__ = [
     "Device",
     "Engine",
     "Experiment",
+    "ExperimentComparison",
+    "ExperimentSummary",
     "Job",
     "Machine",
     "Matmul",
@@ -90,12 +99,16 @@ __all__ = [
     "RankResult",
     "Redactor",
     "Result",
+    "Results",
     "Run",
+    "RunProgress",
     "Sample",
     "Scenario",
     "Stage",
     "Status",
     "Stopwatch",
+    "StoredResults",
+    "Summary",
     "TokenCounts",
     "Window",
     "Workload",
@@ -111,6 +124,7 @@ __all__ = [
     "model_directory",
     "model_problems",
     "nvml",
+    "open_store",
     "python_command",
     "quantize_seconds",
     "read_compilation",
@@ -118,9 +132,16 @@ __all__ = [
     "read_machine",
     "read_placement",
     "reset_compiler",
+    "run",
 ]
 
 _HOMES = {
+    "accel_bench.analysis.compare": ("ExperimentComparison",),
+    "accel_bench.analysis.schema": ("ExperimentSummary", "Summary"),
+    "accel_bench.api.progress": ("RunProgress",),
+    "accel_bench.api.results": ("Results",),
+    "accel_bench.api.run": ("run",),
+    "accel_bench.api.stored": ("StoredResults", "open_store"),
     "accel_bench.catalog.models": (
         "already_quantized",
         "architecture_of",

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, g
 import typer
 
 from accel_bench.cli.output import AnyFormat
+from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from accel_bench.result import Result
 
-DEFAULT_RESULTS = "accel_bench_results"
-"""The results folder where no other is named."""
+__all__ = [
+    "DEFAULT_RESULTS",
+    "MeasureOptions",
+    "Names",
+    "PlanOptions",
+    "Results",
+    "former_option",
+    "takes",
+]
 
 Results: TypeAlias = Annotated[
     str,
     typer.Option(
-        envvar="ACCEL_BENCH_RESULTS",
+        envvar=RESULTS,
         metavar="DIR",
         help="Where results are kept: a folder, or postgresql+psycopg://USER@HOST/DATABASE.",
     ),

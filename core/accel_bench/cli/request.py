@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
-from itertools import count
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import typer
 
-from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
@@ -20,24 +17,32 @@ from accel_bench.cli.options import MeasureOptions, PlanOptions
 from accel_bench.cli.output import print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
-from accel_bench.documents.load import SUFFIXES, parse_value
-from accel_bench.documents.presets import find_presets
+from accel_bench.documents.load import parse_value
 from accel_bench.documents.redaction import Redactor
 from accel_bench.documents.shown import plain
-from accel_bench.errors import NothingToRunError, ScenarioError, StoreError, did_you_mean
+from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.formats import render
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.session import Session, new_id
-from accel_bench.runner.unfinished import open_results
-from accel_bench.scenario.draft import Draft, read_draft
+from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
+from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
+from accel_bench.runner.session import Reporter, Session
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
 from accel_bench.store.database import Store
 
-JOB = "ACCEL_BENCH_JOB"
-"""Variable with the name of a job that may be run again, and then continues its own sessions."""
+__all__ = [
+    "Command",
+    "find_drafts",
+    "new_sessions",
+    "parse_overrides",
+    "plan_request",
+    "print_failures",
+    "run_plans",
+]
 
 LOG_LINES = 15
 """Lines of a failed run's log that stand under the table."""
@@ -127,27 +132,39 @@ def _run(plans: Sequence[Plan], command: Command) -> int:
     for plan in plans:
         if plan.nothing:
             typer.echo(f"not run: {plain(plan.nothing)}", err=True)
-    sessions: list[Session] = []
-    stopped = BY_THE_USER
-    with open_results(options.results, write=True) as store:
-        try:
-            with new_sessions(options, store, command.machine, command.allocation) as new_session:
-                sessions += [new_session(**command.session) for _ in plans]
-                for session, plan in zip(sessions, plans, strict=True):
-                    session.run_plan(plan)
-        except StoreError as error:
-            stopped = StopReason(Status.INFRA_ERROR, (str(error),))
-            raise
-        finally:
-            both = zip(sessions, plans, strict=False)  # none, where none could be opened
-            summaries = [plan.summarize(session.results(plan), stopped) for session, plan in both]
-            command.show(summaries)
-            if options.output == "table":
-                print_failures(store, sessions)
-                place = Redactor.of_this_process().redact(options.results)
-                listing = f"accel-bench results list --results {place}"
-                print_text(f"\nResults: {store.folder} ({listing})")
-    return exit_code(summaries)
+    ended: list[Measured] = []
+
+    def show(measured: Measured) -> None:
+        ended.append(measured)
+        command.show(measured.summaries)
+        if options.output == "table":
+            print_failures(measured.store, measured.sessions)
+            place = Redactor.of_this_process().redact(options.results)
+            listing = f"accel-bench results list --results {place}"
+            print_text(f"\nResults: {measured.store.folder} ({listing})")
+
+    benchmark = _benchmark(options, command.machine, command.allocation)
+    run_plans_in_sessions(plans, replace(benchmark, session=command.session), show)
+    return exit_code(ended[0].summaries)
+
+
+def _benchmark(options: PlanOptions, machine: Machine, allocation: Allocation | None) -> Benchmark:
+    """Return what a command runs its plans with; stdout is stderr while they run."""
+
+    @contextmanager
+    def progress() -> Iterator[Reporter]:
+        with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
+            yield reporter
+
+    return Benchmark(
+        results=options.results,
+        machine=machine,
+        allocation=allocation,
+        command=tuple(sys.argv),
+        retries=options.retries,
+        resume=getattr(options, "resume", False),
+        progress=progress,
+    )
 
 
 def plan_request(options: PlanOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
@@ -176,36 +193,11 @@ def new_sessions(
 ) -> Iterator[Callable[..., Session]]:
     """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
 
-    The sessions share their id but for a number, and continue those of the same job: where they are
-    of one file each, those of their number; with `continues`, all are of one file.
+    It makes them as `session_maker` says.
     """
-    first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
-    before = [one.id for one in store.sessions() if one.document.get("job") == job] if job else []
-    with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
-
-        def new_session(continues: Sequence[str] | None = None, **settings: Any) -> Session:
-            number = next(numbers)
-            suffix = "" if number == 1 else f".{number}"
-            own = [one for one in before if one[len(first) :] == suffix]
-            return Session(
-                store,
-                machine,
-                reporter,
-                retries=options.retries,
-                command=tuple(sys.argv),
-                allocation=allocation,
-                continues=tuple(own) if continues is None else (*before, *continues),
-                job=job,
-                id=f"{first}{suffix}",
-                **{"resume": getattr(options, "resume", False), **settings},
-            )
-
-        yield new_session
-
-
-def find_drafts(files: Sequence[str]) -> list[Draft]:
-    """Read the files; of a folder all scenarios but the slow ones. Raises ScenarioError."""
-    return [draft for file in files for draft in _drafts_of(file)]
+    benchmark = _benchmark(options, machine, allocation)
+    with benchmark.progress() as reporter:
+        yield session_maker(benchmark, store, reporter)
 
 
 def parse_overrides(
@@ -219,37 +211,6 @@ def parse_overrides(
             raise ScenarioError(f"--set {assignment}: expected KEY=VALUE, such as measure.steps=50")
         parsed.append((key.strip(), parse_value(text, f"--set {key.strip()}")))
     return (*parsed, *((key, value) for key, value in short.items() if value is not None))
-
-
-def _drafts_of(file: str) -> list[Draft]:
-    path = Path(file)
-    try:
-        is_folder, is_file = path.is_dir(), path.exists()
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{file!r} cannot be read: {error}") from error
-    if is_folder:
-        return _suite(path)
-    if is_file:
-        return [read_draft(path)]
-    known = find_presets("scenarios")
-    if file in known:
-        return [read_draft(known[file])]
-    raise ScenarioError(
-        f"{file!r} is neither a file nor a shipped scenario{did_you_mean(file, known)}"
-    )
-
-
-def _suite(folder: Path) -> list[Draft]:
-    """Return the scenarios of a folder, without slow ones and named stacks."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
-    drafts = [
-        draft
-        for draft in map(read_draft, paths)
-        if draft.get("slow") is not True and not {"use", "set"} & set(draft.data)
-    ]
-    if not drafts:
-        raise ScenarioError(f"{folder} holds no scenario that is not slow")
-    return drafts
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:

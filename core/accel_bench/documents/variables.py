@@ -8,6 +8,12 @@ from accel_bench.errors import AccelBenchError
 
 MOST_SECONDS = 86_400.0
 
+DEFAULT_RESULTS = "accel_bench_results"
+"""The results folder where no other is named."""
+
+RESULTS = "ACCEL_BENCH_RESULTS"
+"""Variable that names another one, or the address of a database."""
+
 
 def seconds_from(variable: str, default: float) -> float:
     """Return a number of seconds of at most a day, or `default` where the variable is not set.

@@ -46,7 +46,7 @@ def allocated(
         for point in chosen_points(file, request, machine.device)
     ]
     allocation: Allocation | None = launcher.call_plugin(
-        launcher.plugins[0], HOOK, scenarios=scenarios, command=tuple(command), dry_run=dry_run
+        launcher.plugins[0], HOOK, scenarios=scenarios, command=command, dry_run=dry_run
     )
     try:
         yield allocation

@@ -195,6 +195,16 @@ def read_draft(path: Path) -> Draft:
     return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
 
 
+def make_draft(document: Document, folder: Path) -> Draft:
+    """Return the draft of a scenario that stands in no file. Raises ScenarioError.
+
+    Stacks and files that it names are looked up in `folder` first.
+    """
+    layer, bases = _merged(document, folder, ())
+    preset = Path(bases[0]).stem if bases else ""
+    return Draft(document.source, layer.data, layer.places, folder, preset, layer.notices)
+
+
 def read_stack(path: Path) -> StackEntry:
     """Read the file of a named stack. Raises ScenarioError."""
     document = load_file(path)
@@ -216,7 +226,11 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]
         raise ScenarioError(f"{path}: `extends` goes in a circle: {circle}")
     if len(chain) >= MAXIMUM_EXTENDS:
         raise ScenarioError(f"{path}: more than {MAXIMUM_EXTENDS} files extend one another")
-    document = load_file(path)
+    return _merged(load_file(path), path.parent, (*chain, resolved))
+
+
+def _merged(document: Document, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+    """Lay a document over the files that it extends; return both as one layer, and those files."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -225,7 +239,7 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]
         )
     merged = Layer({})
     for base in bases:
-        below, _ = _read_merged(_base_path(document, path.parent, base), (*chain, resolved))
+        below, _ = _read_merged(_base_path(document, folder, base), chain)
         merged = lay_over(merged, below)
     places = {location: document.where(location) for location in document.marks}
     return lay_over(merged, Layer(document.data, places)), bases

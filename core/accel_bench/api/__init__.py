@@ -1,0 +1,1 @@
+"""What Python programs call: run scenarios, and read what is stored."""

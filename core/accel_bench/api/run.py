@@ -1,0 +1,236 @@
+"""Measure the stacks of a scenario from Python, as `accel-bench run` does."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict, Unpack
+
+from accel_bench.api.progress import CallbackReporter, RunProgress
+from accel_bench.api.results import Results
+from accel_bench.api.stored import place_of
+from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError, did_you_mean
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
+from accel_bench.runner.session import Reporter
+from accel_bench.scenario.find import Source, find_drafts, to_plain
+from accel_bench.store.columns import run_columns
+from accel_bench.store.schema import RUNS
+
+LOGGER = logging.getLogger("accel_bench")
+
+
+class RunOptions(TypedDict, total=False):
+    """Further options of `accel_bench.run`: those of `accel-bench run` of the same name."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+
+    device: Literal["auto", "cpu", "cuda"]
+    """Where to run."""
+
+    timeout: Annotated[float, Field(gt=0)]
+    """Seconds for one run."""
+
+    no_baseline: bool
+    """Leave the baseline out."""
+
+    tags: Sequence[str]
+    """Run only the sweep points with these tags; `*` is any text."""
+
+    reference_point: str
+    """Compare sweep points with the one of this tag; else the first."""
+
+    seeds: Annotated[int, Field(ge=2)]
+    """Train with this many seeds and compare the losses at the end."""
+
+    resume: bool
+    """Count complete rounds that are already stored."""
+
+    repeat_round: Annotated[int, Field(ge=1)]
+    """With `resume`: measure a round again that a slow run spoils."""
+
+    retries: Annotated[int, Field(ge=0)]
+    """Tries after a run that was lost."""
+
+    max_runs: Annotated[int, Field(ge=1)]
+    """Refuse a plan with more runs; 1,000 by default."""
+
+    force: bool
+    """Run what needs more memory than there is."""
+
+    oversubscribe: bool
+    """Allow more processes than cores."""
+
+    allow_env: bool
+    """Let scenarios set any environment variable."""
+
+    trust_remote_code: bool
+    """Let models bring code of their own."""
+
+
+def run(  # noqa: PLR0913 - the options that most calls need
+    scenario: Source,
+    *,
+    stacks: Sequence[str] | Mapping[str, Any] | None = None,
+    plugins: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    results: str | os.PathLike[str] | None = None,
+    rounds: int | None = None,
+    on_progress: Callable[[RunProgress], object] | None = None,
+    **options: Unpack[RunOptions],
+) -> Results:
+    """Measure the stacks of a scenario side by side, and compare them.
+
+    It does what `accel-bench run` does, by the same code: every run is a fresh process, the rounds
+    of the stacks are interleaved, and every run is stored as soon as it has ended. Nothing is
+    printed, and torch is not imported into this process.
+
+    `scenario` is a file, a folder of them, the name of a shipped one, the content of a file as a
+    mapping, or a `Scenario`. `stacks` names those of its stacks to run beside the baseline, or is a
+    mapping that replaces them; `plugins` adds a stack for each plugin, `a+b` for both in that
+    order; `overrides` changes dotted keys, such as `{"measure.steps": 50}`. `results` is a folder
+    or the address of a database, by default that of the program. `rounds` is short for the override
+    `measure.rounds`. `on_progress` is called with a `RunProgress`, one call at a time. `options`
+    are those of `RunOptions`.
+
+    Ctrl-C ends the run in progress, stores it, and is raised again as KeyboardInterrupt. What
+    `on_progress` raises ends the session in the same way, and is raised again.
+
+    Raises ScenarioError or PluginError for what must be mended before anything starts,
+    NothingToRunError where everything is skipped, and StoreError. A run that fails raises nothing:
+    its row has the status and the reason.
+    """
+    checked = _check_options(options)
+    short = {
+        "measure.rounds": rounds,
+        "measure.timeout_seconds": checked.get("timeout"),
+        "resources.device": checked.get("device"),
+    }
+    changes = {**(overrides or {}), **{key: one for key, one in short.items() if one is not None}}
+    request = _request(stacks, plugins, changes, checked)
+    place, machine = place_of(results), read_machine()
+    drafts = find_drafts([scenario])
+    with allocated(drafts, machine, request, _NoCommand()) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return _of_another_process(allocation.exit_code, place)
+        machine = machine_of(allocation, machine)
+        plans = [make_plan(draft, machine, request) for draft in drafts]
+        if not any(plan.runnable for plan in plans):
+            raise NothingToRunError(plans[0].nothing)
+        reporter = Reporter() if on_progress is None else CallbackReporter(on_progress)
+        repeated = checked.get("repeat_round")
+        benchmark = Benchmark(
+            results=place,
+            machine=machine,
+            allocation=allocation,
+            command=("accel_bench.run", *(draft.source for draft in drafts)),
+            retries=checked.get("retries", 0),
+            resume=checked.get("resume", False),
+            session={"repeat_round": repeated - 1} if repeated else {},
+            progress=lambda: nullcontext(reporter),
+        )
+        return _measure(plans, benchmark, reporter)
+
+
+def _check_options(options: Mapping[str, Any]) -> RunOptions:
+    """Return the options. Raises TypeError for unknown names, ScenarioError for wrong values."""
+    known = RunOptions.__annotations__
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(f"accel_bench.run() has no option {name!r}{hint}")
+    try:
+        checked = TypeAdapter(RunOptions).validate_python(options)
+    except ValidationError as error:
+        problems = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
+        raise ScenarioError("; ".join(problems)) from None
+    if "repeat_round" in checked and not checked.get("resume"):
+        raise ScenarioError("repeat_round needs resume=True: the other rounds stay as stored")
+    return checked
+
+
+def _request(
+    stacks: Sequence[str] | Mapping[str, Any] | None,
+    plugins: Sequence[str],
+    overrides: Mapping[str, Any],
+    options: RunOptions,
+) -> PlanRequest:
+    """Return the request to the planner."""
+    for name, value in (("stacks", stacks), ("plugins", plugins)):
+        if isinstance(value, str):
+            raise ScenarioError(f"{name}: expected a list of names, such as [{value!r}]")
+    changes = to_plain(overrides, "overrides")
+    if isinstance(stacks, Mapping):
+        changes["stacks"] = to_plain(stacks, "stacks")
+    named = () if stacks is None or isinstance(stacks, Mapping) else tuple(stacks)
+    return PlanRequest(
+        plugins=tuple(plugins),
+        only=named,
+        tags=tuple(options.get("tags", ())),
+        reference_point=options.get("reference_point", ""),
+        overrides=tuple(changes.items()),
+        seeds=options.get("seeds", 0),
+        no_baseline=options.get("no_baseline", False),
+        allow_environment=options.get("allow_env", False),
+        trust_remote_code=options.get("trust_remote_code", False),
+        max_runs=options.get("max_runs", 1000),
+        force=options.get("force", False),
+        oversubscribe=options.get("oversubscribe", False),
+        notify=LOGGER.info,
+    )
+
+
+def _measure(plans: Sequence[Plan], benchmark: Benchmark, reporter: Reporter) -> Results:
+    """Run the plans and return what they have measured."""
+    ended: list[Results] = []
+
+    def keep(measured: Measured) -> None:
+        ids = {result.session for result in measured.results}
+        counted = {result.run_id for result in measured.results}
+        rows = run_columns(measured.store, [RUNS.c.session.in_(sorted(ids))])
+        own = [row for row in rows if row["run_id"] in counted]
+        ended.append(Results(measured.summaries, measured.results, own, measured.store.folder))
+
+    try:
+        run_plans(plans, benchmark, keep)
+    except KeyboardInterrupt:
+        raised = getattr(reporter, "raised", None)
+        if raised is None:
+            raise
+        raise raised from None
+    return ended[0]
+
+
+def _of_another_process(exit_code: int, place: str) -> Results:
+    """Return no results: this is one of several processes, and the first one has them."""
+    if exit_code:
+        raise AccelBenchError(f"the process that measures ended with exit code {exit_code}")
+    return Results((), (), (), Path(place))
+
+
+class _NoCommand(Sequence[str]):
+    """Stands for the command line that a call from Python does not have.
+
+    A launcher that has the command run elsewhere reads it, and must not get one that does not do
+    what the caller does.
+    """
+
+    def _refusal(self) -> ScenarioError:
+        return ScenarioError(
+            "the launcher runs the command of the program again elsewhere, and a call from Python "
+            "has none; use `accel-bench run`, or call it where the launcher has started it"
+        )
+
+    def __len__(self) -> int:
+        raise self._refusal()
+
+    def __getitem__(self, index: Any) -> Any:
+        raise self._refusal()

@@ -1,0 +1,119 @@
+"""Stored results, as Python programs read them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from accel_bench.analysis.compare import ExperimentComparison, compare_stored
+from accel_bench.api.frame import to_frame
+from accel_bench.documents.redaction import Redactor
+from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
+from accel_bench.result import Result
+from accel_bench.runner.unfinished import open_results
+from accel_bench.store import database
+from accel_bench.store.columns import run_columns
+from accel_bench.store.queries import condition_of, damaged_runs, group_runs, without
+from accel_bench.store.schema import RUNS
+from accel_bench.store.selection import select_pairs
+
+if TYPE_CHECKING:
+    import pandas
+    from sqlalchemy import ColumnElement
+
+LOGGER = logging.getLogger("accel_bench")
+
+
+class StoredResults:
+    """The results of a folder or of a database; each call reads what is there by then."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        """The folder, or the address of the database."""
+
+    def frame(
+        self,
+        where: str | None = None,
+        *,
+        group_by: Sequence[str] = (),
+        newest: int | None = None,
+    ) -> pandas.DataFrame:
+        """Return a row for each run; with `group_by` one for each group of them.
+
+        Columns are called as conditions call them: settings (`train.learning_rate`), what really
+        held (`effective.optimizer`), figures with their units (`tokens_per_second`), options of
+        plugins and metrics (`metrics.NAME`). What a run does not have is missing. A run that was
+        damaged on the disk has the status `corrupt` and no figures.
+
+        `where` is a condition as in `accel-bench results list --where`; `newest` is at most so many
+        runs, the newest ones. `group_by` names columns; figures of groups are over completed runs.
+
+        Raises StoreError where the results cannot be read or the condition names what no run has,
+        AccelBenchError where pandas is not installed.
+        """
+        with open_results(self.place) as store:
+            conditions = _conditions(store, where)
+            if not group_by:
+                return to_frame(run_columns(store, conditions, newest))
+            damaged = damaged_runs(store, conditions)
+            if damaged:
+                LOGGER.warning("left out as corrupt: %s", ", ".join(damaged))
+                conditions.append(without(damaged))
+            return to_frame(group_runs(store, list(group_by), conditions))
+
+    def select(self, identifier: str | None = None, *, where: str | None = None) -> list[Result]:
+        """Return runs with everything that is stored of them, their samples included.
+
+        `identifier` is that of a run, an experiment or a session, or its beginning; `where` is a
+        condition. Raises StoreError where the results cannot be read, or there is no such id.
+        """
+        with open_results(self.place) as store:
+            conditions = _conditions(store, where)
+            if identifier is not None:
+                conditions.append(RUNS.c.run_id.in_(store.run_ids(identifier)))
+            return store.results(*conditions)
+
+    def compare(
+        self, a: str, b: str, *, other: StoredResults | None = None
+    ) -> tuple[ExperimentComparison, ...]:
+        """Return the comparison of B against A, as `accel-bench compare` makes it, for each sweep
+        point that both have.
+
+        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id; `other` is
+        where B is, if elsewhere. Raises StoreError where one is not there, or has several meanings.
+        """
+        with ExitStack() as stack:
+            store = stack.enter_context(open_results(self.place))
+            second = stack.enter_context(open_results(other.place)) if other else None
+            pairs = select_pairs(a, b, store, second)
+        return tuple(compare_stored(left, right) for left, right in pairs)
+
+    def __len__(self) -> int:
+        with open_results(self.place) as store:
+            return store.count()
+
+    def __repr__(self) -> str:
+        return f"<StoredResults of {Redactor.of_this_process().redact(self.place)}>"
+
+
+def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
+    """Return the results of a folder, or of a database by its address.
+
+    Without a place it is that of the variable ACCEL_BENCH_RESULTS, else `accel_bench_results`.
+    Raises StoreError where there are none.
+    """
+    stored = StoredResults(place_of(place))
+    with database.open_store(stored.place, write=False):
+        return stored
+
+
+def place_of(place: str | os.PathLike[str] | None) -> str:
+    """Return the place of results, by default that of the program."""
+    return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
+
+
+def _conditions(store: database.Store, where: str | None) -> list[ColumnElement[bool]]:
+    return [] if where is None else [condition_of(store, where)]

@@ -1,0 +1,122 @@
+"""Run plans, each in a session, and summarize them: for the program's commands and for Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
+from accel_bench.analysis.schema import Summary
+from accel_bench.errors import StoreError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result, Status
+from accel_bench.runner.session import Reporter, Session, new_id
+from accel_bench.runner.unfinished import open_results
+from accel_bench.store.database import Store
+
+JOB = "ACCEL_BENCH_JOB"
+"""Variable with the name of a job that may be run again, and then continues its own sessions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What plans are run with."""
+
+    results: str
+    """The results folder, or the address of a database."""
+
+    machine: Machine
+    allocation: Allocation | None = None
+
+    command: tuple[str, ...] = ()
+    """Arguments of the program, for the record."""
+
+    retries: int = 0
+    """How often a run is tried again whose failure may be transient."""
+
+    resume: bool = False
+    """Count the rounds that are already complete in the store."""
+
+    session: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of the sessions."""
+
+    progress: Callable[[], AbstractContextManager[Reporter]]
+    """Opens what is called while the sessions run."""
+
+
+class Measured(NamedTuple):
+    """What the plans of one benchmark have measured, as far as they got."""
+
+    summaries: list[Summary]
+    sessions: list[Session]
+    results: list[Result]
+    """Runs that the summaries count, those of earlier sessions included."""
+
+    store: Store
+    """Where they are, open until the benchmark returns."""
+
+
+def run_plans(
+    plans: Sequence[Plan], benchmark: Benchmark, on_end: Callable[[Measured], None]
+) -> None:
+    """Run the plans, each in a session; `on_end` gets what they have measured, however they end.
+
+    Raises StoreError, and KeyboardInterrupt once what was interrupted is stored.
+    """
+    sessions: list[Session] = []
+    stopped = BY_THE_USER
+    with open_results(benchmark.results, write=True) as store:
+        try:
+            with benchmark.progress() as reporter:
+                new_session = session_maker(benchmark, store, reporter)
+                sessions += [new_session(**benchmark.session) for _ in plans]
+                for session, plan in zip(sessions, plans, strict=True):
+                    session.run_plan(plan)
+        except StoreError as error:
+            stopped = StopReason(Status.INFRA_ERROR, (str(error),))
+            raise
+        finally:
+            both = list(zip(sessions, plans, strict=False))  # none, where none could be opened
+            results = [session.results(plan) for session, plan in both]
+            summaries = [
+                plan.summarize(found, stopped)
+                for (_, plan), found in zip(both, results, strict=True)
+            ]
+            on_end(
+                Measured(summaries, sessions, [one for found in results for one in found], store)
+            )
+
+
+def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
+    """Return what makes the sessions of one command.
+
+    They share their id but for a number, and continue those of the same job: where they are of one
+    file each, those of their number; with `continues`, all are of one file.
+    """
+    first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
+    before = [one.id for one in store.sessions() if one.document.get("job") == job] if job else []
+
+    def new_session(continues: Sequence[str] | None = None, **settings: Any) -> Session:
+        number = next(numbers)
+        suffix = "" if number == 1 else f".{number}"
+        own = [one for one in before if one[len(first) :] == suffix]
+        return Session(
+            store,
+            benchmark.machine,
+            reporter,
+            retries=benchmark.retries,
+            command=benchmark.command,
+            allocation=benchmark.allocation,
+            continues=tuple(own) if continues is None else (*before, *continues),
+            job=job,
+            id=f"{first}{suffix}",
+            **{"resume": benchmark.resume, **settings},
+        )
+
+    return new_session
