@@ -15,12 +15,15 @@ import pytest
 from analysis_factory import make_experiment, make_result
 
 from accel_bench.analysis.metrics.cost import usd_per_million_tokens
+from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.metrics.utilization import utilization
+from accel_bench.analysis.pivot import pivot
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.catalog.models import read_card
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.machine.info import Device
-from accel_bench.result import RankResult, Sample, Status, Window
+from accel_bench.result import RankResult, Result, Sample, Status, Window
 
 DEVICES = 8
 USD_PER_HOUR = 40.77
@@ -71,8 +74,8 @@ def of(model: str) -> list[Printed]:
     return [row for row in ROWS if row.model == model]
 
 
-def mfu(row: Printed, parameters: int) -> float:
-    """Our MFU of a step with the row's throughput, when a token takes 6 x parameters FLOPs."""
+def run_of(row: Printed, parameters: int) -> Result:
+    """A run of one step with the row's throughput, when a token takes 6 x parameters FLOPs."""
     tokens = row.sequence_length * row.batch_size
     seconds = DEVICES * tokens / (row.million_tokens_per_hour * 1e6 / 3600)
     sample = Sample(
@@ -81,7 +84,7 @@ def mfu(row: Printed, parameters: int) -> float:
         sequences=row.batch_size,
         processed_tokens=tokens,
         real_tokens=tokens,
-        supervised_tokens=tokens,
+        supervised_tokens=tokens - row.batch_size,
         loss=1.0,
     )
     workload = Workload(matmuls=(Matmul(name="all", rows=parameters, columns=1),))
@@ -92,15 +95,43 @@ def mfu(row: Printed, parameters: int) -> float:
             device=Device("cuda", name="NVIDIA A100-SXM4-80GB", uuid=f"GPU-{rank}"),
             window=Window(started=0.0, ended=seconds, samples=(sample,)),
             workload=workload,
+            effective=EffectiveConfiguration(matmul_dtype="bfloat16"),
         )
         for rank in range(DEVICES)
     ]
-    experiment = make_experiment(scenario={"resources": {"devices": DEVICES}})
-    peak = peak_flops("NVIDIA A100-SXM4-80GB", "bfloat16")
-    found = utilization(make_result(experiment, ranks=ranks), peak)
+    settings = {
+        "model": {"id": row.model},
+        "data": {"sequence_length": row.sequence_length},
+        "train": {"micro_batch_size": row.batch_size},
+        "resources": {"devices": DEVICES, "device": "cuda"},
+    }
+    return make_result(make_experiment(scenario=settings), ranks=ranks)
+
+
+def mfu(row: Printed, parameters: int) -> float:
+    """Our MFU of that run."""
+    found = utilization(run_of(row, parameters), peak_flops("NVIDIA A100-SXM4-80GB", "bfloat16"))
     assert found is not None
     assert found.mfu is not None
     return found.mfu.non_causal
+
+
+def test_the_table_is_one_pivot_with_its_throughput_mfu_and_the_true_costs() -> None:
+    keys = ["model", "sequence_length", "batch_size"]
+    values = ["tokens_per_hour", "mfu_6n", "dollars_per_million_tokens"]
+    rate = HourlyRate(usd_per_hour=USD_PER_HOUR, kind="given")
+    runs = [run_of(row, NOMINAL[row.model]) for row in LLAMAS]
+    made = pivot(runs, keys, [], values, Terms(rate=rate, instances=1))
+    assert made.added_keys == ()
+    shown = {cell.row: [cell.figures[name] for name in values] for cell in made.cells}
+    for row in LLAMAS:
+        found = shown[row.model, row.sequence_length, row.batch_size]
+        figures = [figure.median for figure in found if figure is not None]
+        assert figures == [
+            pytest.approx(row.million_tokens_per_hour * 1e6),
+            pytest.approx(row.mfu, abs=0.01),
+            pytest.approx(row.ours),
+        ]
 
 
 def test_the_table_has_eight_llama_rows_and_four_others() -> None:

@@ -202,6 +202,23 @@ def test_exported_csv_has_a_row_for_each_run_and_no_formula() -> None:
     assert rows[2]["tokens_per_second"] == ""
 
 
+@pytest.mark.usefixtures("folder")
+def test_rates_losses_and_settings_of_a_run_stand_in_every_listing() -> None:
+    (row, *_) = csv.DictReader(io.StringIO(call("export", "--format", "csv")))
+    assert float(row["tokens_per_hour"]) == 3600 * float(row["tokens_per_second"])
+    # Losses of 2, 1.75 and 1.5 on each rank.
+    ranks = float(row["first_loss"]) / 2
+    assert float(row["mean_loss"]) == 1.75 * ranks
+    assert (float(row["minimum_loss"]), float(row["maximum_loss"])) == (1.5 * ranks, 2 * ranks)
+    assert float(row["loss_standard_deviation"]) == 0.25 * ranks
+    settings = [row[key] for key in ("micro_batch_size", "learning_rate", "optimizer", "precision")]
+    assert settings == ["1", "0.001", "adamw", "as-is"]
+    listed = json.loads(call("list", "--format", "json"))
+    assert listed[0]["steps_per_second"] == pytest.approx(float(row["steps_per_second"]))
+    assert listed[0]["samples_per_second"] > 0 and listed[2]["samples_per_second"] is None
+    assert f"mean_loss: {float(row['mean_loss'])}" in call("show", "run-a")
+
+
 def test_an_export_to_a_file_says_what_it_leaves_out(folder: Path, tmp_path: Path) -> None:
     change_payload(folder, "run-b", "2.13.0", "2.12.0")
     target = tmp_path / "out.json"

@@ -78,6 +78,9 @@ CONDITIONS = {
     "learning_rate = 1e-4": "abcde",
     "tokens_per_second > 4.5e2 and status = ok": "c",
     "tokens_per_second <= 400": "ab",
+    "tokens_per_hour > 1.62e6 and status = ok": "c",
+    "steps_per_second > 0 and samples_per_second > 0": "abcd",
+    "samples_per_second is null": "e",
     "tokens_per_second is null": "e",
     "tokens_per_second is not null": "abcd",
     # A run without a value is not equal to any.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,10 +10,11 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import MemoryFigure, memory_figures, peak_memory
 from accel_bench.analysis.metrics.rate import Terms
-from accel_bench.analysis.metrics.throughput import RunThroughput
+from accel_bench.analysis.metrics.throughput import RunThroughput, epochs
 from accel_bench.analysis.metrics.utilization import (
     Utilization,
     devices_used,
+    mfu_6n,
     peak_flops_of,
     utilization,
 )
@@ -103,18 +104,8 @@ def _hfu(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _mfu_6n(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    """Return MFU as older tables have it: 6 FLOPs for each weight that a token meets.
-
-    Attention is left out, and weights that do not train count as if they did. Source: Kaplan et al.
-    (2020), "Scaling Laws for Neural Language Models".
-    """
     run = row.middle
-    peak = peak_flops_of(run) if run else None
-    load = run.ranks[0].workload if run and run.ranks else None
-    if run is None or peak is None or load is None:
-        return None
-    rate = median(speed.tokens_per_second_per_device for speed in row.speeds.values())
-    return _exactly(6 * load.active_matmul_parameters * rate / peak)
+    return _exactly(mfu_6n(run, peak_flops_of(run)) if run else None)
 
 
 def _peak_memory(row: ExperimentRuns, terms: Terms) -> Interval | None:
@@ -133,17 +124,7 @@ def _memory(
 
 
 def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    """Return how often all steps of a run saw the data, where the data says how much it is."""
-    run = row.last
-    if run is None or not run.ranks:
-        return None
-    scenario = run.experiment.scenario
-    facts = run.ranks[0].evidence.get(scenario.data.use)
-    samples = facts.get("samples") if isinstance(facts, Mapping) else None
-    if not isinstance(samples, int) or samples <= 0:
-        return None
-    steps = median(len(speed.losses) for speed in row.speeds.values())
-    return _exactly(steps * scenario.train.global_batch_size / samples)
+    return _exactly(epochs(row.last) if row.last else None)
 
 
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:

@@ -6,7 +6,9 @@ from statistics import median
 from typing import Any
 
 from accel_bench.analysis.checks.audit import with_audit
-from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
+from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
+from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_throughput
+from accel_bench.analysis.metrics.utilization import mfu_6n, peak_flops_of, utilization
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.layers import look_up
@@ -25,6 +27,8 @@ LIST_COLUMNS = (
     "attempt",
     "status",
     "tokens_per_second",
+    "samples_per_second",
+    "steps_per_second",
     "started_at",
     "provenance",
 )
@@ -34,6 +38,11 @@ SETTING_COLUMNS = {
     "model": "model.id",
     "dtype": "model.dtype",
     "sequence_length": "data.sequence_length",
+    "micro_batch_size": "train.micro_batch_size",
+    "gradient_accumulation": "train.gradient_accumulation",
+    "learning_rate": "train.learning_rate",
+    "optimizer": "optimizer.use",
+    "precision": "train.precision",
 }
 """Columns that hold a setting of the scenario, by dotted key."""
 
@@ -53,6 +62,7 @@ def flat_run(result: Result) -> Cells:
         return _flat_imported(result)
     result = with_audit(result)
     scenario = result.experiment.scenario
+    settings = scenario.model_dump(mode="json")
     device = result.ranks[0].device if result.ranks else None
     return {
         "run_id": result.run_id,
@@ -70,15 +80,14 @@ def flat_run(result: Result) -> Cells:
         "phase": result.phase,
         "started_at": result.started_at,
         "seconds": result.seconds,
-        "model": scenario.model.id,
-        "dtype": scenario.model.dtype,
-        "sequence_length": scenario.data.sequence_length,
+        **{name: look_up(settings, key)[1] for name, key in SETTING_COLUMNS.items()},
+        "compute_dtype": scenario.compute_dtype,
         "global_batch_size": scenario.train.global_batch_size,
         "world_size": scenario.world_size,
         "device": device.name or device.type if device else "",
         "host": result.machine.host if result.machine else "",
         "provenance": provenance_of(result),
-        **flat_speed(run_throughput(result)),
+        **flat_figures(result),
         **flat_metrics(result),
     }
 
@@ -127,6 +136,29 @@ def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any
             )
         ]
     return [(path, left, right)]
+
+
+def flat_figures(result: Result) -> Cells:
+    """Return speed, losses, use of the device and peaks of memory; nothing without a window.
+
+    `peak_memory_bytes` is that of tensors on a GPU, else of the process; `peak_nvml_bytes` what the
+    driver counts, context and caches included.
+    """
+    speed = run_throughput(result)
+    if speed is None:
+        return {}
+    peak = peak_flops_of(result)
+    used = utilization(result, peak) if peak else None
+    memory = memory_figures([result])
+    driver = memory.nvml if memory else None
+    return {
+        **flat_speed(speed),
+        "epochs": epochs(result),
+        "mfu": used.mfu.causal if used and used.mfu else None,
+        "mfu_6n": mfu_6n(result, peak),
+        "peak_memory_bytes": peak_memory([result])[0],
+        "peak_nvml_bytes": driver.bytes if driver else None,
+    }
 
 
 def flat_speed(speed: RunThroughput | None) -> Cells:

@@ -30,6 +30,19 @@ IDENTITY = {
 ALIASES = {"status": "audited_status", "model": "model.id"}
 """Short names of columns."""
 
+_STEPS_PER_SECOND = (
+    RUNS.c.tokens_per_second
+    * cast(RUNS.c.steps, Float(53))
+    / func.nullif(cast(RUNS.c.real_tokens, Float(53)), 0)
+)
+
+COMPUTED: dict[str, ColumnElement[Any]] = {
+    "tokens_per_hour": RUNS.c.tokens_per_second * 3600,
+    "steps_per_second": _STEPS_PER_SECOND,
+    "samples_per_second": _STEPS_PER_SECOND * RUNS.c.train_global_batch_size,
+}
+"""Figures without a column that follow from others."""
+
 LABEL_KINDS = {"tags": "tag", "notes": "note"}
 """What people give to runs."""
 
@@ -183,6 +196,7 @@ class LabelField:
 def known_names() -> dict[str, type]:
     """Return all names of columns, as people write them, with their kinds."""
     names = {**IDENTITY, "status": str, **{one.name: one.kind for one in DERIVED}}
+    names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
     return names
 
@@ -195,6 +209,8 @@ def column_field(name: str) -> Field | None:
     """
     if name in LABEL_KINDS:
         return LabelField(name)
+    if name in COMPUTED:
+        return ColumnField(name, float, COMPUTED[name])
     name = ALIASES.get(name, name)
     kinds = {**known_names(), "audited_status": str}
     spelled = {column: full for full, column in COLUMN_OF.items()}

@@ -122,6 +122,12 @@ class Row:
     """Real tokens of all ranks per second, of an imported run what its file states; null where that
     is not known."""
 
+    samples_per_second: float | None = None
+    """Samples of all ranks per second, likewise."""
+
+    steps_per_second: float | None = None
+    """Optimizer steps per second, likewise."""
+
     broken: tuple[tuple[str, str], ...] | None = None
     """Invariants that the self-audit of this version finds broken, with the figures; null for a run
     that must be audited anew."""
@@ -310,9 +316,10 @@ def problem_of(columns: Mapping[str, Any]) -> str:
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
     problem = problem_of(columns)
-    speed, form = _real(columns["tokens_per_second"]), ""
+    rates, form = _rates(columns), ""
     if columns["audited_status"] == IMPORTED:
-        speed = _real(_mapping(columns["metrics"]).get("tokens_per_second"))
+        stated = _mapping(columns["metrics"])
+        rates = {name: _real(stated.get(name)) for name in rates}
         form = _text(_mapping(columns["options"]).get("provenance.format", ""))
     return Row(
         run_id=_text(columns["run_id"]),
@@ -328,12 +335,24 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         started_at=_text(columns["started_at"]),
         tag=None if problem else _optional_text(columns["tag"]),
         audited_status=None if problem else _optional_text(columns["audited_status"]),
-        tokens_per_second=None if problem else speed,
+        **({} if problem else rates),
         broken=None if problem else _broken(columns),
         problem=problem,
         imported_from=form,
         exported=_is_exported(columns["options"]),
     )
+
+
+def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the rates of a run: columns hold that of tokens, from which the others follow."""
+    speed, tokens = _real(columns["tokens_per_second"]), _number(columns["real_tokens"])
+    steps, batch = _number(columns["steps"]), _number(columns["train_global_batch_size"])
+    rate = speed * steps / tokens if speed and steps and tokens else None
+    return {
+        "tokens_per_second": speed,
+        "samples_per_second": rate * batch if rate and batch else None,
+        "steps_per_second": rate,
+    }
 
 
 def _is_exported(options: Any) -> bool:

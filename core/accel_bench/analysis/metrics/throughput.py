@@ -115,6 +115,19 @@ def run_throughput(result: Result) -> RunThroughput | None:
     )
 
 
+def epochs(result: Result) -> float | None:
+    """Return how often all steps of a run saw the data; None where it does not say how much it is.
+
+    Steps of warm-up and of discarded windows are steps of the training too.
+    """
+    speed, scenario = run_throughput(result), result.experiment.scenario
+    facts = result.ranks[0].evidence.get(scenario.data.use) if result.ranks else None
+    samples = facts.get("samples") if isinstance(facts, Mapping) else None
+    if speed is None or not isinstance(samples, int) or samples <= 0:
+        return None
+    return len(speed.losses) * scenario.train.global_batch_size / samples
+
+
 def _data_windows(result: Result) -> list[Window]:
     """Return the windows of ranks with batches of their own, so that no token counts twice."""
     return [rank.window for rank in result.data_ranks if rank.window is not None]

@@ -79,6 +79,20 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     )
 
 
+def mfu_6n(result: Result, peak_flops_per_second: float | None) -> float | None:
+    """Return MFU as older tables have it: 6 FLOPs for each matmul weight that a token meets.
+
+    Attention is left out, and weights that do not train count as if they did. Source: Kaplan et al.
+    (2020), "Scaling Laws for Neural Language Models".
+    """
+    speed = run_throughput(result)
+    load = result.ranks[0].workload if result.ranks else None
+    if speed is None or load is None or not peak_flops_per_second:
+        return None
+    flops = 6 * load.active_matmul_parameters * speed.tokens_per_second_per_device
+    return flops / peak_flops_per_second
+
+
 def _mean_length(samples: list[Sample]) -> float:
     """Return attention's length over the whole window: pairs / tokens where pairs were counted."""
     pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]

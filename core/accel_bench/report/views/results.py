@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from accel_bench.analysis.listing import LIST_COLUMNS, flat_run
+from accel_bench.analysis.listing import LIST_COLUMNS, flat_figures, flat_run
 from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import PlannedSummary
@@ -34,7 +34,12 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0."""
     columns = dict.fromkeys(name for row in rows for name in row) or LIST_COLUMNS
     flat = keyed(columns, rows)
-    forms = {"tokens_per_second": "{:,.1f}".format, "round": lambda number: str(number + 1)}
+    rates = ("tokens_per_second", "samples_per_second", "steps_per_second")
+    forms = {
+        **dict.fromkeys(rates[1:], _short),
+        rates[0]: "{:,.1f}".format,
+        "round": lambda number: str(number + 1),
+    }
     shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
     return Report([Section(tables=[Table(shown, rows)])], rows, flat)
 
@@ -134,6 +139,7 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Se
         **_origin(result),
         **{f"{kind}s": list(texts) for kind, texts in labels.items()},
         "tokens_per_second": speed.tokens_per_second if speed else None,
+        "figures": flat_figures(result),
         "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
         "ranks": [_rank(rank) for rank in result.ranks],
     }
