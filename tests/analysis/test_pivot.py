@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.figures import FIGURES
 from accel_bench.analysis.metrics.cost import cost_of_results
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.pivot import Layout, pivot, pivot_experiments
@@ -134,6 +135,17 @@ def test_losses_of_all_steps_have_mean_ends_and_spread() -> None:
     broken = make_rank(losses=[4.0, None, 2.0])
     (cell,) = pivot([make_result(point(), ranks=[broken])], values=names).cells
     assert set(cell.figures.values()) == {None}
+
+
+def test_runs_that_counted_no_samples_have_no_rate_of_them() -> None:
+    (run,) = rounds(point(), [0.1])
+    rank = run.ranks[0]
+    assert rank.window is not None
+    samples = tuple(one.model_copy(update={"sequences": 0}) for one in rank.window.samples)
+    window = rank.window.model_copy(update={"samples": samples})
+    run = run.model_copy(update={"ranks": (rank.model_copy(update={"window": window}),)})
+    (row,) = collect_experiments([run])
+    assert row.speeds and FIGURES["samples_per_second"].compute(row, Terms()) is None
 
 
 def test_an_imported_row_is_marked_and_stands_apart_from_a_measured_one() -> None:

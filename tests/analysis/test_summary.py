@@ -57,6 +57,12 @@ def test_the_document_has_the_promised_keys():
     assert set(row["tokens_per_second"]) == set(row["ratio"]) == {"median", "low", "high"}
     assert set(row["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
     assert set(row["loss"]) == {"first", "last", "last_step"}
+    speed = row["tokens_per_second"]["median"]
+    assert row["rates"]["tokens_per_hour"]["median"] == pytest.approx(3600 * speed)
+    # A sample in each step, of 100 real tokens.
+    for name in ("samples_per_second", "steps_per_second"):
+        assert 100 * row["rates"][name]["median"] == pytest.approx(speed)
+    assert (row["losses"]["maximum"], row["losses"]["minimum"]) == (2.0, 1.98)
     assert set(row["plugins"][0]) == {"name", "distribution", "version"}
 
 

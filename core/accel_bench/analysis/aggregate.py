@@ -13,8 +13,19 @@ from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.schema import ExperimentFigures, LossEnds, PlannedSummary, StepSeconds
-from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, quantile
+from accel_bench.analysis.schema import (
+    ExperimentFigures,
+    LossEnds,
+    PlannedSummary,
+    Rates,
+    StepSeconds,
+)
+from accel_bench.analysis.statistics.estimators import (
+    Interval,
+    geometric_interval,
+    positive_interval,
+    quantile,
+)
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import differs, join_names, label
 from accel_bench.result import Result, Status
@@ -245,11 +256,23 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         reasons=row.ending.reasons,
         disowned=row.disowned,
         step_seconds=_step_seconds(row.speeds),
+        rates=_rates(list(row.speeds.values())),
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
         loss=_loss_ends(row.speeds, steps),
+        losses=next((speed.loss_statistics for speed in row.speeds.values()), None),
         differs=differs(experiment.stack),
         metrics=named_metrics(list(row.completed.values())),
+    )
+
+
+def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:
+    if not speeds:
+        return None
+    return Rates(
+        tokens_per_hour=positive_interval([one.tokens_per_hour for one in speeds]),
+        samples_per_second=positive_interval([one.samples_per_second for one in speeds]),
+        steps_per_second=positive_interval([one.steps_per_second for one in speeds]),
     )
 
 

@@ -21,8 +21,8 @@ from accel_bench.analysis.metrics.utilization import (
 from accel_bench.analysis.pivot_schema import Better
 from accel_bench.analysis.statistics.estimators import (
     Interval,
-    geometric_interval,
     median_of_known,
+    positive_interval,
 )
 from accel_bench.errors import StoreError, did_you_mean
 
@@ -62,10 +62,10 @@ def _exactly(value: float | None) -> Interval | None:
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Callable[..., Interval | None]:
-    """Return the interval of a positive number of each completed run."""
+    """Return the interval of a number of each completed run."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
-        return geometric_interval([read(speed) for speed in row.speeds.values()])
+        return positive_interval([read(speed) for speed in row.speeds.values()])
 
     return compute
 

@@ -11,7 +11,7 @@ from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
-from accel_bench.analysis.metrics.throughput import TokenSummary
+from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.pivot_schema import Pivot
@@ -64,6 +64,19 @@ class StepSeconds(Frozen):
 
     0.01 is 1 %; null with one run.
     """
+
+
+class Rates(Frozen):
+    """Speeds of all devices together, with 95 % intervals over runs."""
+
+    tokens_per_hour: Interval | None
+    """Real tokens in an hour."""
+
+    samples_per_second: Interval | None
+    """Samples of the data."""
+
+    steps_per_second: Interval | None
+    """Optimizer steps."""
 
 
 class LossEnds(Frozen):
@@ -120,6 +133,9 @@ class ExperimentFigures(ExperimentRow):
     step_seconds: StepSeconds | None
     """Seconds of one optimizer step."""
 
+    rates: Rates | None = None
+    """The speed in other units."""
+
     peak_memory_bytes: int | None
     """Largest of all ranks, per device; median over runs."""
 
@@ -128,6 +144,9 @@ class ExperimentFigures(ExperimentRow):
 
     loss: LossEnds | None
     """Loss at both ends of the run."""
+
+    losses: LossStatistics | None = None
+    """Losses of all steps of the first completed run; null where one of them is not known."""
 
     differs: str
     """What the stack adds and changes, in one line."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 
 import pytest
@@ -277,3 +279,12 @@ def test_a_loss_that_is_different_by_design_is_not_called_equivalent():
     assert "its loss different by design (by up to 1.17 %, 50 % allowed by a plugin" in words(text)
     assert " by design 1.2/50 " in line_of(show(summary, width=120), "fast")
     assert "equivalent loss" not in text
+
+
+def test_the_csv_has_rates_losses_and_every_peak_of_memory():
+    made = make_summary([LORA], make_rounds(LORA, STEADY))
+    (row,) = csv.DictReader(io.StringIO(render([made], "csv")))
+    assert float(row["steps_per_second_median"]) == pytest.approx(10, rel=1e-3)
+    assert float(row["tokens_per_hour_median"]) == pytest.approx(3.6e6, rel=1e-3)
+    assert float(row["loss_mean"]) == pytest.approx(1.99)
+    assert {"peak_reserved_bytes", "peak_nvml_bytes", "peak_rss_bytes"} <= set(row)

@@ -52,6 +52,11 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
     return log_interval([math.log(value) for value in values])
 
 
+def positive_interval(values: Sequence[float]) -> Interval | None:
+    """Estimate the median as `geometric_interval` does; None where a value is not positive."""
+    return geometric_interval(values) if all(value > 0 for value in values) else None
+
+
 def log_interval(logarithms: Sequence[float]) -> Interval | None:
     """Return exp of the mean of logarithms with its two-sided 95 % t interval; None without any."""
     if not logarithms:

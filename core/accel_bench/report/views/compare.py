@@ -167,10 +167,13 @@ FACTS = (
     Column("stack", lambda side: label(side.stack, side.sweep)),
     Column("session", reader("sessions"), form=", ".join),
     Column("tokens/s", reader("tokens_per_second"), form=rate_interval),
+    Column("samples/s", reader("rates.samples_per_second"), form=rate_interval),
+    Column("steps/s", reader("rates.steps_per_second"), form=rate_interval),
     Column("step ms p50/p95/p99", reader("step_seconds"), form=_step),
     Column("spread", reader("step_seconds.spread"), form=percent),
     Column("peak MiB", reader("peak_memory_bytes"), form=mebibytes),
     Column("last loss", reader("loss.last"), form=partial(significant, digits=4)),
+    Column("mean loss", reader("losses.mean"), form=partial(significant, digits=4)),
     *paths("", "runs status"),
     Column("declares", reader("differs")),
 )

@@ -364,6 +364,11 @@ FLAT = (
     *paths("row", "experiment_id stack sweep tag status reasons runs"),
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
+    *(
+        column
+        for name in ("tokens_per_hour", "samples_per_second", "steps_per_second")
+        for column in interval_paths(f"row.rates.{name}", name)
+    ),
     *interval_paths("row.ratio", "ratio"),
     *paths("row", "ratio_reason rounds looks verdict verdict_reason"),
     *paths("row", "minimum_detectable_effect rounds_needed"),
@@ -378,7 +383,11 @@ FLAT = (
     *paths("row.utilization.mfu", "causal non_causal", "mfu_{}"),
     *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
     *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
+    *paths("row.memory.reserved", "bytes", "peak_reserved_{}"),
+    *paths("row.memory.nvml", "bytes", "peak_nvml_{}"),
+    *paths("row.memory.rss", "bytes", "peak_rss_{}"),
     *paths("row.loss", "first last", "loss_{}"),
+    *paths("row.losses", "mean minimum maximum standard_deviation", "loss_{}"),
     *paths("row", "loss_verdict loss_difference loss_tolerance loss_tolerance_by"),
     *paths("row", "loss_movement loss_detectable_movement loss_reason"),
     *paths("row", "update_verdict update_difference update_exact update_norm_ratio"),
