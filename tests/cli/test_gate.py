@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,11 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
     assert (point["rounds"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
     assert 0.5 < point["slower_by"] < 1.5
     assert "doubled is slower than baseline by more than 1 %" in point["reason"]
+    assert "confirmed by 5 new rounds in fresh processes" in point["reason"]
+    assert (point["confirmed"], point["confirmation_rounds"]) == (True, 5)
+    with open_store(folder / "accel_bench_results", write=False) as store:
+        sessions = Counter(run.session for run in store.results())
+    assert list(sessions.values()) == [10, 10]
 
     suite = ElementTree.parse(junit).getroot().find("testsuite")
     assert suite is not None

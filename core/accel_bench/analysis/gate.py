@@ -42,6 +42,10 @@ WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "pas
 """Of several sweep points the worst outcome counts."""
 
 
+Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
+"""The stack and the other one at a sweep point."""
+
+
 class GatePoint(TrainingComparison):
     """One sweep point: the stack against the other one."""
 
@@ -80,6 +84,18 @@ class GatePoint(TrainingComparison):
 
     more_rounds: int | None = None
     """How many of those are missing."""
+
+    confirmed: bool | None = None
+    """Whether new rounds in fresh processes confirm a slow-down; null where there was none."""
+
+    confirmation_rounds: int = 0
+    """New rounds in which both completed."""
+
+    confirmation_ratio: Interval | None = None
+    """The speed ratio of the new rounds alone."""
+
+    error_rate: float | None = None
+    """How often what is as fast ends as a confirmed slow-down, at most."""
 
     status: Status
     """How the stack's experiment ended."""
@@ -130,16 +146,9 @@ def judge_gate(
     results: Sequence[Result],
 ) -> GateReport:
     """Judge every sweep point of a plan that holds the two stacks."""
-    by_point: dict[str, dict[str, PlannedSummary]] = {}
-    for plan in planned:
-        by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
-    pairs = [
-        (collect_runs(both[stack], results, 0), collect_runs(both[against], results, 0))
-        for both in by_point.values()
-    ]
-    compared = sum(not _skipped(*pair) for pair in pairs)
-    points = tuple(_judge_point(*pair, floor, compared) for pair in pairs)
-    outcome = min((point.outcome for point in points), key=WORST_FIRST.index)
+    pairs = pairs_of((stack, against), planned, results)
+    points = judge_pairs(pairs, floor)
+    outcome = worst_outcome(points)
     return GateReport(
         scenario=planned[0].experiment.scenario.name,
         stack=stack,
@@ -152,8 +161,35 @@ def judge_gate(
     )
 
 
+def pairs_of(
+    names: tuple[str, str], planned: Sequence[PlannedSummary], results: Sequence[Result]
+) -> list[Pair]:
+    """Return the runs of a stack and of the other one at each sweep point."""
+    by_point: dict[str, dict[str, PlannedSummary]] = {}
+    for plan in planned:
+        by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
+    stack, against = names
+    return [
+        (collect_runs(both[stack], results, 0), collect_runs(both[against], results, 0))
+        for both in by_point.values()
+    ]
+
+
+def judge_pairs(
+    pairs: Sequence[Pair], floor: float, looks_before: int = 0
+) -> tuple[GatePoint, ...]:
+    """Judge each pair; `looks_before` are looks at rounds that are not among these runs."""
+    compared = sum(not _skipped(*pair) for pair in pairs)
+    return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
+
+
+def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
+    """Return the outcome that counts of several."""
+    return min((point.outcome for point in points), key=WORST_FIRST.index)
+
+
 def _judge_point(
-    stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int
+    stack: ExperimentRuns, against: ExperimentRuns, floor: float, points: int, looks_before: int
 ) -> GatePoint:
     disowned = bool(stack.disowned or against.disowned)
     training = (
@@ -162,7 +198,7 @@ def _judge_point(
         else compare_training(against.completed, stack.completed)
     )
     logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
-    looks = count_looks(against.speeds, stack.speeds)
+    looks = looks_before + count_looks(against.speeds, stack.speeds)
     enough = len(logs) >= MINIMUM_ROUNDS and not disowned
     judged = judge_rounds(logs, floor, looks, points) if enough else None
     outcome, reason = _outcome(stack, against, training, judged, floor)

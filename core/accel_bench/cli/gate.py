@@ -50,6 +50,9 @@ def gate(options: GateOptions) -> int:
     Each look at the rounds, the first and those after --max-rounds or --resume has added some,
     spends its fraction of the error rates, so that looking often raises no more false alarms: at
     most 0.5 %.
+
+    What looks slower is run again, as many rounds in fresh processes, beyond --max-rounds; only
+    what they confirm on their own, which 0.25 % of false alarms are, is a regression.
     """
     from accel_bench.cli.gate_request import run_gate
 

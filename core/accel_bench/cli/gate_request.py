@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 from accel_bench.analysis.gate import GateReport, judge_gate
+from accel_bench.analysis.gate_confirmation import points_to_confirm, with_confirmation
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
@@ -127,7 +128,16 @@ def _run(
                 report = judge_gate(options.stack, plan.baseline, floor, plan.summaries, results)
                 if report.outcome != "inconclusive":
                     break
-        assert report is not None
+            assert report is not None
+            if concerned := points_to_confirm(report):
+                session = new_session()
+                # The rounds that raised the alarm, and any other, count for nothing here.
+                session.continues, session.resume = (), False
+                again = _only(plan, concerned)
+                session.run_plan(again)
+                sessions.append(session)
+                fresh = store.results(session=session.id)
+                report = with_confirmation(report, again.summaries, fresh)
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
@@ -140,6 +150,12 @@ def _run(
 def _points_of_both(plan: Plan) -> set[str]:
     points = [planned.experiment.point for planned in plan.runnable]
     return {point for point in points if points.count(point) == 2}
+
+
+def _only(plan: Plan, stack_ids: set[str]) -> Plan:
+    """Return the plan with the sweep points of these experiments alone."""
+    points = {p.experiment.point for p in plan.planned if p.experiment.id in stack_ids}
+    return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
 
 
 def _open_points(plan: Plan, report: GateReport | None) -> Plan:

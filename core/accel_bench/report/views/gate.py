@@ -64,6 +64,8 @@ FLAT = (
     *paths("point", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
+    *paths("point", "confirmed confirmation_rounds error_rate"),
+    *interval_paths("point.confirmation_ratio", "confirmation_ratio"),
     *paths("point", "reasons"),
 )
 """Columns of the CSV."""
