@@ -144,8 +144,12 @@ def test_open_answers_come_with_the_command_its_minutes_and_dollars() -> None:
 
 
 def test_another_training_is_left_out_and_named() -> None:
-    other = runs(experiment("baseline", learning_rate=0.5), 9.0, session="tuesday")
-    document = ask([*stored()[:10], *other])
+    rate = {"learning_rate": 0.5}
+    other = runs(experiment("baseline", **rate), 9.0, session="tuesday")
+    alone = ask([*stored()[:10], *other])
+    assert alone.kept["train.learning_rate"] == 1e-3, "a baseline alone is no comparison"
+    fast = runs(experiment("fast", **rate), 9.9, session="tuesday")
+    document = ask([*stored()[:10], *in_turn(other, fast)])
     assert document.recommended is not None
     assert document.kept["train.learning_rate"] == 0.5, "the newest"
     (note,) = document.left_out

@@ -17,11 +17,11 @@ from accel_bench.analysis.recommendation.answer import (
     kept_settings,
     others_of,
 )
-from accel_bench.analysis.recommendation.candidates import Candidate, collect_candidates
+from accel_bench.analysis.recommendation.candidates import Candidate, DeviceKind, collect_candidates
+from accel_bench.analysis.recommendation.evidence import of_gpu, of_length, of_newest_training
 from accel_bench.analysis.recommendation.ranking import (
     Ranked,
     break_evens,
-    last_start,
     rank,
 )
 from accel_bench.analysis.recommendation.schema import (
@@ -30,7 +30,6 @@ from accel_bench.analysis.recommendation.schema import (
     Recommendation,
     RecommendRequest,
 )
-from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
@@ -40,7 +39,9 @@ from accel_bench.runner.estimate_cost import is_price_of
 from accel_bench.runner.recommend_next import assignments, first_run, more_rounds
 from accel_bench.runner.recommend_offers import (
     choose,
+    estimated_answer,
     estimated_offer,
+    limits_words,
     measured_offer,
     price_key,
 )
@@ -88,14 +89,14 @@ class Recommender:
             for one in ranks
             if one.best
         }
-        estimates = list(self._estimates({one.device.name for r in ranks if (one := r.best)}))
+        measured = {one.device.name for ranked in ranks if (one := ranked.best)}
+        estimates = list(self._estimates(measured, left_out))
         estimated = [(one, estimated_offer(one, self.request)) for one in estimates]
         all_offers = [*offers.values(), *(offer for _, offer in estimated)]
         taken = choose(all_offers, self.request)
         ranked = next((one for one in ranks if offers[id(one)] is taken), None)
         found = next((one for one, offer in estimated if offer is taken), None)
-        refused = [one for one in by_device.values() if not one.best]
-        document = self._document(taken, ranked or next(iter(ranks or refused), None), chosen)
+        document = self._document(taken, ranked or _shown(taken, by_device), chosen)
         next_runs = tuple(self._next_runs(taken, ranked, found or next(iter(estimates), None)))
         return document.model_copy(
             update={
@@ -123,19 +124,28 @@ class Recommender:
         """Return the candidates of one training and one length, and what was left out."""
         left_out = list(imported_rows(self.stored.results))
         found = collect_candidates(self.stored.results, self.stored.baselines)
-        found, others = _of_gpu(found, self.request.gpu)
+        found, others = of_gpu(found, self.request.gpu)
         left_out += others
-        found, others = _of_length(found, self.lengths)
+        found, others = of_length(found, self.lengths)
         left_out += others
-        found, others = _of_newest_training(found)
+        found, others = of_newest_training(found)
         return found, left_out + others
 
-    def _estimates(self, measured: set[str]) -> Iterator[DeviceEstimate]:
-        """Yield estimates of devices that have no stored runs which could be recommended."""
+    def _estimates(self, measured: set[str], left_out: list[str]) -> Iterator[DeviceEstimate]:
+        """Yield estimates of devices that have no stored runs which could be recommended.
+
+        `left_out` takes those of several devices on which the scenario cannot be planned.
+        """
         if self.estimator is None:
             return
-        for hardware in self._to_estimate(measured):
-            yield self.estimator.estimate(hardware)
+        wanted = list(self._to_estimate(measured))
+        for hardware in wanted:
+            try:
+                yield self.estimator.estimate(hardware)
+            except AccelBenchError as error:
+                if hardware is None or len(wanted) == 1:
+                    raise
+                left_out.append(f"{hardware.name}: {error}")
 
     def _to_estimate(self, measured: set[str]) -> Iterator[NamedHardware | None]:
         request = self.request
@@ -178,11 +188,11 @@ class Recommender:
         if taken is None:
             shown["answer"] = self._nothing(ranked)
         elif taken.kind == "estimated":
-            shown |= {"answer": _estimated_answer(taken), "certainty": "estimated"}
+            shown |= {"answer": estimated_answer(taken), "certainty": "estimated"}
         elif ranked and ranked.best:
             best = ranked.best
             shown |= {
-                "answer": answer_of(ranked, tokens) + _limits_words(taken, hours=False),
+                "answer": answer_of(ranked, tokens) + limits_words(taken, hours=False),
                 "certainty": "measured" if ranked.sure else "open",
                 "recommended": considered(best, tokens),
                 "kept": kept_settings(best),
@@ -243,49 +253,14 @@ def check_request(request: RecommendRequest) -> None:
         named_hardware(request.gpu)
 
 
-def _of_gpu(found: list[Candidate], gpu: str | None) -> tuple[list[Candidate], list[str]]:
-    """Return the candidates of a device; rows of others are never carried over to it."""
-    if gpu is None:
-        return found, []
-    name = named_hardware(gpu).name
-    own = [one for one in found if one.device.name == name]
-    others = dict.fromkeys(one.device.label for one in found if one.device.name != name)
-    return own, [f"rows of {label}: another device than {name}" for label in others]
-
-
-def _of_length(
-    found: list[Candidate], lengths: LengthSummary | None
-) -> tuple[list[Candidate], list[str]]:
-    """Return the candidates of the shortest stored length that holds 95 % of the samples."""
-    if lengths is None:
-        return found, []
-
-    def length(one: Candidate) -> int:
-        return one.experiment.scenario.data.sequence_length
-
-    enough = [length(one) for one in found if length(one) >= lengths.percentile_95]
-    taken = min(enough, default=None)
-    others = sorted({length(one) for one in found} - {taken})
-    notes = [
-        f"rows of {other:,} tokens: the job needs {lengths.percentile_95:,}" for other in others
+def _shown(taken: Offer | None, by_device: Mapping[DeviceKind, Ranked]) -> Ranked | None:
+    """Return the rows to show where none of them is recommended: those of the same device."""
+    found = [
+        ranked
+        for device, ranked in by_device.items()
+        if taken is None or device.name == taken.device
     ]
-    return [one for one in found if length(one) == taken], notes
-
-
-def _of_newest_training(found: list[Candidate]) -> tuple[list[Candidate], list[str]]:
-    """Return the candidates of the training whose usable baseline ran last."""
-    bases = [one for one in found if one.is_baseline and one.runs.usable] or found
-    if not bases:
-        return [], []
-    newest = max(bases, key=last_start)
-    kept = [one for one in found if one.training == newest.training]
-    others = {one.training: one for one in found if one.training != newest.training}
-    notes = [
-        f"rows of {one.experiment.scenario.name} ({settings(kept_settings(one))}): another "
-        "training than the newest; --where chooses"
-        for one in others.values()
-    ]
-    return kept, notes
+    return next(iter(sorted(found, key=lambda one: one.best is None)), None)
 
 
 def _device(ranked: Ranked) -> object:
@@ -297,29 +272,3 @@ def _hardware(found: DeviceEstimate) -> NamedHardware | None:
     with suppress(AccelBenchError):
         return named_hardware(found.estimate.gpu)
     return None
-
-
-def _estimated_answer(offer: Offer) -> str:
-    """Return an answer that rests on a simulation."""
-    text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
-    if offer.settings:
-        text += f" It fits with {settings(offer.settings)}."
-    if offer.tokens_per_second:
-        low, high = offer.tokens_per_second.low, offer.tokens_per_second.high
-        text += f" It trains at {rate(low)} to {rate(high)} tokens/s."
-    text += _limits_words(offer)
-    return f"{text} Which stack is fastest there cannot be told without measuring."
-
-
-def _limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return hours, money and whether the limits are kept, as a sentence; empty without any."""
-    parts = []
-    if offer.hours and hours:
-        parts.append(f"{offer.hours.low:.3g} to {offer.hours.high:.3g} hours")
-    if offer.usd:
-        parts.append(f"{offer.usd.low:,.2f} to {offer.usd.high:,.2f} USD ({offer.price})")
-    for what, answer in (("budget", offer.within_budget), ("deadline", offer.within_deadline)):
-        if answer is not None:
-            kept = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}[answer]
-            parts.append(f"the {what} is {kept}")
-    return f" It takes {', '.join(parts)}." if parts else ""

@@ -10,6 +10,7 @@ from accel_bench.analysis.recommendation.candidates import Candidate
 from accel_bench.analysis.recommendation.ranking import job_time
 from accel_bench.analysis.recommendation.schema import Answer, Offer, RecommendRequest
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.runner.device_estimates import DeviceEstimate
@@ -133,3 +134,29 @@ def _duration(offer: Offer) -> float:
 def _span(interval: Interval) -> Span:
     ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
     return Span(low=ends[0], high=ends[1])
+
+
+def estimated_answer(offer: Offer) -> str:
+    """Return an answer that rests on a simulation."""
+    text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
+    if offer.settings:
+        text += f" It fits with {settings(offer.settings)}."
+    if offer.tokens_per_second:
+        low, high = offer.tokens_per_second.low, offer.tokens_per_second.high
+        text += f" It trains at {rate(low)} to {rate(high)} tokens/s."
+    text += limits_words(offer)
+    return f"{text} Which stack is fastest there cannot be told without measuring."
+
+
+def limits_words(offer: Offer, hours: bool = True) -> str:
+    """Return hours, money and whether the limits are kept, as a sentence; empty without any."""
+    parts = []
+    if offer.hours and hours:
+        parts.append(f"{offer.hours.low:.3g} to {offer.hours.high:.3g} hours")
+    if offer.usd:
+        parts.append(f"{offer.usd.low:,.2f} to {offer.usd.high:,.2f} USD ({offer.price})")
+    for what, answer in (("budget", offer.within_budget), ("deadline", offer.within_deadline)):
+        if answer is not None:
+            kept = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}[answer]
+            parts.append(f"the {what} is {kept}")
+    return f" It takes {', '.join(parts)}." if parts else ""
