@@ -9,11 +9,16 @@ that of the best that exhaustive search finds among what fits and trains the sam
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from itertools import count as count_from
+from pathlib import Path
 from statistics import fmean, median, quantiles
+from typing import Any
 
 from accel_bench.analysis.recommendation.candidates import collect_candidates
 from accel_bench.analysis.recommendation.ranking import Ranked, rank
@@ -54,7 +59,13 @@ STEPS = 6
 KINDS = ("same", "same", "same", "same", "other training", "oom", "invalid", "imported")
 """What becomes of stacks, each as likely as any other."""
 
+JOBS = (None, 50, 200, 1000, 20_000)
+"""Steps of the job; None where its length is not known."""
+
 SESSION = "table"
+
+RECORDED = Path(__file__).parent / "published" / "cpu-recommend-recorded.json"
+"""The quickstart on a busy machine: start and seconds per token of each run."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +94,57 @@ class TrueTable:
     noise: float
     rounds: int = 5
 
+    interleaved: bool = True
+    """Whether a round holds all batch layouts; else they ran one after another, and drift is that
+    of a layout's round."""
+
 
 def measure_recommend(counts: Counts) -> list[Entry]:
     """Return mean, 95th percentile and misses of the regret for each level of noise."""
     many = TABLES if counts.rounds > 1 else QUICK_TABLES
-    return [_entry(noise, [regret_of(seed, noise) for seed in range(many)]) for noise in NOISES]
+    entries = [
+        _entry(f"noise-{100 * noise:g}", [regret_of(seed, noise) for seed in range(many)])
+        for noise in NOISES
+    ]
+    return [*entries, _entry("recorded", recorded_regrets())]
 
 
-def _entry(noise: float, regrets: Sequence[float]) -> Entry:
+def recorded_regrets() -> list[float]:
+    """Return regrets on the recorded table, whose truth is the mean of all of its rounds.
+
+    Recommended is from each four rounds of the five, for jobs of several lengths.
+    """
+    rows = json.loads(RECORDED.read_text(encoding="utf8"))["rows"]
+    rounds = range(len(rows[0]["seconds_per_token"]))
+    found = []
+    for steps in JOBS:
+        tokens = float(steps * TOKENS) if steps else None
+        truth = TrueTable(tuple(_recorded(row, rounds) for row in rows), tokens, 0.0)
+        for kept in combinations(rounds, len(rounds) - 1):
+            runs = [
+                make_run(_recorded(row, [number]), number, 1 + number * len(rows) + place, 1.0)
+                for number in kept
+                for place, row in enumerate(rows)
+            ]
+            ranked = rank(collect_candidates(runs, {SESSION: "baseline"}), tokens)
+            found.append(regret(truth, ranked))
+    return found
+
+
+def _recorded(row: Mapping[str, Any], rounds: Iterable[int]) -> Truth:
+    """Return a recorded row as the geometric mean of some rounds."""
+    start, second = (
+        math.exp(fmean(math.log(row[key][number]) for number in rounds))
+        for key in ("start_seconds", "seconds_per_token")
+    )
+    return Truth(row["stack"], row["micro_batch_size"], "same", start, second)
+
+
+def _entry(name: str, regrets: Sequence[float]) -> Entry:
     misses = [one for one in regrets if one > GOAL]
     cut = quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0]
     return Entry(
-        name=f"recommend-noise-{percent(noise).replace(' %', '')}",
+        name=f"recommend-{name}",
         value=cut,
         unit="regret, 95th percentile",
         goal=GOAL,
@@ -138,8 +188,9 @@ def make_table(seed: int, noise: float, rounds: int = 5) -> TrueTable:
         for layout in layouts
         for number, (factor, kind, wait) in enumerate(zip(factors, kinds, late, strict=True))
     ]
-    steps = draw.choice((None, 50, 200, 1000, 20_000))
-    return TrueTable(tuple(rows), steps and float(steps * TOKENS), noise, rounds)
+    steps = draw.choice(JOBS)
+    tokens = float(steps * TOKENS) if steps else None
+    return TrueTable(tuple(rows), tokens, noise, rounds, interleaved=draw.random() < 0.5)
 
 
 def recommended(table: TrueTable, seed: int) -> Ranked:
@@ -164,12 +215,17 @@ def regret(table: TrueTable, ranked: Ranked) -> float:
 
 def draw_runs(table: TrueTable, draw: random.Random) -> Iterator[Result]:
     """Yield a run of each row in each round; drift is that of the round, noise the process's."""
-    clock = 0
-    for number in range(table.rounds):
-        drift = draw.gauss(0, 3 * table.noise)
-        for row in table.rows:
-            clock += 1
-            yield make_run(row, number, clock, math.exp(drift + draw.gauss(0, table.noise)))
+    layouts = dict.fromkeys(row.micro_batch_size for row in table.rows)
+    groups = [table.rows]
+    if not table.interleaved:
+        groups = [tuple(r for r in table.rows if r.micro_batch_size == one) for one in layouts]
+    clock = count_from(1)
+    for rows in groups:
+        for number in range(table.rounds):
+            drift = draw.gauss(0, 3 * table.noise)
+            for row in rows:
+                slower = math.exp(drift + draw.gauss(0, table.noise))
+                yield make_run(row, number, next(clock), slower)
 
 
 def make_run(row: Truth, number: int, clock: int, slower: float) -> Result:

@@ -220,7 +220,7 @@ class Recommender:
         """Yield commands that would settle what is open."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
-            if more := more_rounds(ranked, self.stored.sessions, hourly):
+            if more := more_rounds(ranked, self.tokens, self.stored.sessions, hourly):
                 yield more
         elif found and self.estimator and not found.estimate.problem:
             changed = {**dict(self.estimator.request.overrides), **found.settings}

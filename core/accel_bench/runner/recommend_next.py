@@ -27,14 +27,17 @@ REPLACED = {"--rounds": 1, "--resume": 0, "--only": 1, "--tag": 1, "--dry-run": 
 
 
 def more_rounds(
-    ranked: Ranked, sessions: Mapping[str, SessionRecord], usd_per_hour: float | None
+    ranked: Ranked,
+    tokens: float | None,
+    sessions: Mapping[str, SessionRecord],
+    usd_per_hour: float | None,
 ) -> NextRun | None:
     """Return what would settle whether the best is better than the runner-up; None if settled."""
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
         return None
     done = len(best.runs.speeds)
-    rounds, why = _rounds_needed(best, other, done)
+    rounds, why = _rounds_needed(best, other, tokens)
     if rounds <= done:
         return NextRun(why=why, command="")
     seconds = (rounds - done) * _round_seconds(best, other, ranked)
@@ -47,10 +50,10 @@ def more_rounds(
     )
 
 
-def _rounds_needed(best: Candidate, other: Candidate, done: int) -> tuple[int, str]:
+def _rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
     """Return how many rounds in all would settle two candidates, and why; 0 where none would."""
-    names = join_names([best.name, other.name])
-    between = verdict_between(best, other)
+    names, done = join_names([best.name, other.name]), len(best.runs.speeds)
+    between = verdict_between(best, other, tokens)
     if between is None:
         rounds = max(MINIMUM_ROUNDS, 2 * done)
         apart = "did not run in the same rounds, so that drift counts as difference"

@@ -10,12 +10,15 @@ from accel_bench.analysis.recommendation.ranking import Ranked, as_fast, fate_of
 from accel_bench.analysis.recommendation.schema import (
     Considered,
     Evidence,
+    Fate,
     MemoryUse,
     Other,
 )
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     count,
     differs,
+    duration,
     percent,
     rate,
     ratio_interval,
@@ -143,12 +146,8 @@ def _memory_words(memory: MemoryUse) -> str:
 def _duration_words(best: Candidate, tokens: float) -> str:
     seconds = job_time(best, tokens)
     ends = [end for end in (seconds.low, seconds.high) if end is not None]
-    interval = f" [{', '.join(_hours(end) for end in ends)}]" if ends else ""
-    return f"{_hours(seconds.median)}{interval} for {tokens:,.0f} tokens, its start included"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / SECONDS:.3g} h" if seconds >= SECONDS else f"{seconds / 60:.3g} min"
+    interval = f" [{', '.join(duration(end) for end in ends)}]" if ends else ""
+    return f"{duration(seconds.median)}{interval} for {tokens:,.0f} tokens, its start included"
 
 
 def _runner_up(ranked: Ranked, tokens: float | None) -> str:
@@ -168,7 +167,8 @@ def _runner_up(ranked: Ranked, tokens: float | None) -> str:
 def _other(one: Candidate, best: Candidate, ranked: Ranked, tokens: float | None) -> Other:
     ratio = as_fast(one, best, tokens) if one.runs.usable else None
     fate = fate_of(one, best, ranked.runner_up, tokens)
-    why = one.obstacle or _slower(fate_of(one, best, None, tokens), one, best)
+    fate_alone = fate_of(one, best, None, tokens)
+    why = one.obstacle or _slower(fate_alone, one.size > best.size, ratio)
     return Other(fate=fate, why=why, of_the_best=ratio, row=considered(one, tokens))
 
 
@@ -178,15 +178,15 @@ def _refused(one: Candidate, tokens: float | None) -> Other:
     )
 
 
-def _slower(fate: str, one: Candidate, best: Candidate) -> str:
+def _slower(fate: Fate, changes_more: bool, ratio: Interval | None) -> str:
     """Return why an eligible candidate is not the best."""
     if fate == "does not pay":
         return "its steps are faster; its start costs more than they save in this job"
-    if one.size > best.size and fate == "no difference":
-        return "within 2 % of the recommended one, which changes less"
     if fate == "no difference":
-        return "within 2 % of the recommended one"
-    return "slower, or not shown to be faster"
+        less = ", which changes less" if changes_more else ""
+        return f"within 2 % of the recommended one{less}"
+    slower = ratio is not None and ratio.high is not None and ratio.high < 1
+    return "surely slower" if slower else "seems slower, and may not be"
 
 
 def _word(candidate: Candidate, verdict: str, reason: str) -> str:

@@ -143,11 +143,11 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     return [*found, *(_break_even(one, best, tokens) for one in later)]
 
 
-def verdict_between(best: Candidate, other: Candidate) -> Comparison | None:
+def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
     """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
     if not shares_rounds(best.runs, other.runs):
         return None
-    return compare(other.runs.seconds_per_token, {"best": best.runs.seconds_per_token})["best"]
+    return compare(other.job_seconds(tokens), {"best": best.job_seconds(tokens)})["best"]
 
 
 def _refusal(candidate: Candidate) -> Fate:
