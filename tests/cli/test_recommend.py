@@ -67,7 +67,8 @@ def test_conditions_choose_the_evidence(results: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--gpu", "l4"], "name the model: --model NAME"),
+        (["--gpu", "l4"], "--no-estimates: name the model too (--model NAME)"),
+        ([], "name the model: --model NAME"),
         ([*MODEL, "--gpu", "h1000"], "'h1000' fits no device of the table"),
         ([*MODEL, "--deadline", "3"], "--deadline needs the size of the job"),
         ([*MODEL, "--budget", "-3", "--tokens", "5"], "budget_usd"),

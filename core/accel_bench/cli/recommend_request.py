@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.analysis.estimates.lengths import read_lengths
-from accel_bench.analysis.recommendation.schema import RecommendRequest
+from accel_bench.analysis.recommendation.schema import FittingModels, RecommendRequest
+from accel_bench.catalog.hardware import named_hardware
+from accel_bench.catalog.models import list_cards
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_report
 from accel_bench.cli.recommend import RecommendOptions
@@ -22,9 +24,10 @@ from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import recent_results
 from accel_bench.planning.request import PlanRequest
-from accel_bench.report.views.recommend import recommend_report
+from accel_bench.report.views.recommend import models_report, recommend_report
 from accel_bench.runner.device_estimates import DeviceEstimator
 from accel_bench.runner.recommend import LENGTH, Recommender, Stored, check_request
+from accel_bench.runner.recommend_models import fitting_models
 from accel_bench.runner.simulator import Simulator
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.queries import condition_of
@@ -42,6 +45,8 @@ def run_recommend(options: RecommendOptions) -> int:
 
     Raises AccelBenchError where the request cannot be read or answered.
     """
+    if options.model is None and options.json is None and options.gpu is not None:
+        return _list_models(options, options.gpu)
     request = read_request(options)
     check_request(request)
     with stored_runs(options.results, request) as stored, ExitStack() as stack:
@@ -53,6 +58,27 @@ def run_recommend(options: RecommendOptions) -> int:
         document = Recommender(request, stored, read_prices(), estimator).answer()
     print_report(recommend_report(document), options.output)
     return NOTHING if document.offer is None else 0
+
+
+def _list_models(options: RecommendOptions, gpu: str) -> int:
+    """Print which models of the catalog fit on a device; return the exit code."""
+    others = ("budget", "deadline", "tokens", "lengths", "where", "no_estimates")
+    if given := [name for name in others if getattr(options, name)]:
+        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ScenarioError(f"{listed}: name the model too (--model NAME)")
+    device, work = named_hardware(gpu), options.scenario or "quickstart"
+    with closing(Simulator(options.trust_remote_code)) as simulator:
+
+        def estimator_of(name: str) -> DeviceEstimator:
+            if sys.stderr.isatty():
+                print(f"simulating {name}", file=sys.stderr)
+            request = RecommendRequest(model=name, scenario=work)
+            return _estimator(request, Stored(), simulator, options.trust_remote_code)
+
+        models = fitting_models(list_cards(), device, estimator_of)
+    document = FittingModels(gpu=device.name, scenario=work, models=models)
+    print_report(models_report(document), options.output)
+    return 0 if any(one.fit == "fits" for one in models) else NOTHING
 
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
@@ -76,7 +102,10 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
             raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
         given = {**document.data, **given}
     if "model" not in given:
-        raise ScenarioError("name the model: --model NAME (`accel-bench models list`)")
+        raise ScenarioError(
+            "name the model: --model NAME (`accel-bench models list`); --gpu GPU alone lists what "
+            "fits there"
+        )
 
     def place(location: Location) -> str:
         return where

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from accel_bench.analysis.estimates.schema import LengthSummary, Span
+from accel_bench.analysis.estimates.schema import Fit, LengthSummary, Span
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Described, Frozen, JsonValue
@@ -222,3 +222,31 @@ class Recommendation(Document):
     """Stored rows of the model that are no evidence here, and why."""
 
     next_runs: tuple[NextRun, ...] = ()
+
+
+class FittingModel(Frozen):
+    """A model of the catalog on a device, estimated."""
+
+    model: str
+    parameters: int
+    fit: Fit | None
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """Changes to the scenario with which it fits; empty where it fits as it is, or never."""
+
+    needed_bytes: Span | None = None
+    tokens_per_second: Span | None = None
+    usd_per_million_tokens: Span | None = None
+    why: str = ""
+    """Why it does not fit, or why that is not known."""
+
+
+class FittingModels(Document):
+    """What `accel-bench recommend --gpu GPU --format json` prints."""
+
+    kind: Literal["estimated"] = "estimated"
+    gpu: str
+    scenario: str
+    """Work that the models are trained with."""
+
+    models: tuple[FittingModel, ...]
+    """The largest that fits first, then what does not."""

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.estimates.schema import Span
 from accel_bench.analysis.recommendation.schema import (
     Considered,
+    FittingModels,
     NextRun,
     Offer,
     Recommendation,
 )
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
+    count,
     duration,
     grouped_by_reason,
     label,
@@ -55,6 +57,21 @@ def recommend_report(document: Recommendation) -> Report:
         notes=list(_notes(document, lines)),
     )
     return Report([section, *_commands(document)], document, Table(FLAT, lines))
+
+
+def models_report(document: FittingModels) -> Report:
+    """Return which models fit on a device, and with which changes to the work."""
+    fitting = sum(one.fit == "fits" for one in document.models)
+    section = Section(
+        title="ESTIMATED",
+        answer=(
+            f"{fitting} of {count(len(document.models), 'model')} of the catalog fit on "
+            f"{document.gpu} with the work of {document.scenario}, or with the changes beside them."
+        ),
+        tables=[Table(MODELS, document.models)],
+        notes=grouped_by_reason([(one.model, one.why) for one in document.models if one.why]),
+    )
+    return Report([section], document, Table(FLAT_MODELS, document.models))
 
 
 def _lines(document: Recommendation) -> Iterator[Line]:
@@ -151,6 +168,27 @@ OFFERS = (
     Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
 )
 """Columns of devices."""
+
+MODELS = (
+    Column("model", reader("model"), kind="name"),
+    _number("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
+    Column("fit", reader("fit"), kind="word"),
+    Column("settings", lambda one: settings(one.settings) or None, "with"),
+    _number("needed_bytes", "needed", "", _span(size)),
+    _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    _number("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),
+)
+"""Columns of models."""
+
+FLAT_MODELS = (
+    *paths("", "model parameters fit settings why"),
+    *(
+        Column(f"{name}_{end}", reader(f"{name}.{end}"))
+        for name in ("needed_bytes", "tokens_per_second", "usd_per_million_tokens")
+        for end in ("low", "high")
+    ),
+)
+"""Columns of the CSV of models."""
 
 FLAT = (
     *paths("", "fate why"),

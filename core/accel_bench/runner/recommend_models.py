@@ -1,0 +1,53 @@
+"""Which models of the catalog a device can train: what fits, and with which changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from accel_bench.analysis.recommendation.schema import FittingModel
+from accel_bench.analysis.wording import size
+from accel_bench.catalog.hardware import NamedHardware
+from accel_bench.catalog.models import ModelCard, read_card
+from accel_bench.errors import AccelBenchError
+from accel_bench.runner.device_estimates import DeviceEstimator
+
+LEAST_BYTES = 2
+"""Bytes of a weight in 16 bits, which is the least that is tried: smaller ones need a plugin."""
+
+
+def fitting_models(
+    names: Iterable[str],
+    device: NamedHardware,
+    estimator_of: Callable[[str], DeviceEstimator],
+) -> tuple[FittingModel, ...]:
+    """Return the models as they fit on a device, the largest first; then those that do not."""
+    found = [_fitting(name, read_card(name), device, estimator_of) for name in names]
+    return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters)))
+
+
+def _fitting(
+    name: str,
+    card: ModelCard,
+    device: NamedHardware,
+    estimator_of: Callable[[str], DeviceEstimator],
+) -> FittingModel:
+    blank = FittingModel(model=name, parameters=card.parameters, fit=None)
+    weights = card.parameters * LEAST_BYTES
+    if weights > device.hardware.memory_bytes:
+        why = f"its weights alone take {size(weights)} in 16 bits"
+        return blank.model_copy(update={"fit": "does not fit", "why": why})
+    try:
+        found = estimator_of(name).estimate(device)
+    except AccelBenchError as error:
+        return blank.model_copy(update={"why": str(error)})
+    one = found.estimate
+    return blank.model_copy(
+        update={
+            "fit": one.memory.fit if one.memory else None,
+            "settings": found.settings,
+            "needed_bytes": one.memory.needed_bytes if one.memory else None,
+            "tokens_per_second": one.speed.tokens_per_second if one.speed else None,
+            "usd_per_million_tokens": one.cost.usd_per_million_tokens if one.cost else None,
+            "why": one.problem or ("" if one.memory and one.memory.fit == "fits" else one.answer),
+        }
+    )
