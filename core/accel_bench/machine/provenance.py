@@ -15,6 +15,9 @@ GENERATED_FOLDERS = frozenset(
 )
 """Folders whose files come and go while the sources stay; a compiler's cache has modules too."""
 
+COMMIT_DIGITS = 10
+"""Digits of a commit's hash that are shown."""
+
 
 @cache
 def distribution_version(name: str) -> str:
@@ -26,24 +29,31 @@ def distribution_version(name: str) -> str:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return ""
+    commit = commit_of(found)
+    return f"{found.version}+{commit}" if commit else found.version
+
+
+def commit_of(found: metadata.Distribution) -> str:
+    """Return the commit of an editable install, or a digest of its sources; else an empty text."""
     folder = _editable_folder(found)
     if folder is None:
-        return found.version
-    return f"{found.version}+{git_state(folder) or _sources_digest(folder)}"
+        return ""
+    return git_state(folder) or _sources_digest(folder)
 
 
 @cache
 def git_state(folder: Path) -> str:
     """Return a checkout's commit, with a hash of uncommitted changes; empty without git."""
-    commit = _git(folder, "rev-parse", "--short=10", "HEAD").strip()
-    if not commit:
+    arguments = ("--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
+    lines = _git(folder, "status", *arguments).splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    if not commits or commits == ["(initial)"]:
         return ""
-    changes = _git(folder, "status", "--porcelain", "--", ".") and _git(
-        folder, "diff", "HEAD", "--", "."
-    )
-    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".")
-    if not changes and not untracked:
+    commit = commits[0][:COMMIT_DIGITS]
+    if all(line.startswith("# ") for line in lines):
         return commit
+    changes = _git(folder, "diff", "HEAD", "--", ".")
+    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".")
     content = [_digest(folder / name) for name in untracked.splitlines()]
     dirty = hashlib.sha256("\0".join([changes, untracked, *content]).encode()).hexdigest()[:8]
     return f"{commit}.dirty-{dirty}"

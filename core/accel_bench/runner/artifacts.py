@@ -17,7 +17,7 @@ from accel_bench.documents.files import naming_the_file, slug, write_atomically
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
-from accel_bench.machine.provenance import distribution_version
+from accel_bench.machine.provenance import commit_of
 from accel_bench.result import Result
 
 if TYPE_CHECKING:
@@ -159,10 +159,15 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def packages_list() -> str:
     """Return `name==version` for each distribution; `name==version @ commit` for a checkout."""
-    # An interrupted install leaves no metadata.
-    metadatas = filter(None, (found.metadata for found in metadata.distributions()))
-    found = {name.lower(): name for one in metadatas if (name := one["Name"])}
-    return "".join(f"{_pinned(found[key])}\n" for key in sorted(found))
+    pinned: dict[str, str] = {}
+    for found in metadata.distributions():
+        described = found.metadata  # Reads and parses the file each time.
+        # An interrupted install leaves no metadata; of two installs, the first is imported.
+        if described and (name := described["Name"]) and name.lower() not in pinned:
+            commit = commit_of(found)
+            at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""
+            pinned[name.lower()] = f"{name}=={described['Version']}{at}"
+    return "".join(f"{pinned[key]}\n" for key in sorted(pinned))
 
 
 def _pins(versions: Mapping[str, str]) -> str:
@@ -200,13 +205,6 @@ def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
     yield head if head.endswith("\n") else f"{head}\n"
     yield f"[{size - len(head) - len(tail)} bytes left out]\n"
     yield tail
-
-
-def _pinned(name: str) -> str:
-    released = metadata.version(name)
-    commit = distribution_version(name).removeprefix(released).removeprefix("+")
-    at = f" @ {commit.replace('.dirty', '+dirty')}" if commit else ""
-    return f"{name}=={released}{at}"
 
 
 class _Dumper(yaml.SafeDumper):

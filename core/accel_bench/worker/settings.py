@@ -40,8 +40,9 @@ OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 def rare_collections() -> Iterator[None]:
     """Collect garbage rarely within the block, where libraries are imported.
 
-    They leave next to none, and a fifth of an import's time would go into looking for it. What a
-    plugin sets within the block stays.
+    They leave next to none, and a fifth of an import's time would go into looking for it. No later
+    collection looks at what they made until the window has closed. What a plugin sets within the
+    block stays.
     """
     before, *others = gc.get_threshold()
     rare = (OBJECTS_BETWEEN_COLLECTIONS, *others)
@@ -49,6 +50,7 @@ def rare_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
         if gc.get_threshold() == rare:
             gc.set_threshold(before, *others)
 
