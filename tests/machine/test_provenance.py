@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -74,3 +75,15 @@ def test_modules_that_a_compiler_writes_are_no_sources(tmp_path: Path, folder: s
     (tmp_path / folder / "generated.py").write_text("b = 1\n")
     _sources_digest.cache_clear()
     assert _sources_digest(tmp_path) == first
+
+
+def test_an_environment_in_the_checkout_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / ".venv" / "lib").mkdir(parents=True)
+    listed: list[Path] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(Path(path)), scandir(path))[1])
+    _sources_digest(tmp_path)
+    assert sorted(listed) == [tmp_path, tmp_path / "package"]
