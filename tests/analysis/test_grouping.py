@@ -47,6 +47,14 @@ def test_values_are_compared_where_all_else_is_equal() -> None:
     assert [group.pairs for group in by_optimizer.values()] == [0, 0]
 
 
+def test_losses_are_compared_of_one_task_alone() -> None:
+    runs = [*rates({1e-4: (3.0,), 1e-3: (2.5,)}), *rates({1e-4: (1.0,)}, length=220)]
+    found = groups(runs, RATE)
+    assert [(group.lowest_loss, group.of_losses) for group in found.values()] == [(0, 1), (1, 1)]
+    lengths = groups(runs, "data.sequence_length")
+    assert [group.of_losses for group in lengths.values()] == [0, 0]
+
+
 def test_what_was_not_measured_is_counted_by_its_word() -> None:
     oom = point(batch=4)
     runs = [*rounds(point(), STEADY), make_result(oom, status=Status.OOM)]
@@ -62,7 +70,9 @@ def rates(losses: dict[float, Sequence[float]], **work: Any) -> list[Result]:
     for rate, ends in losses.items():
         for seed, end in enumerate(ends):
             one = point(train={"learning_rate": rate, "seed": seed}, **work)
-            rank = make_rank(step_seconds=(0.1,) * 9, losses=[4.0] * 5 + [end] * 5)
+            tokens = (one.scenario.data.sequence_length or 0) * 10 // 11
+            curve = [4.0] * 5 + [end] * 5
+            rank = make_rank(step_seconds=(0.1,) * 9, losses=curve, tokens=tokens)
             found.append(make_result(one, ranks=[rank]))
     return found
 

@@ -42,7 +42,8 @@ class Group(Frozen):
     """Comparisons, all else being equal, in which this value has the lowest loss at the end."""
 
     of_losses: int
-    """Comparisons in which it has one, and another value too."""
+    """Comparisons in which it has one, and another value too; none where the key changes the model
+    or the data, whose losses do not compare."""
 
 
 class KeySummary(Frozen):

@@ -98,7 +98,8 @@ def _group(
     peaks = [peak for row in usable if (peak := peak_memory(list(row.completed.values()))[0])]
     pairs = [(one[name], one[first]) for one in alike if name in one and first in one]
     ratios = [] if name == first else [against(row, base).ratio for row, base in pairs]
-    losses = [found for one in alike if (found := _losses(one)) and name in found]
+    of_one_task = key != "model.id" and not key.startswith("data.")
+    losses = [found for one in alike if of_one_task and name in (found := _losses(one))]
     return Group(
         value=groups[name][0][0].get(key),
         experiments=len(own),
