@@ -229,7 +229,10 @@ def _cell(
     entry: _Entry, base: ExperimentRuns | None, figures: Sequence[Figure], terms: Terms
 ) -> PivotCell:
     row = entry.experiment
-    word, compared = cell_word(row), _compared(row, base)
+    word, compared, missing = cell_word(row), None, ""
+    if any(one.name == TIMES_AS_FAST for one in figures):
+        compared = against(row, base) if base is not None else None
+        missing = "the reference was not measured"
     return PivotCell(
         row=entry.row,
         column=entry.column,
@@ -242,7 +245,7 @@ def _cell(
         runs=len(row.completed),
         figures={} if word else {one.name: _figure(one, row, compared, terms) for one in figures},
         paired=bool(compared and compared.paired),
-        why_not_compared=compared.reason if compared else "the reference was not measured",
+        why_not_compared=compared.reason if compared else missing,
     )
 
 
@@ -261,10 +264,6 @@ def _origin(row: ExperimentRuns) -> str:
     runs = list(row.counted.values())
     origin = runs[-1].provenance if runs else None
     return f"{origin.origin} {origin.format}".rstrip() if origin else MEASURED
-
-
-def _compared(row: ExperimentRuns, base: ExperimentRuns | None) -> PointFigure | None:
-    return against(row, base) if base is not None else None
 
 
 def _figure(
