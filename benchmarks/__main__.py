@@ -19,6 +19,7 @@ from benchmarks import (
     identical_training,
     recommend,
     store,
+    unchanged_commits,
 )
 from benchmarks.entry import QUICK, Counts, Document, Entry
 
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry | list[Entry]]] = {
     "slowdown-10": lambda counts, _: identical.measure_slowdown(counts, 10),
     "recommend": lambda counts, _: recommend.measure_recommend(counts),
     "store": lambda counts, _: store.measure_store(counts),
+    "unchanged-commits": lambda counts, _: unchanged_commits.measure_unchanged_commits(counts),
 }
 """Benchmarks by name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from analysis_factory import FAST, LORA, STEADY, make_failures, make_rounds, scaled
 
 from accel_bench.analysis.gate import judge_gate
@@ -37,7 +38,7 @@ def test_new_rounds_that_are_slower_too_confirm_it_at_a_stated_rate():
     assert (point.confirmation_rounds, point.error_rate) == (5, ERROR_RATE)
     assert 0.95 < point.confirmation_ratio.median < 0.97
     assert "confirmed by 5 new rounds in fresh processes: 0.96" in point.reason
-    assert ERROR_RATE == 0.005 * 0.0025
+    assert pytest.approx(2.5e-5) == ERROR_RATE
 
 
 def test_new_rounds_that_are_as_fast_let_it_pass():

@@ -77,7 +77,7 @@ def confirm_step(
     paired = min(len(before), len(new)) >= SHORTEST_SIDE
     if not paired:
         before, new = _levels(history, step), list(_logs(fresh).values())
-    change, bound = _judge(before, new)
+    change, bound = judge_new_runs(before, new)
     worse = change is not None and step.change == _direction(history, change)
     sure = change is not None and bound is not None and abs(change) > bound
     confirmed = worse and sure
@@ -100,7 +100,9 @@ def confirm_step(
     )
 
 
-def _judge(before: Sequence[float], new: Sequence[float]) -> tuple[float | None, float | None]:
+def judge_new_runs(
+    before: Sequence[float], new: Sequence[float]
+) -> tuple[float | None, float | None]:
     """Return the log-ratio of new over before, and how large it must be to be sure."""
     if len(before) < SHORTEST_SIDE or len(new) < 2:
         return (fmean(new) - median(before) if before and new else None), None

@@ -1,8 +1,9 @@
-"""An alarm of the gate is one when rounds in fresh processes confirm it, and they alone are asked.
+"""An alarm of the gate is one when rounds in fresh processes confirm it on their own.
 
 What is as fast raises an alarm in at most 0.5 % of cases, over all looks, and new rounds that know
-nothing of the first ones confirm it in at most 0.25 % of those. What they do not confirm passes if
-they show that it does, at the level of one more look, and is open otherwise.
+nothing of the first ones confirm it in at most 0.5 % of those, over all looks at them. What they do
+not confirm passes if they show that it does, at the level of looks after the first ones, and is
+open otherwise.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from accel_bench.analysis.gate import (
     worst_outcome,
 )
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, fraction_of_look
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.analysis.wording import percent, ratio_interval
 from accel_bench.result import Result
 
-ERROR_RATE = ONE_SIDED_ALPHA * ONE_SIDED_ALPHA * fraction_of_look(1)
+ERROR_RATE = ONE_SIDED_ALPHA * ONE_SIDED_ALPHA
 """How often what is as fast raises an alarm that is confirmed, at most."""
 
 

@@ -51,8 +51,9 @@ def gate(options: GateOptions) -> int:
     spends its fraction of the error rates, so that looking often raises no more false alarms: at
     most 0.5 %.
 
-    What looks slower is run again, as many rounds in fresh processes, beyond --max-rounds; only
-    what they confirm on their own, which 0.25 % of false alarms are, is a regression.
+    What looks slower is run again in fresh processes, with rounds and looks of its own beyond
+    --max-rounds; only what those confirm by themselves, as 0.5 % of false alarms are, is a
+    regression.
     """
     from accel_bench.cli.gate_request import run_gate
 

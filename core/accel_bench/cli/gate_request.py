@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench.store.database import Store
 
 
 def run_gate(options: GateOptions) -> int:
@@ -129,15 +130,8 @@ def _run(
                 if report.outcome != "inconclusive":
                     break
             assert report is not None
-            if concerned := points_to_confirm(report):
-                session = new_session()
-                # The rounds that raised the alarm, and any other, count for nothing here.
-                session.continues, session.resume = (), False
-                again = _only(plan, concerned)
-                session.run_plan(again)
-                sessions.append(session)
-                fresh = store.results(session=session.id)
-                report = with_confirmation(report, again.summaries, fresh)
+            report, confirming = _confirm(report, plans, new_session, store)
+            sessions += confirming
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
@@ -150,6 +144,27 @@ def _run(
 def _points_of_both(plan: Plan) -> set[str]:
     points = [planned.experiment.point for planned in plan.runnable]
     return {point for point in points if points.count(point) == 2}
+
+
+def _confirm(
+    alarm: GateReport, plans: Sequence[Plan], new_session: Callable[..., Session], store: Store
+) -> tuple[GateReport, list[Session]]:
+    """Run what looks slower again, with looks of its own, until that is confirmed or is not."""
+    report, sessions = alarm, list[Session]()
+    concerned = open_points = points_to_confirm(alarm)
+    for plan in plans:
+        if not open_points:
+            break
+        session = new_session()
+        # The rounds that raised the alarm, and any other, count for nothing here.
+        session.continues, session.resume = tuple(one.id for one in sessions), False
+        session.run_plan(_only(plan, open_points))
+        sessions.append(session)
+        fresh = [run for one in sessions for run in store.results(session=one.id)]
+        report = with_confirmation(alarm, _only(plan, concerned).summaries, fresh)
+        undecided = {one.stack_id for one in report.points if one.outcome == "inconclusive"}
+        open_points = concerned & undecided
+    return report, sessions
 
 
 def _only(plan: Plan, stack_ids: set[str]) -> Plan:

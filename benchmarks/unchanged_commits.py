@@ -1,0 +1,216 @@
+"""Simulate commits on a machine that drifts, remembers and has outliers: whom does the gate blame?
+
+The seconds of each run are made up, from a fixed seed; what judges them is the product's own code.
+A commit is gated as `accel-bench gate --rounds 5 --max-rounds 160` does it: two stacks side by
+side, looks at 5, 10, 20, ... rounds, and as many new ones that must confirm an alarm. Beside that,
+a series of nightly sessions is looked at after each commit as `history --confirm` does it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.confirmation import judge_new_runs
+from accel_bench.analysis.statistics.sequential import PASS_ALPHA, judge_rounds, look_sizes
+from accel_bench.analysis.statistics.steps import find_steps
+from accel_bench.documents.base import JsonValue
+from benchmarks.entry import Counts, Entry, this_machine
+
+COMMITS = 1000
+"""Commits that change nothing, of each kind of gate."""
+
+SLOWER_COMMITS = 400
+"""Commits of each slow-down."""
+
+FIRST, MOST = 5, 160
+"""Rounds at the first look and in all."""
+
+FLOOR = 0.01
+"""Slow-down that is allowed, as by default."""
+
+PROMISES = {0.05: 0.95, 0.1: 0.99}
+"""Fraction of commits that are slower by so much, beside that floor, that the gate stops."""
+
+PROCESS = 0.01
+"""Standard deviation of a run's seconds around what the machine does, as a log-ratio."""
+
+STATE, MEMORY = 0.02, 0.8
+"""Standard deviation of the machine's state, and its correlation with that at the run before."""
+
+WALK = 0.002
+"""Standard deviation of what a run adds to a drift for good."""
+
+SWING, PERIOD = 0.03, 300
+"""Size of a swing, as over a day, and runs of one."""
+
+OUTLIERS, OUTLIER_SIZE = 0.03, 0.3
+"""Fraction of runs that are far too slow, and their mean excess as a log-ratio."""
+
+NIGHT_ROUNDS = 5
+"""Rounds of a nightly session and of its confirmation."""
+
+WINDOW, NEWEST = 100, 10
+"""Sessions that are looked at, and how old a step may be that raises an alarm."""
+
+SEED = 15
+Facts: TypeAlias = dict[str, JsonValue]
+Outcome: TypeAlias = Literal["passed", "regression", "inconclusive"]
+
+
+class Noise:
+    """The log-seconds of runs on one machine, one after another."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._state = self._drift = 0.0
+        self._runs = 0
+
+    def run(self) -> float:
+        """Return log-seconds of the next run of work that takes one second."""
+        draw = self._draw
+        innovation = STATE * math.sqrt(1 - MEMORY**2)
+        self._state = MEMORY * self._state + draw.gauss(0, innovation)
+        self._drift += draw.gauss(0, WALK)
+        self._runs += 1
+        swing = SWING * math.sin(2 * math.pi * self._runs / PERIOD)
+        far = draw.expovariate(1 / OUTLIER_SIZE) if draw.random() < OUTLIERS else 0.0
+        return self._state + self._drift + swing + far + draw.gauss(0, PROCESS)
+
+    def rounds(self, count: int, slower: float = 0.0) -> list[tuple[float, float]]:
+        """Return log-seconds of baseline and stack in rounds of two runs, in the order ABBA."""
+        found = []
+        for number in range(count):
+            pair = [self.run(), self.run()]
+            baseline, stack = pair if number % 2 == 0 else pair[::-1]
+            found.append((baseline, stack + math.log1p(slower)))
+        return found
+
+
+def measure_unchanged_commits(counts: Counts) -> list[Entry]:
+    """Count false alarms of unchanged commits, and stopped ones of slower commits."""
+    quick = counts != Counts()
+    commits, slower = (40, 20) if quick else (COMMITS, SLOWER_COMMITS)
+    machine = this_machine()
+    entries = [
+        *_gated(commits, machine),
+        *(_power(slow, goal, slower, machine) for slow, goal in PROMISES.items()),
+        _let_pass(slower, machine),
+        *_nights(commits, machine),
+    ]
+    return entries
+
+
+def gate_commits(commits: int, slower: float, seed: int) -> Counter[str]:
+    """Gate commits one after another; count outcomes, and alarms before they were confirmed."""
+    noise, found = Noise(seed), Counter[str]()
+    for _ in range(commits):
+        outcome, alarm = gate_commit(noise, slower)
+        found[outcome] += 1
+        found["alarms"] += alarm
+    return found
+
+
+def gate_commit(noise: Noise, slower: float) -> tuple[Outcome, bool]:
+    """Return the outcome of one commit, and whether its first rounds raised an alarm."""
+    logs: list[float] = []
+    for look, size in enumerate(look_sizes(FIRST, MOST), 1):
+        logs += _ratios(noise.rounds(size - len(logs), slower))
+        judged = judge_rounds(logs, FLOOR, look)
+        if judged.outcome == "passed":
+            return "passed", False
+        if judged.outcome == "regression":
+            return confirm_commit(noise, slower, look), True
+    return "inconclusive", False
+
+
+def confirm_commit(noise: Noise, slower: float, looks: int) -> Outcome:
+    """Return what new rounds alone make of an alarm that was raised at a look."""
+    logs: list[float] = []
+    for look, size in enumerate(look_sizes(FIRST, MOST), 1):
+        logs += _ratios(noise.rounds(size - len(logs), slower))
+        if judge_rounds(logs, FLOOR, look).outcome == "regression":
+            return "regression"
+        if judge_rounds(logs, FLOOR, looks + look).outcome == "passed":
+            return "passed"
+    return "inconclusive"
+
+
+def watch_nights(commits: int, seed: int) -> tuple[int, int]:
+    """Return alarms in a series of unchanged commits, and how many of them were confirmed."""
+    noise = Noise(seed)
+    speeds: list[float] = []
+    ratios: list[float] = []
+    alarms = confirmed = 0
+    for _ in range(commits):
+        night = noise.rounds(NIGHT_ROUNDS)
+        speeds.append(-fmean(stack for _, stack in night))
+        ratios.append(fmean(_ratios(night)))
+        window = speeds[-WINDOW:]
+        steps = find_steps(window)
+        if not steps or steps[-1].size > 0 or len(window) - steps[-1].place > NEWEST:
+            continue
+        alarms += 1
+        start = steps[-2].place if len(steps) > 1 else 0
+        before = ratios[-WINDOW:][start : steps[-1].place]
+        change, bound = judge_new_runs(before, _ratios(noise.rounds(NIGHT_ROUNDS)))
+        confirmed += change is not None and bound is not None and change < -bound
+    return alarms, confirmed
+
+
+def _ratios(rounds: list[tuple[float, float]]) -> list[float]:
+    """Return log(baseline / stack) of each round."""
+    return [baseline - stack for baseline, stack in rounds]
+
+
+def _gated(commits: int, machine: Facts) -> list[Entry]:
+    found, unit = gate_commits(commits, 0.0, SEED), f"in {commits} unchanged commits"
+    samples = {"outcomes": _counts(found)}
+    alarms = _entry("gate-unconfirmed-alarms", found["alarms"], f"alarms {unit}", None)
+    stopped = _entry("gate-false-alarms", found["regression"], f"confirmed alarms {unit}", 0)
+    return [one.model_copy(update={"samples": samples, "machine": machine})
+            for one in (stopped, alarms)]  # fmt: skip
+
+
+def _power(slower: float, goal: float, commits: int, machine: Facts) -> Entry:
+    found = gate_commits(commits, slower, SEED + round(1000 * slower))
+    return Entry(
+        name=f"gate-power-{round(100 * slower)}",
+        value=found["regression"] / commits,
+        unit=f"of {commits} commits that are slower by {slower:.0%} are stopped",
+        goal=goal,
+        goal_is="at least",
+        samples={"outcomes": _counts(found)},
+        machine=machine,
+    )
+
+
+def _let_pass(commits: int, machine: Facts) -> Entry:
+    found = gate_commits(commits, FLOOR, SEED + 1)
+    unit = f"of {commits} commits that are slower by the floor pass"
+    entry = _entry("gate-let-pass", found["passed"] / commits, unit, PASS_ALPHA)
+    return entry.model_copy(update={"samples": {"outcomes": _counts(found)}, "machine": machine})
+
+
+def _nights(commits: int, machine: Facts) -> list[Entry]:
+    alarms, confirmed = watch_nights(commits, SEED)
+    unit = f"in {commits} nights without a change"
+    entries = (
+        _entry("history-false-alarms", confirmed, f"confirmed alarms {unit}", 0),
+        _entry("history-unconfirmed-alarms", alarms, f"nights that show a new step {unit}", None),
+    )
+    return [one.model_copy(update={"machine": machine}) for one in entries]
+
+
+def _entry(name: str, value: float, unit: str, goal: float | None) -> Entry:
+    return Entry(
+        name=name, value=value, unit=unit, goal=goal, goal_is="at most", samples={}, machine={}
+    )
+
+
+def _counts(found: Counter[str]) -> tuple[float, ...]:
+    """Return how many passed, were stopped, and stayed open."""
+    return tuple(float(found[name]) for name in ("passed", "regression", "inconclusive"))

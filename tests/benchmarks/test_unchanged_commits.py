@@ -1,0 +1,24 @@
+"""The gate on simulated commits: none that is unchanged is stopped, slow ones are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_unchanged_commits_pass_the_gate_and_slow_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))  # `benchmarks` is no part of the distribution
+    from benchmarks.unchanged_commits import SEED, gate_commits, watch_nights
+
+    unchanged = gate_commits(100, 0.0, SEED)
+    assert unchanged["regression"] == 0
+    assert unchanged["passed"] >= 80
+    slow = gate_commits(20, 0.1, SEED)
+    assert slow["regression"] >= 19
+    assert slow == gate_commits(20, 0.1, SEED)  # the same seeds give the same commits
+    assert watch_nights(60, SEED)[1] == 0
