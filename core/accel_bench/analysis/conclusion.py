@@ -29,15 +29,18 @@ def conclusion(summary: Summary) -> str:
     A faster stack with a different training comes before everything else, then a baseline that
     failed, then the verdicts; what failed or was skipped comes last.
     """
+    return "; ".join(conclusions(summary)) + "."
+
+
+def conclusions(summary: Summary) -> list[str]:
+    """Return the clauses of that sentence."""
     if all(row.status is Status.SKIPPED for row in summary.experiments):
-        clauses = ["nothing was run", *_ended(summary.experiments)]
-    elif not any(row.status.completed for row in summary.experiments):
-        clauses = ["no experiment completed", *_ended(summary.experiments)]
-    elif all(row.ratio is None or row.stack == summary.baseline for row in summary.experiments):
-        clauses = _uncompared(summary)
-    else:
-        clauses = _compared(summary)
-    return "; ".join(clauses) + "."
+        return ["nothing was run", *_ended(summary.experiments)]
+    if not any(row.status.completed for row in summary.experiments):
+        return ["no experiment completed", *_ended(summary.experiments)]
+    if all(row.ratio is None or row.stack == summary.baseline for row in summary.experiments):
+        return _uncompared(summary)
+    return _compared(summary)
 
 
 def _compared(summary: Summary) -> list[str]:

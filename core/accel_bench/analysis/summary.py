@@ -59,6 +59,13 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     tag of the sweep point with which the others are compared; else it is the first.
     """
     measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
+    return summarize_runs(scenario, baseline, measured, reference)
+
+
+def summarize_runs(
+    scenario: str, baseline: str, measured: Sequence[ExperimentRuns], reference: str = ""
+) -> Summary:
+    """Summarize the runs of each planned experiment, as `summarize` does."""
     points: dict[str, list[ExperimentRuns]] = {}
     for row in measured:
         points.setdefault(row.planned.experiment.point, []).append(row)
@@ -73,7 +80,9 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
         scenario=scenario,
         baseline=baseline,
         experiments=experiments,
-        notices=tuple(dict.fromkeys(text for p in planned for text in p.experiment.notices)),
+        notices=tuple(
+            dict.fromkeys(text for row in measured for text in row.planned.experiment.notices)
+        ),
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
         points=compared,

@@ -29,6 +29,7 @@ from accel_bench.cli import (
     prices,
     recommend,
     reproduce,
+    report,
     results,
     run,
     scaling,
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("gate")(gate.gate)
 app.command("fit")(fit.fit)
 app.command("history")(history.history)

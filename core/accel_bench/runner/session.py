@@ -113,6 +113,8 @@ class Session:
             "scenario": plan.file.model_dump(mode="json"),
             "written": plan.file.model_dump(mode="json", exclude_unset=True),
             "order": order,
+            "reference": plan.request.reference_point,
+            "skipped": [_skipped(planned) for planned in plan.planned if planned.skipped],
             **({"job": self.job} if self.job else {}),
             **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),
         }
@@ -175,3 +177,13 @@ class Session:
                 f"and once; {known}"
             )
         return found
+
+
+def _skipped(planned: Planned) -> dict[str, Any]:
+    """Return what a report needs to know of an experiment that is not run."""
+    experiment = planned.experiment
+    return {
+        **experiment.model_dump(mode="json", include={"sweep", "tag"}),
+        "stack": experiment.stack.name,
+        "reasons": list(planned.skipped),
+    }

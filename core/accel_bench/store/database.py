@@ -200,10 +200,11 @@ class Store:
                 return found
         raise self.unknown(prefix)
 
-    def sessions(self) -> list[SessionRecord]:
-        """Return all intact sessions in order of their start."""
+    def sessions(self, ids: Collection[str] | None = None) -> list[SessionRecord]:
+        """Return all intact sessions in order of their start, or those with these ids."""
         columns = within_limits(SESSIONS, self.on_sqlite, "document")
         query = select(*columns).order_by(SESSIONS.c.started_at, SESSIONS.c.id)
+        query = query if ids is None else query.where(SESSIONS.c.id.in_(list(ids)))
         found = (to_session(columns) for columns in self.fetch(query))
         return [session for session in found if session is not None]
 

@@ -84,7 +84,7 @@ class SessionRecord(Frozen):
     """Arguments that the session was started with."""
 
     document: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the plan was: the text of the resolved scenario file, the order of the rounds."""
+    """What the plan was: the resolved scenario file, the order of the rounds, what is skipped."""
 
     @property
     def imported(self) -> bool:

@@ -88,19 +88,40 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
         answer=answer,
         tables=[
             *(Table(columns, summary.experiments) for columns in tables),
-            *_metric_tables(summary),
-            *ladder_tables(summary),
-            *(scaling_tables(summary) or point_tables(summary)),
-            *point_figures(summary),
+            *extra_tables(summary),
         ],
-        notes=[
-            *summary.notices,
-            *_evidence(summary),
-            *map(_seeds, summary.seeds),
-            *_reason_notes(summary, answer),
-            *(details(summary) if verbose else ()),
-        ],
+        notes=[*_notes(summary, answer), *(details(summary) if verbose else ())],
     )
+
+
+def extra_tables(summary: Summary) -> list[Table]:
+    """Return the tables beside that of the stacks: metrics, ladder, sweep points or scaling."""
+    return [
+        *_metric_tables(summary),
+        *ladder_tables(summary),
+        *(scaling_tables(summary) or point_tables(summary)),
+        *point_figures(summary),
+    ]
+
+
+def stack_columns(summary: Summary) -> list[Column]:
+    """Return the columns of figures of the table of stacks; rows are those of the summary."""
+    return _columns(summary)[1]
+
+
+def comparison_notes(summary: Summary) -> list[str]:
+    """Return the notes under the tables, those that the answer has included, then the details."""
+    return [*_notes(summary, ""), *details(summary)]
+
+
+def _notes(summary: Summary, answer: str) -> list[str]:
+    """Return the notes that are not in the answer already."""
+    return [
+        *summary.notices,
+        *_evidence(summary),
+        *map(_seeds, summary.seeds),
+        *_reason_notes(summary, answer),
+    ]
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:

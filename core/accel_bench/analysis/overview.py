@@ -1,0 +1,120 @@
+"""Many runs at a glance: a row for each scenario, stack and sweep point, from columns alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.result import Status
+
+
+class RunLine(NamedTuple):
+    """What the store's columns tell of a run; null for what they do not."""
+
+    command: str
+    run_id: str
+    session: str
+    experiment_id: str
+    scenario: str
+    stack: str
+    sweep: str
+    tag: str | None
+    round: int
+    attempt: int
+    status: str
+    started_at: str
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    host: str | None
+    device: str | None
+
+    @property
+    def completed(self) -> bool:
+        """Whether its figures may be used."""
+        return self.status in (Status.OK.value, Status.DEGRADED.value)
+
+
+class SessionSpeed(NamedTuple):
+    """The completed runs of a stack in one command."""
+
+    started_at: str
+    """UTC time of the first of them, ISO 8601."""
+
+    tokens_per_second: float
+    """Median over runs."""
+
+    runs: int
+
+
+class OverviewRow(NamedTuple):
+    """The runs of one stack at one sweep point of a scenario."""
+
+    scenario: str
+    stack: str
+    point: str
+    """Tag or swept values of the point; empty where nothing is swept."""
+
+    endings: dict[str, int]
+    """Runs by status, last attempts alone."""
+
+    hosts: int
+    """Machines on which they ran."""
+
+    speeds: tuple[SessionSpeed, ...]
+    """Median tokens per second of each command with completed runs, the oldest first."""
+
+    peak_memory_bytes: int | None
+    """Median over completed runs."""
+
+    newest: str
+    """UTC time of the newest run, ISO 8601."""
+
+
+def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
+    """Return a row for each stack and sweep point of each scenario, in the order of first runs.
+
+    Of the attempts of a run only the last counts. Speeds are medians within a command: commands
+    differ in machines and versions, so nothing is averaged over them.
+    """
+    groups: dict[tuple[str, str, str], list[RunLine]] = {}
+    for line in _last_attempts(lines):
+        groups.setdefault((line.scenario, line.sweep, line.stack), []).append(line)
+    return [_row(found) for found in groups.values()]
+
+
+def _last_attempts(lines: Sequence[RunLine]) -> list[RunLine]:
+    last: dict[tuple[str, str, str, str, int], RunLine] = {}
+    for line in lines:
+        key = (line.session, line.experiment_id, line.stack, line.sweep, line.round)
+        if key not in last or line.attempt >= last[key].attempt:
+            last[key] = line
+    return list(last.values())
+
+
+def _row(lines: Sequence[RunLine]) -> OverviewRow:
+    first, completed = lines[0], [line for line in lines if line.completed]
+    commands: dict[str, list[RunLine]] = {}
+    for line in completed:
+        if line.tokens_per_second:
+            commands.setdefault(line.command, []).append(line)
+    speeds = [
+        SessionSpeed(
+            min(line.started_at for line in runs),
+            median(line.tokens_per_second or 0.0 for line in runs),
+            len(runs),
+        )
+        for runs in commands.values()
+    ]
+    peaks = [line.peak_memory_bytes for line in completed if line.peak_memory_bytes is not None]
+    return OverviewRow(
+        scenario=first.scenario,
+        stack=first.stack,
+        point=first.tag or ("" if first.sweep == "{}" else first.sweep),
+        endings=dict(Counter(line.status for line in lines)),
+        hosts=len({line.host for line in lines}),
+        speeds=tuple(sorted(speeds)),
+        peak_memory_bytes=round(median(peaks)) if peaks else None,
+        newest=max(line.started_at for line in lines),
+    )

@@ -1,0 +1,125 @@
+"""The plan of a stored session, as far as its record and its results tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Stack
+
+NEVER_RUN = "it was planned and never run"
+"""Why an experiment has no runs that was neither skipped nor left out."""
+
+
+class StoredPlan(NamedTuple):
+    """What `summarize` needs to know of a session's plan."""
+
+    baseline: str
+    """Stack that the others are compared with."""
+
+    planned: tuple[PlannedSummary, ...]
+    """Experiments by sweep point, in the order of the scenario's stacks."""
+
+    rounds: int
+    """Planned rounds; 0 where that is not known."""
+
+    reference: str = ""
+    """Tag of the sweep point with which the others are compared; empty for the first."""
+
+
+class Place(NamedTuple):
+    """Where an experiment stands in a plan."""
+
+    point: str
+    """Values of the swept keys, as canonical JSON."""
+
+    stack: str
+    tag: str = ""
+    skipped: tuple[str, ...] = ()
+
+
+def stored_plan(
+    document: Mapping[str, Any], results: Sequence[Result], whole: bool = True
+) -> StoredPlan:
+    """Return the plan of the session that has this document, and at least one result.
+
+    Experiments that were skipped, or never run, take the work of one that was run. Where the
+    results are not the `whole` session, all that is known is that these were planned.
+    """
+    scenario = _mapping(document.get("scenario"))
+    known = {(r.experiment.point, r.experiment.stack.name): r.experiment for r in results}
+    skipped = {(place.point, place.stack): place for place in _skipped(document)}
+    ordered = {(place.point, place.stack): place for place in _ordered(document)}
+    places = {**ordered, **skipped} if whole else {}
+    keys = list(dict.fromkeys((*places, *known)))
+    stacks = list(dict.fromkeys((*_mapping(scenario.get("stacks")), *(name for _, name in keys))))
+    points = list(dict.fromkeys(point for point, _ in keys))
+    keys.sort(key=lambda key: (points.index(key[0]), stacks.index(key[1])))
+    sibling = results[0].experiment
+    planned = (
+        PlannedSummary(experiment=known[key])
+        if key in known
+        else PlannedSummary(
+            experiment=_stand_in(sibling, places[key], scenario), skipped=places[key].skipped
+        )
+        for key in keys
+    )
+    measure, reference = _mapping(scenario.get("measure")), document.get("reference")
+    rounds = measure.get("rounds")
+    return StoredPlan(
+        baseline=_baseline(scenario, stacks),
+        planned=tuple(planned),
+        rounds=rounds if whole and isinstance(rounds, int) else 0,
+        reference=reference if isinstance(reference, str) else "",
+    )
+
+
+def _baseline(scenario: Mapping[str, Any], stacks: Sequence[str]) -> str:
+    name = scenario.get("baseline")
+    if isinstance(name, str):
+        return name
+    return "baseline" if "baseline" in stacks else stacks[0]
+
+
+def _ordered(document: Mapping[str, Any]) -> Iterator[Place]:
+    """Yield what the rounds of each sweep point were to run."""
+    for point, rounds in _mapping(document.get("order")).items():
+        names = (name for one in rounds if isinstance(one, list) for name in one)
+        yield from (Place(point, name) for name in dict.fromkeys(map(str, names)))
+
+
+def _skipped(document: Mapping[str, Any]) -> Iterator[Place]:
+    entries = document.get("skipped")
+    for entry in map(_mapping, entries if isinstance(entries, list) else ()):
+        reasons = entry.get("reasons")
+        yield Place(
+            canonical_json(_mapping(entry.get("sweep"))),
+            str(entry.get("stack", "")),
+            str(entry.get("tag", "")),
+            tuple(map(str, reasons)) if isinstance(reasons, list) and reasons else ("skipped",),
+        )
+
+
+def _stand_in(sibling: Experiment, place: Place, scenario: Mapping[str, Any]) -> Experiment:
+    """Return an experiment without runs: what its stack adds, at its sweep point."""
+    entry = _mapping(_mapping(scenario.get("stacks")).get(place.stack))
+    uses = {"uses": entry.get("use", []), "settings": entry.get("set", {})}
+    try:
+        stack = Stack.model_validate_json(json.dumps({"name": place.stack, **uses}))
+    except ValueError:
+        stack = Stack.model_construct(name=place.stack)
+    try:
+        sweep = _mapping(json.loads(place.point))
+    except ValueError:
+        sweep = {}
+    changes = {"id": "", "stack": stack, "sweep": dict(sweep), "tag": place.tag}
+    return sibling.model_copy(update=changes)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

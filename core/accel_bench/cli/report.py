@@ -1,0 +1,113 @@
+"""`accel-bench report`: stored results as a page that explains itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
+
+if TYPE_CHECKING:
+    from accel_bench.report.views.page import Page
+
+DEFAULT_FILE = Path("accel-bench-report.html")
+"""Where the page is written when no file is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Options of `report`."""
+
+    selection: Annotated[
+        Names,
+        typer.Argument(
+            metavar="SELECTION",
+            help="Sessions, experiments, runs (their beginning will do) or scenarios; else the "
+            "newest session.",
+        ),
+    ] = None
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION", help="Only runs for which it holds, as in `results list`."
+        ),
+    ] = None
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Page to write; else {DEFAULT_FILE}.")
+    ] = None
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Markdown for a pull request; - prints it."),
+    ] = None
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
+    results: Results = DEFAULT_RESULTS
+
+
+@takes(ReportOptions)
+def report(options: ReportOptions) -> None:
+    """Write a page about stored results: the answer first, then its grounds.
+
+    One file without outside requests, for the screen, light or dark, and for print. With --markdown
+    alone, only the Markdown is written, which fits a comment of a pull request.
+
+    A name of a scenario means its newest session. Many sessions are shown at a glance, the newest
+    ones in detail.
+    """
+    from accel_bench.cli.output import print_text
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.documents.shown import plain
+
+    html = options.html
+    if html is None and (options.markdown is None or options.open_):
+        html = DEFAULT_FILE
+    page = _page(options, plots=html is not None)
+    if options.markdown is not None:
+        from accel_bench.report.render_page_markdown import render_page_markdown
+
+        text = render_page_markdown(page)
+        if str(options.markdown) == "-":
+            print_text(text, end="")
+        else:
+            write_atomically(options.markdown, text)
+            typer.echo(plain(f"{options.markdown}: {len(text):,} characters"), err=True)
+    if html is not None:
+        from accel_bench.report.render_html import render_html
+
+        text = render_html(page)
+        write_atomically(html, text)
+        typer.echo(plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=True)
+        for note in page.notes:
+            typer.echo(plain(note), err=True)
+    if options.open_ and html is not None:
+        import webbrowser
+
+        webbrowser.open(html.resolve().as_uri())
+
+
+def _page(options: ReportOptions, plots: bool) -> Page:
+    """Read what is selected and return its page."""
+    import sys
+
+    from accel_bench.analysis.overview import overview
+    from accel_bench.analysis.page import scenario_page
+    from accel_bench.analysis.stored_plan import stored_plan
+    from accel_bench.documents.redaction import Redactor
+    from accel_bench.report.views.page import page
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.commands import select_commands
+
+    with open_results(options.results) as store:
+        selected = select_commands(store, options.selection or (), options.where)
+    scenarios = []
+    for one in selected.commands:
+        record = one.session
+        document = record.document if record else {}
+        plan = stored_plan(document, one.results, whole=options.where is None)
+        arguments = record.command if record else ()
+        scenarios.append(scenario_page(one.id, arguments, plan, one.results, selected.elsewhere))
+    made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
+    only = [f"only runs where {options.where}"] if options.where is not None else []
+    return page(scenarios, overview(selected.lines), (*only, *selected.notes), made_by, plots=plots)

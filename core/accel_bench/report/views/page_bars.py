@@ -1,0 +1,153 @@
+"""Bars of a page: where the time of a step goes, and what holds the memory at the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from accel_bench.analysis.metrics.waterfall import Waterfall
+from accel_bench.analysis.wording import milliseconds, percent, size
+
+if TYPE_CHECKING:
+    from accel_bench.report.views.page import RowView
+
+MOST_ROWS = 12
+"""Rows that have bars; the table has all."""
+
+
+class BarView(NamedTuple):
+    """One bar of a waterfall; its place in percent of the track."""
+
+    name: str
+    left: str
+    width: str
+    value: str
+    kind: str = ""
+    colour: int | None = None
+
+    @property
+    def total(self) -> bool:
+        """Whether it is a whole step, not a part of one."""
+        return self.colour is not None
+
+
+class WaterfallView(NamedTuple):
+    """From the baseline's time to a row's."""
+
+    row: RowView
+    unit: str
+    tokens: float
+    window: float
+    bars: Sequence[BarView]
+
+    compile: float
+    """Seconds in the compiler; 0 where nothing was compiled."""
+
+    compile_text: str
+    added: str
+    both: str
+
+
+class PartView(NamedTuple):
+    """One kind of memory."""
+
+    name: str
+    size: str
+    width: str
+    shade: int
+
+
+class MemoryView(NamedTuple):
+    """Memory of one row at its peak."""
+
+    row: RowView
+    text: str
+    parts: Sequence[PartView]
+
+
+def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
+    """Return a waterfall for each ranked row that has one; compiling is spread over `tokens`."""
+    found = [(row, row.row.waterfall) for row in rows if row.row.waterfall]
+    return [_view(row, fall, baseline, tokens) for row, fall in found[:MOST_ROWS] if fall]
+
+
+def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> WaterfallView:
+    added = 1000 * fall.compile_seconds * fall.tokens / tokens
+    small = "<0.01" if 0 < added < 0.01 else milliseconds(added / 1000)
+    return WaterfallView(
+        row=row,
+        unit=f"for {fall.unit}",
+        tokens=fall.tokens,
+        window=fall.b,
+        bars=list(_bars(row, fall, baseline)),
+        compile=fall.compile_seconds,
+        compile_text=f"{fall.compile_seconds:.3g} s",
+        added=f"+{small} ms",
+        both=f"{_ms(fall.b + added)} ms",
+    )
+
+
+def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
+    most = max(_reach(fall))
+    yield BarView(baseline, "0", _share(fall.a, most), f"{_ms(fall.a)} ms", colour=0)
+    at = fall.a
+    for bar in fall.bars:
+        low, high = sorted((at, at + bar.change))
+        kind = "less" if bar.change <= 0 else "worse"
+        text = f"{'-' if bar.change < 0 else '+'}{_ms(abs(bar.change))} ms"
+        yield BarView(bar.name, _share(low, most), _share(high - low, most), text, kind)
+        at += bar.change
+    yield BarView(row.stack, "0", _share(fall.b, most), f"{_ms(fall.b)} ms", colour=row.colour)
+
+
+def _reach(fall: Waterfall) -> Iterator[float]:
+    """Yield every height that the way from A to B has."""
+    at = fall.a
+    yield from (fall.a, fall.b)
+    for bar in fall.bars:
+        at += bar.change
+        yield at
+
+
+def _ms(value: float) -> str:
+    return (
+        "0"
+        if value == 0
+        else "<0.01"
+        if value < 0.01
+        else f"{value:.2f}"
+        if value < 1
+        else milliseconds(value / 1000)
+    )
+
+
+def _share(value: float, most: float) -> str:
+    return f"{max(0.0, 100 * value / most):.2f}" if most else "0"
+
+
+def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
+    """Return the memory of each completed row on one scale, and what the bars leave out."""
+    found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
+    shown = found[:MOST_ROWS]
+    most = max((memory.peak for _, memory in shown if memory), default=0)
+    views = []
+    for row, memory in shown:
+        if memory is None:
+            continue
+        left = ""
+        if memory.headroom is not None and memory.capacity:
+            share = percent(memory.headroom / memory.capacity)
+            left = f", {size(memory.headroom)} ({share}) of the {memory.place}'s left"
+        parts = [
+            PartView(
+                part.name,
+                size(part.bytes),
+                _share(part.bytes, most),
+                round(30 + 70 * (number + 1) / len(memory.parts)),
+            )
+            for number, part in enumerate(memory.parts)
+        ]
+        views.append(MemoryView(row, f"{size(memory.peak)} at the peak{left}", parts))
+    capacity = {memory.capacity for _, memory in shown if memory and memory.capacity}
+    note = f"The longest bar is {size(most)}." if capacity else ""
+    return views, note

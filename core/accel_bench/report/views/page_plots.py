@@ -1,0 +1,173 @@
+"""Plots of a page, of the rows that are ranked; each says what is left out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from accel_bench.analysis.overview import OverviewRow
+from accel_bench.analysis.page import ScenarioPage
+from accel_bench.analysis.wording import label
+from accel_bench.report.plots import (
+    MOST_POINTS,
+    Plot,
+    Point,
+    Series,
+    curves,
+    dated,
+    pareto,
+    scatter,
+    strips,
+)
+
+if TYPE_CHECKING:
+    from accel_bench.report.views.page import RowView
+
+MOST_SERIES = 16
+"""Stacks of one plot: beyond that nothing can be told apart."""
+
+MOST_HISTORIES = 6
+"""Scenarios with a plot of their history."""
+
+EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its mark."
+
+
+def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
+    """Return the plots of a scenario for which there are figures."""
+    ranked = [row for row in rows if not row.why]
+    shown = ranked[:MOST_SERIES]
+    more = len(ranked) - len(shown)
+    end = f" {more} more rows are left out." if more > 0 else ""
+    found = [*_speed(shown, end), *_ratio(shown, one.summary.baseline, end)]
+    return [*found, *_loss(shown, end), *_memory(ranked), *_scaling(one, shown)]
+
+
+def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
+    """Return a plot for each scenario with several commands: the newest scenarios first."""
+    plots = []
+    several = [row for row in rows if len(row.speeds) > 1]
+    scenarios = dict.fromkeys(
+        row.scenario for row in sorted(several, key=lambda row: row.newest, reverse=True)
+    )
+    for scenario in list(scenarios)[:MOST_HISTORIES]:
+        own = [row for row in several if row.scenario == scenario]
+        series = [
+            Series(
+                f"{row.stack} {row.point}".strip(),
+                numbers.get(row.stack, 0),
+                [
+                    (datetime.fromisoformat(one.started_at).timestamp(), one.tokens_per_second)
+                    for one in row.speeds
+                ],
+            )
+            for row in own[:MOST_SERIES]
+        ]
+        longest = max(len(row.speeds) for row in own)
+        thin = f" Of {longest} commands {MOST_POINTS} are drawn." if longest > MOST_POINTS else ""
+        more = (
+            f" {len(own) - MOST_SERIES} more rows are left out." if len(own) > MOST_SERIES else ""
+        )
+        caption = (
+            "Each dot is the median of a command's processes. Machines and versions may have "
+            f"changed between them: no verdict rests on this.{thin}{more}"
+        )
+        plots.append(dated(f"{scenario} over time", caption, series, "tokens/s"))
+    return plots
+
+
+def _speed(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    series = [
+        Series(
+            row.name,
+            row.number,
+            [(speed.tokens_per_second, 0.0) for speed in row.row.runs.speeds.values()],
+            _band(row.row.summary.tokens_per_second),
+        )
+        for row in rows
+    ]
+    if series:
+        yield strips("Speed", f"Real tokens per second, global. {EACH}{end}", series, "tokens/s")
+
+
+def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
+    """Yield the ratios to the baseline, a dot for each round."""
+    bases = {
+        row.row.runs.planned.experiment.point: row.row.runs for row in rows if row.stack == baseline
+    }
+    series = []
+    for row in rows:
+        runs, ratio = row.row.runs, row.row.summary.ratio
+        base = bases.get(runs.planned.experiment.point)
+        if base is None or row.stack == baseline or ratio is None:
+            continue
+        shared = [key for key in runs.speeds if key in base.speeds]
+        values = [
+            base.speeds[key].seconds_per_token / runs.speeds[key].seconds_per_token
+            for key in shared
+        ]
+        series.append(Series(row.name, row.number, [(v, 0.0) for v in values], _band(ratio)))
+    if series:
+        caption = (
+            f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval.{end}"
+        )
+        yield strips("Times as fast", caption, series, f"times as fast as {baseline}", line=1.0)
+
+
+def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    series = []
+    for row in rows:
+        first = next(iter(row.row.runs.speeds.values()), None)
+        losses = enumerate(first.losses) if first else ()
+        points = [(float(step), x) for step, x in losses if x is not None and math.isfinite(x)]
+        if len(points) > 1:
+            series.append(Series(row.name, row.number, points))
+    if series:
+        caption = "The first round of each stack, warm-up included; lines that cover one another "
+        yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
+
+
+def _memory(rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield throughput against memory, with the rows that none beats in both."""
+    points = [
+        (row, (summary.peak_memory_bytes / 2**20, summary.tokens_per_second.median))
+        for row in rows[: 4 * MOST_SERIES]
+        if (summary := row.row.summary).peak_memory_bytes and summary.tokens_per_second
+    ]
+    if len(points) < 2:
+        return
+    series = [Series(row.name, row.number, [point]) for row, point in points]
+    frontier = pareto(point for _, point in points)
+    caption = "Up is faster, left needs less memory. " + (
+        "The dashed line joins the stacks that no other beats in both."
+        if len(frontier) > 1
+        else f"No other beats {points[[p for _, p in points].index(frontier[0])][0].name} in both."
+    )
+    names = ("peak memory, MiB", "tokens/s")
+    yield scatter("Speed and memory", caption, series[:MOST_SERIES], names, frontier)
+
+
+def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    numbers = {row.stack: row.number for row in rows}
+    series = []
+    for scaling in one.summary.scaling:
+        points: list[Point] = [
+            (float(point.figure.world_size), point.figure.tokens_per_second.median)
+            for point in scaling.points
+            if point.figure.tokens_per_second
+        ]
+        if len(points) > 1:
+            name = label(scaling.stack, scaling.sweep)
+            series.append(Series(name, numbers.get(scaling.stack, 0), points))
+    if series:
+        caption = "Measured points alone; what is estimated for more devices stands in its table."
+        yield curves("Scaling", caption, series, ("devices", "tokens/s"))
+
+
+def _band(interval: object) -> tuple[float, float, float] | None:
+    from accel_bench.analysis.statistics.estimators import Interval
+
+    if not isinstance(interval, Interval) or interval.low is None or interval.high is None:
+        return None
+    return interval.median, interval.low, interval.high

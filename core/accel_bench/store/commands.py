@@ -1,0 +1,207 @@
+"""Select what a report shows: the newest commands as a whole, columns of all other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, or_, select
+
+from accel_bench.analysis.overview import RunLine
+from accel_bench.errors import StoreError
+from accel_bench.result import Result, Status
+from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
+from accel_bench.store.queries import condition_of, damaged_runs, without
+from accel_bench.store.schema import CHRONOLOGICAL, RUNS
+
+MOST_RUNS = 400
+"""Runs that are read with their samples; a single command may have more."""
+
+MOST_COMMANDS = 8
+"""Commands of which all runs are read."""
+
+MOST_OF_ONE = 1000
+"""Runs of one command that are read with their samples."""
+
+COMPLETED = tuple(status.value for status in Status if status.completed)
+
+COLUMNS = (
+    *("run_id", "session", "experiment_id", "scenario", "stack", "sweep", "tag", "round"),
+    *("attempt", "audited_status", "status", "started_at", "tokens_per_second"),
+    *("peak_memory_bytes", "host", "device"),
+)
+"""Columns of a run that a report needs where it does not read the run."""
+
+CommandKey = tuple[str, str]
+"""Id of the first session of a command, and a scenario."""
+
+
+class CommandRuns(NamedTuple):
+    """Runs of one scenario by one command, with the record of its first session."""
+
+    id: str
+    session: SessionRecord | None
+    results: list[Result]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What was selected."""
+
+    commands: list[CommandRuns]
+    """The newest, with all their runs."""
+
+    lines: list[RunLine]
+    """Columns of all runs."""
+
+    elsewhere: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
+    """Tokens per second of the same experiments in other sessions: by experiment and stack, then by
+    command."""
+
+    notes: tuple[str, ...] = ()
+    """What was left out."""
+
+
+def select_commands(store: Store, words: Sequence[str] = (), where: str | None = None) -> Selected:
+    """Return the commands that words mean, or the runs of a condition; else the newest command.
+
+    A word is the name of a scenario, whose newest command it means, or the beginning of the id of a
+    session, an experiment or a run, which means the commands that hold it. Raises StoreError.
+    """
+    conditions = [condition_of(store, where)] if where is not None else []
+    if words or where is None:
+        keys = [key for word in words for key in _keys_of(store, word)] or _newest(store)
+        conditions.append(_of_commands(keys))
+    damaged = damaged_runs(store, conditions)
+    if damaged:
+        conditions.append(without(damaged))
+    lines = list(_lines(store, conditions))
+    if not lines:
+        raise StoreError(f"no run in {store.folder} is selected (`accel-bench results list`)")
+    keys = _in_detail(lines)
+    commands = [_command(store, key, conditions) for key in keys]
+    return Selected(
+        commands=[one for one in commands if one.results],
+        lines=lines,
+        elsewhere=_elsewhere(store, commands),
+        notes=tuple(_notes(damaged, lines, keys)),
+    )
+
+
+def command_of(session: str) -> str:
+    """Return the id of the command: those of its further sessions differ behind the dot."""
+    return session.partition(".")[0]
+
+
+def _keys_of(store: Store, word: str) -> list[CommandKey]:
+    named = _keys(store, RUNS.c.scenario == word)
+    if named:
+        return named[-1:]
+    found = next(filter(None, (_keys(store, one) for one in named_by(word))), [])
+    if not found:
+        raise store.unknown(word)
+    return found
+
+
+def _keys(store: Store, *conditions: ColumnElement[bool]) -> list[CommandKey]:
+    query = select(RUNS.c.session, RUNS.c.scenario).where(*conditions).order_by(*CHRONOLOGICAL)
+    found = ((command_of(row["session"]), row["scenario"]) for row in store.fetch(query))
+    return list(dict.fromkeys(found))
+
+
+def _newest(store: Store) -> list[CommandKey]:
+    query = select(RUNS.c.session).order_by(RUNS.c.started_at.desc()).limit(1)
+    sessions = [row["session"] for row in store.fetch(query)]
+    if not sessions:
+        raise StoreError(f"there are no runs in {store.folder}: `accel-bench run` makes some")
+    return _keys(store, begins_with(RUNS.c.session, command_of(sessions[0])))
+
+
+def _of_commands(keys: Collection[CommandKey]) -> ColumnElement[bool]:
+    return or_(*map(_of_command, keys))
+
+
+def _of_command(key: CommandKey) -> ColumnElement[bool]:
+    command, scenario = key
+    further = begins_with(RUNS.c.session, f"{command}.")
+    return and_(or_(RUNS.c.session == command, further), RUNS.c.scenario == scenario)
+
+
+def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[RunLine]:
+    columns = (RUNS.c[name] for name in COLUMNS)
+    query = select(*columns).where(*conditions).order_by(*CHRONOLOGICAL)
+    for row in store.fetch(query):
+        yield RunLine(
+            command=command_of(str(row["session"])),
+            status=str(row.pop("audited_status") or row["status"]),
+            **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
+        )
+
+
+def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
+    """Return the newest commands that may be read as a whole, the newest first."""
+    runs: dict[CommandKey, int] = {}
+    for line in reversed(lines):
+        key = (line.command, line.scenario)
+        runs[key] = runs.get(key, 0) + 1
+    chosen: list[CommandKey] = []
+    total = 0
+    for key, number in list(runs.items())[:MOST_COMMANDS]:
+        total += number
+        if total > (MOST_RUNS if chosen else MOST_OF_ONE):
+            break
+        chosen.append(key)
+    return chosen
+
+
+def _command(
+    store: Store, key: CommandKey, conditions: Sequence[ColumnElement[bool]]
+) -> CommandRuns:
+    results = store.results(_of_command(key), *conditions)
+    records = store.sessions({result.session for result in results})
+    if any("--resume" in record.command for record in records):
+        results = [*_resumed(store, results), *results]
+    return CommandRuns(key[0], records[0] if records else None, results)
+
+
+def _resumed(store: Store, results: Sequence[Result]) -> list[Result]:
+    """Return the runs of earlier sessions whose complete rounds count."""
+    own = {result.session for result in results}
+    first = min(result.started_at for result in results)
+    found = store.results(
+        RUNS.c.started_at < first, experiment_ids={result.experiment.id for result in results}
+    )
+    return [result for result in found if result.session not in own]
+
+
+def _elsewhere(
+    store: Store, commands: Sequence[CommandRuns]
+) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return the speeds of completed runs of the same experiments in all other commands."""
+    ids = list({result.experiment.id for one in commands for result in one.results})
+    query = select(*(RUNS.c[name] for name in COLUMNS)).where(
+        RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
+    )
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        part = query.where(RUNS.c.experiment_id.in_(ids[start : start + IDS_AT_ONCE]))
+        for row in store.fetch(part):
+            by_command = found.setdefault((row["experiment_id"], row["stack"]), {})
+            by_command.setdefault(command_of(row["session"]), []).append(row["tokens_per_second"])
+    return found
+
+
+def _notes(
+    damaged: Sequence[str] | None, lines: Sequence[RunLine], keys: Sequence[CommandKey]
+) -> Iterator[str]:
+    if damaged is None:
+        yield "of so many runs none was checked for damage; `accel-bench audit` does that"
+    elif damaged:
+        yield f"left out as corrupt: {', '.join(damaged)}"
+    others = {(line.command, line.scenario) for line in lines} - set(keys)
+    if others:
+        yield (
+            f"{len(keys)} of {len(keys) + len(others)} commands are shown in detail, the newest; "
+            "of the others the figures that are stored with each run, without samples"
+        )

@@ -1,0 +1,56 @@
+"""`accel-bench report` writes a page and its Markdown twin of what a session has stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.program import call, write_nulls
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results of a session that skipped one of its stacks."""
+    folder = tmp_path_factory.mktemp("report")
+    stacks = "{baseline: [], other: [], absent: []}"
+    exclude = "[{when: {stack: absent}, because: it is known to be slow}]"
+    scenario = write_nulls(folder, stacks=stacks, exclude=exclude)
+    done = call("run", str(scenario), "--quiet", folder=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+def test_the_newest_session_becomes_a_page(folder: Path) -> None:
+    done = call("report", folder=folder)
+    assert done.code == 0, done.err
+    page = (folder / "accel-bench-report.html").read_text(encoding="utf8")
+    assert "3 stacks: 2 measured, 1 skipped" in page
+    assert "excluded: it is known to be slow" in page
+    assert "accel-bench-report.html: 0." in done.err
+
+
+def test_markdown_alone_is_printed_and_no_page_is_written(folder: Path, tmp_path: Path) -> None:
+    done = call("report", "nulls", "--markdown", "-", "--results",
+                str(folder / "accel_bench_results"), folder=tmp_path)  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.out.startswith("## nulls\n\n**no verdict against baseline for other")
+    assert "skipped; " in done.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_of_a_session_is_shown_as_that(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "part.html"
+    done = call("report", "--where", "stack = other", "--html", str(page), folder=folder)
+    assert done.code == 0, done.err
+    text = page.read_text(encoding="utf8")
+    assert "1 stack: 1 measured" in text
+    assert "only runs where stack = other" in text
+
+
+def test_errors_name_what_is_missing(folder: Path, tmp_path: Path) -> None:
+    done = call("report", "nuls", folder=folder)
+    assert done.code == 2 and "nuls" in done.err
+    done = call("report", "--results", str(tmp_path / "none"), folder=folder)
+    assert done.code == 2 and "none" in done.err
+    done = call("report", "--html", str(tmp_path / "no" / "page.html"), folder=folder)
+    assert done.code != 0 and "no/page.html" in done.err

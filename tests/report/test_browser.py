@@ -1,0 +1,94 @@
+"""The page in a real browser: three widths, light, dark and print, and hostile names in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, find_browser, open_browser
+from report.page_factory import HOSTILE, page_of_endings
+
+from accel_bench.report.render_html import render_html
+
+WIDTHS = (375, 800, 1400)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless browser; CI installs one, elsewhere the tests are skipped without one."""
+    if find_browser() is None:
+        reason = "no chromium-headless-shell; apt-get install chromium-headless-shell"
+        if os.environ.get("ACCEL_BENCH_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of every ending, with names that would act if they could."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(render_html(page_of_endings(HOSTILE, plots=True)), encoding="utf8")
+    return path
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_overflows_acts_or_is_fetched(browser: Browser, file: Path, width: int) -> None:
+    for dark in (False, True):
+        browser.look(width, dark)
+        browser.open(file)
+        browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("document.title") == "unnamed · accel-bench"
+        assert browser.run("document.querySelectorAll('img, iframe, object').length") == 0
+        # The plot that is drawn for this width is shown, and the other one is not.
+        shown = browser.run(
+            "[...document.querySelectorAll('figure svg')].filter((one) => one.clientWidth).length"
+        )
+        assert shown == browser.run("document.querySelectorAll('figure').length") > 3
+        assert browser.complaints() == []
+
+
+def test_the_field_recomputes_time_and_money(browser: Browser, file: Path) -> None:
+    browser.look(800)
+    browser.open(file)
+    cells = "[...document.querySelectorAll('tr[data-speed]')][0].querySelector"
+    speed = float(browser.run("document.querySelector('tr[data-speed]').dataset.speed"))
+    browser.run(
+        "for (const [name, value] of [['tokens', '2e9'], ['price', '3']]) {"
+        " const input = document.querySelector('input.' + name); input.value = value;"
+        " input.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    hours = 2e9 / speed / 3600
+    assert browser.run(f"{cells}('.hours').firstChild.textContent") == f"{hours:,.0f} h"
+    assert browser.run(f"{cells}('.money').firstChild.textContent") == f"{3 * hours:,.0f}"
+    browser.run(
+        "{ const input = document.querySelector('input.tokens'); input.value = '-5';"
+        " input.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    assert browser.run(f"{cells}('.hours').textContent") == "-"
+    assert browser.run("document.querySelector('input.tokens').ariaInvalid") == "true"
+    assert browser.complaints() == []
+
+
+def test_a_link_opens_what_it_means_and_keys_reach_everything(browser: Browser, file: Path) -> None:
+    browser.look(1400)
+    browser.open(file, "#unnamed-fast-details")
+    assert browser.run("document.getElementById('unnamed-fast-details').open") is True
+    browser.open(file)
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", windowsVirtualKeyCode=9)
+    assert browser.run("document.activeElement.className") == "skip"
+
+
+def test_schemes_differ_and_print_is_dark_on_light(browser: Browser, file: Path) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    colours = []
+    for dark, media in ((False, "screen"), (True, "screen"), (True, "print")):
+        browser.look(800, dark, media)
+        browser.open(file)
+        colours.append(browser.run(paper))
+    light, dark_paper, printed = colours
+    assert light != dark_paper and printed == "rgb(255, 255, 255)"

@@ -1,0 +1,159 @@
+"""The report's page and its Markdown twin: the answer first, nothing in a name is markup."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from analysis_factory import STEADY, make_experiment, make_rounds
+from report.page_factory import HOSTILE, every_ending, page_of_endings
+
+from accel_bench.analysis.overview import RunLine, overview
+from accel_bench.analysis.page import scenario_page
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.stored_plan import StoredPlan
+from accel_bench.report import plots
+from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned
+from accel_bench.report.render_html import render_html
+from accel_bench.report.render_page_markdown import render_page_markdown
+from accel_bench.report.views.page import page
+
+
+class Tags(HTMLParser):
+    """Collects what a browser would make of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for key, value in attrs if key == "id" and value]
+
+
+def line(number: int, **changes: object) -> RunLine:
+    """The columns of one of many runs."""
+    values: dict[str, object] = {
+        "command": f"command-{number // 20:04}",
+        "run_id": f"run-{number}",
+        "session": f"command-{number // 20:04}",
+        "experiment_id": "e",
+        "scenario": "many",
+        "stack": f"stack-{number % 4}",
+        "sweep": "{}",
+        "tag": None,
+        "round": number % 20,
+        "attempt": 0,
+        "status": "ok",
+        "started_at": f"2026-01-{1 + number // 1000:02}T{number // 60 % 24:02}:{number % 60:02}:00",
+        "tokens_per_second": 100.0 + number % 7,
+        "peak_memory_bytes": 2**20,
+        "host": "h",
+        "device": "cpu",
+    }
+    return RunLine(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_the_answer_stands_first_and_every_ending_is_counted() -> None:
+    text = render_html(page_of_endings())
+    body = text[text.index('<p class="answer">') :]
+    assert re.sub("<[^>]*>", "", body).startswith("fast is 2.000 times as fast as baseline")
+    assert "8 stacks: 3 measured, 1 failed, 1 imported, 1 invalid, 1 out of memory" in body
+    assert body.index("Not ranked, invalid:") > body.index(">baseline<")
+    assert "attention sdpa" in body
+    assert "measured here, again in 2 other sessions" in body
+    assert "python -m accel_bench run scenario.yaml" in body
+
+
+@pytest.mark.parametrize(
+    ("seconds", "answer"),
+    [
+        (STEADY, "is equally fast"),
+        ((0.1, 0.07, 0.13, 0.08, 0.12), "cannot be distinguished from"),
+    ],
+)
+def test_nothing_changed_and_could_not_tell_are_answers(
+    seconds: tuple[float, ...], answer: str
+) -> None:
+    base, other = make_experiment("base"), make_experiment("other")
+    runs = [*make_rounds(base, STEADY), *make_rounds(other, seconds)]
+    planned = tuple(PlannedSummary(experiment=one) for one in (base, other))
+    one = scenario_page("monday", (), StoredPlan("base", planned, 5), runs, {})
+    assert answer in page([one], [], plots=False).scenarios[0].answer
+
+
+def test_no_name_is_markup_in_the_page() -> None:
+    text = render_html(page_of_endings(HOSTILE, plots=True))
+    tags = Tags(text)
+    assert [attributes for tag, attributes in tags.tags if tag == "script"] == [{}]
+    assert not [tag for tag, _ in tags.tags if tag == "img"]
+    assert not [a for _, a in tags.tags if any(key.startswith("on") for key in a)]
+    assert all(str(a.get("href", "#")).startswith(("#", "data:,")) for _, a in tags.tags)
+    assert "\u202e" not in text and "\u200b" not in text
+    assert len(tags.ids) == len(set(tags.ids))
+    anchors = {str(a["href"])[1:] for tag, a in tags.tags if tag == "a" and "href" in a}
+    assert anchors <= set(tags.ids)
+
+
+def test_the_twin_holds_no_markup_of_a_name_and_fits_a_comment() -> None:
+    text = render_page_markdown(page_of_endings(HOSTILE))
+    prose = re.sub("`[^`]*`", "", text)
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary|sub)>)", prose)
+    assert "\u202e" not in text and "@user" not in prose
+    assert text.startswith("## ")
+    assert text.index("**fast is 2.000 times as fast") < text.index("| stack |")
+    assert "<details><summary>Each again" in text
+
+
+def test_the_twin_of_any_input_fits_and_says_what_it_left_out() -> None:
+    plan, runs = every_ending(HOSTILE)
+    planned = tuple(
+        one.model_copy(update={"experiment": one.experiment.model_copy(
+            update={"sweep": {"k" * 300: f"{number}" * 3000}})})
+        for number in range(60)
+        for one in plan.planned
+    )  # fmt: skip
+    one = scenario_page("monday", (), plan._replace(planned=planned), runs, {})
+    text = render_page_markdown(page([one] * 3, [], [HOSTILE] * 500, plots=False))
+    assert len(text) < 65_000
+    assert "more parts are left out" in text
+
+
+def test_a_page_without_matplotlib_says_how_to_get_plots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    made = page_of_endings(plots=True)
+    assert MISSING in made.notes and not made.scenarios[0].figures
+    assert "pip install &#39;accel-bench[report]&#39;" in render_html(made)
+
+
+def test_each_process_is_a_dot_in_the_colours_of_the_page() -> None:
+    series = [Series("a $x_", 0, [(1.0, 0), (2.0, 0), (4.0, 0)], (2.0, 1.0, 4.0))]
+    plot = strips("Speed <b>", "", [*series, Series("</svg>", 9, [(1.0, 0)])], "tokens/s")
+    assert plot.wide.count("fill: var(--s0); fill-opacity") == 3
+    assert "<b>" not in plot.wide and plot.wide.count("</svg>") == 1
+    assert "http" not in plot.wide and "#c0000" not in plot.wide
+    assert "a $x_" in plot.narrow
+
+
+def test_long_series_keep_their_ends_and_the_frontier_has_no_beaten_point() -> None:
+    points = [(float(x), 0.0) for x in range(10_000)]
+    kept = thinned(points)
+    assert (len(kept), kept[0], kept[-1]) == (600, points[0], points[-1])
+    assert pareto([(3, 5), (1, 1), (2, 4), (2, 3), (4, 4)]) == [(1, 1), (2, 4), (3, 5)]
+
+
+def test_many_runs_become_a_row_for_each_stack_and_count_last_attempts() -> None:
+    lines = [line(number) for number in range(2000)]
+    lines += [line(0, attempt=1, status="failed", tokens_per_second=None)]
+    rows = overview(lines)
+    assert [row.stack for row in rows] == ["stack-0", "stack-1", "stack-2", "stack-3"]
+    assert rows[0].endings == {"ok": 499, "failed": 1}
+    assert (len(rows[1].speeds), rows[1].speeds[0].runs) == (100, 5)
+    made = page([], rows)
+    assert made.overview is not None and len(made.history) == 1
+    assert "2,000 selected runs" in render_html(made)
