@@ -56,6 +56,11 @@ class Browser:
 
     _session: str | None = None
 
+    def close(self) -> None:
+        """Hang up, which ends the browser."""
+        self._send.close()
+        os.close(self._receive)
+
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the browser's protocol and return its result."""
         self._number += 1
@@ -150,7 +155,11 @@ def open_browser(profile: Path) -> Iterator[Browser]:
     os.close(theirs_in)
     os.close(theirs_out)
     try:
-        yield Browser(ours_out, ours_in)
+        browser = Browser(ours_out, ours_in)
+        try:
+            yield browser
+        finally:
+            browser.close()
     finally:
         process.terminate()
         process.wait(30)
