@@ -47,6 +47,7 @@ def test_the_document_has_the_promised_keys():
         "ladder",
         "points",
         "pivot",
+        "race",
         "scaling",
         "seeds",
         "notices",

@@ -67,6 +67,9 @@ class ExperimentRuns:
     repeated: frozenset[int] = frozenset()
     """Rounds that were measured again, whatever became of that."""
 
+    dropped: str = ""
+    """Why it ran no more rounds in a race; empty where it ran all of them."""
+
     @property
     def name(self) -> str:
         """The stack's name, with the values of its sweep point where something is swept."""

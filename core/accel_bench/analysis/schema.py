@@ -16,6 +16,7 @@ from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.pivot_schema import Pivot
 from accel_bench.analysis.point_schema import PointFigure, Scaling
+from accel_bench.analysis.race_schema import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.documents.base import Frozen, JsonValue
@@ -232,6 +233,9 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
     slow_runs: tuple[SlowRun, ...] = ()
     """Runs that keep an open verdict open; each round of them may be measured again, once."""
 
+    dropped: str = ""
+    """Why it ran no more rounds with `--race`; empty where it ran all of them."""
+
     repeated_rounds: tuple[int, ...] = ()
     """Rounds, from 0, that were measured again; what they measured before does not count."""
 
@@ -355,6 +359,9 @@ class Summary(Document):
 
     seeds: tuple[SeedEquivalence, ...] = ()
     """The loss at the end over several seeds; empty when no seed is swept."""
+
+    race: RaceSummary | None = None
+    """What `--race` has dropped and saved; null without it."""
 
     notices: tuple[str, ...] = ()
     """What planning added to every stack, and what it could not know."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import (
@@ -32,6 +33,8 @@ from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.pivot import Layout, pivot_experiments
 from accel_bench.analysis.points import compare_points
+from accel_bench.analysis.race import race_looks, race_point
+from accel_bench.analysis.race_schema import RaceSummary
 from accel_bench.analysis.scaling import scalings
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
 from accel_bench.analysis.statistics.estimators import Interval
@@ -50,16 +53,22 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     rounds: int,
     stopped: StopReason = BY_THE_USER,
     reference: str = "",
+    race: bool = False,
 ) -> Summary:
     """Summarize the results of a scenario, one row for each planned experiment.
 
     `results` may hold several attempts of a run and several sessions; stacks are compared with the
     stack called `baseline` at the same sweep point. `rounds` is the number of planned rounds;
     `stopped` is what ended the session, where it was ended before all of them. `reference` is the
-    tag of the sweep point with which the others are compared; else it is the first.
+    tag of the sweep point with which the others are compared; else it is the first. With `race`,
+    stacks that surely were not the best have run fewer rounds.
     """
     measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
-    return summarize_runs(scenario, baseline, measured, reference)
+    raced = _race(planned, results, baseline, rounds) if race else None
+    if raced:
+        measured = [_as_dropped(row, raced, results, stopped) for row in measured]
+    found = summarize_runs(scenario, baseline, measured, reference)
+    return found.model_copy(update={"race": raced})
 
 
 def summarize_runs(
@@ -90,6 +99,32 @@ def summarize_runs(
         scaling=scalings(measured),
         seeds=compare_over_seeds(measured, baseline),
     )
+
+
+def _race(
+    planned: Sequence[PlannedSummary], results: Sequence[Result], baseline: str, rounds: int
+) -> RaceSummary:
+    """Return which stacks a race has dropped, at every sweep point."""
+    points: dict[str, list[ExperimentRuns]] = {}
+    for plan in planned:
+        # Rounds that a dropped stack was spared are not missing.
+        row = collect_runs(plan, results, 0)
+        points.setdefault(plan.experiment.point, []).append(row)
+    drops = [drop for point in points.values() for drop in race_point(point, baseline, rounds)]
+    runs = rounds * sum(not plan.skipped for plan in planned)
+    return RaceSummary(looks=race_looks(rounds), drops=tuple(drops), runs_planned=runs)
+
+
+def _as_dropped(
+    row: ExperimentRuns, race: RaceSummary, results: Sequence[Result], stopped: StopReason
+) -> ExperimentRuns:
+    """Return a row whose later rounds are not missing, where it was dropped."""
+    experiment = row.planned.experiment
+    for drop in race.drops:
+        if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
+            fewer = collect_runs(row.planned, results, drop.after, stopped)
+            return replace(fewer, dropped=drop.reason)
+    return row
 
 
 def exit_code(summaries: Sequence[Summary]) -> int:
@@ -192,5 +227,6 @@ def _row(
         utilization=utilization(middle, peak_flops_of(middle)) if middle else None,
         utilization_reason=middle.ranks[0].workload_reason if middle and middle.ranks else "",
         ratio_reason="" if comparison.ratio else comparison.verdict_reason,
+        dropped=row.dropped,
         repeated_rounds=tuple(sorted(row.repeated)),
     )

@@ -64,6 +64,11 @@ class LineReporter(Reporter):
             if not result.status.completed:
                 self._print("  " + "; ".join(result.reasons))
 
+    def on_drop(self, planned: Planned, reason: str) -> None:
+        """Print why it runs no more rounds."""
+        with self._lock:
+            self._print(f"{planned.experiment.stack.name}: {reason}")
+
     def _what_of(self, planned: Planned) -> str:
         """Return which round of an experiment runs; several may run at once."""
         return self._what.get(_key(planned), "")

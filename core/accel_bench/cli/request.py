@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import typer
 
+from accel_bench.analysis.race import race_looks
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, PlanOptions
@@ -68,6 +70,7 @@ def run_scenarios(options: RunOptions) -> int:
         build_environments=not options.dry_run,
         tags=tuple(options.tag or ()),
         reference_point=options.reference_point or "",
+        race=options.race,
     )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
@@ -88,12 +91,31 @@ def _plan_and_run(
     """Plan everything, run it, and return the exit code."""
     with redirect_stdout(sys.stderr):
         plans = [make_plan(draft, machine, request) for draft in drafts]
+    if request.race:
+        _refuse_idle_race(plans)
 
     def show(summaries: Sequence[Summary]) -> None:
         print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
     session = {"repeat_round": options.repeat_round - 1} if options.repeat_round else {}
     return run_plans(plans, Command(options, machine, allocation, show, session))
+
+
+def _refuse_idle_race(plans: Sequence[Plan]) -> None:
+    """Raise ScenarioError for a race that could not drop a stack."""
+    for plan in plans:
+        rounds = plan.file.measure.rounds
+        if plan.request.no_baseline:
+            raise ScenarioError(
+                "--race needs the baseline: what trains otherwise than it may drop no stack; leave "
+                "--no-baseline out"
+            )
+        if not race_looks(rounds):
+            raise ScenarioError(
+                f"--race drops stacks after {MINIMUM_ROUNDS}, {2 * MINIMUM_ROUNDS}, "
+                f"{4 * MINIMUM_ROUNDS} ... rounds, and there are {rounds}; give more, such as "
+                f"--rounds {4 * MINIMUM_ROUNDS}"
+            )
 
 
 class Command(NamedTuple):

@@ -38,6 +38,10 @@ class RunOptions(MeasureOptions):
     no_baseline: Annotated[bool, typer.Option("--no-baseline", help="Leave the baseline out.")] = (
         False
     )
+    race: Annotated[
+        bool,
+        typer.Option("--race", help="Drop stacks that are surely not the best after 5, 10, 20 ..."),
+    ] = False
     verbose: Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Print where the time goes and what each stack is."),

@@ -115,6 +115,7 @@ class Plan:
             rounds,
             stopped=stopped,
             reference=self.request.reference_point,
+            race=self.request.race,
         )
 
     @property

@@ -41,6 +41,9 @@ class PlanRequest:
 
     no_baseline: bool = False
 
+    race: bool = False
+    """Run no more rounds of stacks that are surely not the best."""
+
     allow_environment: bool = False
     """Let the scenario set any environment variable."""
 

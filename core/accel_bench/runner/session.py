@@ -44,6 +44,9 @@ class Reporter:
     def on_result(self, planned: Planned, result: Result) -> None:
         """Called when a run is stored, or when the preparation of an experiment has ended."""
 
+    def on_drop(self, planned: Planned, reason: str) -> None:
+        """Called when a stack runs no more rounds of a race."""
+
     def close(self) -> None:
         """Nothing more follows."""
 

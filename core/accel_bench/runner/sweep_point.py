@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from accel_bench.analysis.aggregate import replaced_rounds
+from accel_bench.analysis.aggregate import collect_runs, replaced_rounds
+from accel_bench.analysis.race import race_point
+from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ResultTooLargeError
 from accel_bench.planning.plan import Plan, Planned
@@ -49,6 +51,7 @@ class SweepPoint:
         self._plan = plan
         self._stored = session.earlier([one.experiment.id for one in planned])
         self._dropped: set[str] = set()
+        self._raced = self._losers()
         # None lets round 1 find the warm-up.
         self._warmup = max(filter(None, map(_warmup_steps, self._stored)), default=None)
         self._found = 0
@@ -85,8 +88,9 @@ class SweepPoint:
         while not ready:
             self._nodes = self._nodes_now()
             with contextlib.suppress(NodesChangedError):
-                for planned in self._stacks.values():
-                    self._prepare(planned)
+                for name, planned in self._stacks.items():
+                    if name not in self._raced:
+                        self._prepare(planned)
                 ready = True
 
     def run_round(self, number: int) -> None:
@@ -94,12 +98,29 @@ class SweepPoint:
         while not self._run_stacks(number):
             self.prepare()
         self._warmup = self._warmup or self._found or None
+        before, self._raced = self._raced, self._losers()
+        for name in [one for one in self._raced if one not in before]:
+            self._session.reporter.on_drop(self._stacks[name], self._raced[name])
+
+    def _losers(self) -> dict[str, str]:
+        """Return the stacks that a race has dropped by all rounds so far, and why."""
+        if not self._plan.request.race:
+            return {}
+        ids = [planned.experiment.id for planned in self._stacks.values()]
+        own = self._session.store.results(session=self._session.id, experiment_ids=ids)
+        results = [*self._stored, *own]
+        rows = [
+            collect_runs(PlannedSummary(experiment=planned.experiment), results, 0)
+            for planned in self._stacks.values()
+        ]
+        drops = race_point(rows, self._plan.baseline, self._plan.file.measure.rounds)
+        return {drop.stack: drop.reason for drop in drops}
 
     def _run_stacks(self, number: int) -> bool:
         """Run the stacks of a round; return whether all ran on the nodes that were prepared."""
         try:
             for position, name in enumerate(self.rounds.get(number, ())):
-                if name not in self._dropped:
+                if name not in self._dropped and name not in self._raced:
                     self._run(self._stacks[name], number, position)
         except NodesChangedError:
             return False
@@ -239,7 +260,8 @@ class SweepPoint:
     def _missing_rounds(self, rounds: int) -> list[int]:
         """Return numbers of rounds to run: as many as are missing, first those with a gap.
 
-        A round is complete when every stack has a completed run in it from one session.
+        A round is complete when every stack that no race has dropped has a completed run in it from
+        one session.
         """
         by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
         replaced = replaced_rounds(self._stored)
@@ -247,8 +269,9 @@ class SweepPoint:
             key = (result.session, result.round)
             if result.status.completed and key not in replaced:
                 by_round.setdefault(key, set()).add(_name(result.experiment))
-        every = {_name(planned.experiment) for planned in self._stacks.values()}
-        complete = [number for (_, number), found in by_round.items() if found == every]
+        needed = [one for name, one in self._stacks.items() if name not in self._raced]
+        every = {_name(planned.experiment) for planned in needed}
+        complete = [number for (_, number), found in by_round.items() if found >= every]
         missing = [number for number in range(rounds) if number not in complete]
         return missing[: max(0, rounds - len(complete))]
 

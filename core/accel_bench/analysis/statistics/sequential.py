@@ -60,8 +60,7 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
         """Return the outcome of so many rounds, and the upper bound of the log slow-down."""
         error, fraction = spread / math.sqrt(rounds), fraction_of_look(look)
         at_most = slow + t_quantile(rounds - 1, 1 - PASS_ALPHA * fraction) * error
-        surely = t_quantile(rounds - 1, 1 - ONE_SIDED_ALPHA * fraction / points) * error
-        if slow > max(surely, allowed):
+        if slow > max(_surely(rounds, look, points) * error, allowed):
             return "regression", at_most
         return ("passed" if at_most < allowed else "inconclusive"), at_most
 
@@ -71,6 +70,17 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
         more = range(len(logs) + 1, MAXIMUM_ROUNDS + 1)
         needed = next((n for n in more if settle(n, looks + 1)[0] != "inconclusive"), None)
     return Judgement(outcome, math.expm1(slow), math.expm1(at_most), needed)
+
+
+def is_slower(logs: Sequence[float], floor: float, looks: int, points: int) -> bool:
+    """Return whether `judge_rounds` calls at least two log-ratios a regression."""
+    error = stdev(logs) / math.sqrt(len(logs))
+    return -fmean(logs) > max(_surely(len(logs), looks, points) * error, math.log1p(floor))
+
+
+def _surely(rounds: int, look: int, points: int) -> float:
+    """Return how many standard errors are surely more than 0 at a look."""
+    return t_quantile(rounds - 1, 1 - ONE_SIDED_ALPHA * fraction_of_look(look) / points)
 
 
 def look_sizes(first: int, most: int) -> list[int]:

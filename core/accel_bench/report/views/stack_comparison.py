@@ -117,6 +117,7 @@ def comparison_notes(summary: Summary) -> list[str]:
 def _notes(summary: Summary, answer: str) -> list[str]:
     """Return the notes that are not in the answer already."""
     return [
+        *([summary.race.text] if summary.race else []),
         *summary.notices,
         *_evidence(summary),
         *map(_seeds, summary.seeds),
@@ -235,7 +236,8 @@ def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
         return row.status.value
     if row.stack == baseline:
         return "baseline"
-    return row.verdict if row.ratio or row.disowned else None
+    dropped = " (dropped)" if row.dropped else ""
+    return row.verdict + dropped if row.ratio or row.disowned else None
 
 
 def _evidence(summary: Summary) -> list[str]:
@@ -268,6 +270,8 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield f"straggler: {row.ranks.reason}"
     if row.stack == baseline or not row.status.completed:
         return
+    if row.dropped:
+        yield row.dropped
     if row.verdict_reason and not row.ratio:
         yield f"speed not tested: {row.verdict_reason}"
     if row.repeated_rounds:
@@ -391,7 +395,7 @@ FLAT = (
         for column in interval_paths(f"row.rates.{name}", name)
     ),
     *interval_paths("row.ratio", "ratio"),
-    *paths("row", "ratio_reason rounds looks verdict verdict_reason"),
+    *paths("row", "ratio_reason rounds looks verdict verdict_reason dropped"),
     *paths("row", "minimum_detectable_effect rounds_needed"),
     *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
     *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
