@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.recommend import make_table, recommended, regret, regret_of
+from benchmarks.recommend import make_table, recommended, recorded_regrets, regret, regret_of
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -21,16 +21,28 @@ def test_without_noise_the_regret_is_at_most_two_percent_on_every_table(seed: in
 
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
 def test_the_regret_of_noisy_tables_is_at_most_two_percent(noise: float) -> None:
-    regrets = [regret_of(seed, noise) for seed in range(20)]
+    tables = [make_table(seed, noise) for seed in range(20)]
+    ranks = [recommended(table, seed) for seed, table in enumerate(tables)]
+    regrets = [regret(table, ranked) for table, ranked in zip(tables, ranks, strict=True)]
     assert all(map(math.isfinite, regrets)), "what does not fit or trains otherwise was recommended"
+    missed = [ranked for ranked, one in zip(ranks, regrets, strict=True) if one > 0.02]
+    assert not any(ranked.sure for ranked in missed), "a miss says that it is open"
     assert fmean(regrets) <= 0.005
     assert quantiles(regrets, n=10)[-1] <= 0.02
 
 
 @pytest.mark.release
-def test_the_regret_of_many_tables_is_at_most_two_percent() -> None:
-    for noise in (0.002, 0.01, 0.03):
-        regrets = [regret_of(seed, noise) for seed in range(200)]
-        assert all(map(math.isfinite, regrets))
-        assert fmean(regrets) <= 0.005
-        assert quantiles(regrets, n=20)[-1] <= 0.02
+@pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
+def test_the_regret_of_many_tables_is_at_most_two_percent(noise: float) -> None:
+    """Layouts that ran one after another while the machine drifted are told apart to 1 % noise."""
+    seeds = [seed for seed in range(200) if noise < 0.03 or make_table(seed, noise).interleaved]
+    regrets = [regret_of(seed, noise) for seed in seeds]
+    assert all(map(math.isfinite, regrets))
+    assert fmean(regrets) <= 0.005
+    assert quantiles(regrets, n=20)[-1] <= 0.02
+
+
+def test_the_regret_on_a_recorded_table_is_at_most_two_percent() -> None:
+    regrets = recorded_regrets()
+    assert len(regrets) == 25
+    assert max(regrets) <= 0.02
