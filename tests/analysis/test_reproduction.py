@@ -12,17 +12,15 @@ import pytest
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
+from accel_bench.analysis.facts import device_models, differences, facts, plugins_of
 from accel_bench.analysis.reproduction import (
     Reproduction,
     StackReproduction,
-    device_models,
-    differences,
-    facts,
-    plugins_of,
     reproduce,
     summarize_results,
 )
 from accel_bench.result import PluginVersion, Result, Status
+from accel_bench.scenario.uses import DataUse
 
 LORA, FAST = make_experiment("lora"), make_experiment("fast")
 
@@ -166,3 +164,26 @@ def test_honest_repetitions_are_seldom_called_not_reproduced() -> None:
     verdicts = Counter(fast(judged(noisy(), noisy())).verdict for _ in range(40))
     assert verdicts["not reproduced"] <= 1
     assert verdicts["reproduced"] >= 20
+
+
+def test_other_work_is_no_repetition() -> None:
+    """Other devices, windows and paths are; settings that `--set` has changed are not."""
+    there = session(0.8)
+    longer = [
+        run.model_copy(
+            update={
+                "experiment": run.experiment.model_copy(
+                    update={
+                        "scenario": run.experiment.scenario.model_copy(
+                            update={"data": DataUse(use="text", sequence_length=256)}
+                        )
+                    }
+                )
+            }
+        )
+        for run in there
+    ]
+    row = fast(judged(there, longer))
+    assert row.verdict == "cannot tell"
+    assert "other work was run here: data.use synthetic -> text" in row.reason
+    assert "data.sequence_length 110 -> 256" in row.reason

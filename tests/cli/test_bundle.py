@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from analysis_factory import make_rank
 from cli.program import call, write_nulls
-from interchange.bundles import make_runs, write
+from interchange.bundles import make_record, make_runs, write
 
+from accel_bench.interchange.archive import unpack
 from accel_bench.interchange.bundle import read_bundle
+from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
 from accel_bench.store.database import open_store
 
 
@@ -38,29 +41,36 @@ def sessions(folder: Path) -> list[str]:
 
 def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None:
     first = read_bundle(folder / "first.zip").manifest
-    done = call("reproduce", "first.zip", "-q", "--format", "json", folder=folder)
-    found = json.loads(done.out)
-    assert done.code == {"reproduced": 0, "not reproduced": 4, "cannot tell": 5}[found["verdict"]]
-    assert found["sha256"] == first.sha256
-    assert [row["status_here"] for row in found["stacks"]] == ["ok", "ok"]
-    assert all(row["change"]["low"] for row in found["stacks"] if not row["is_baseline"])
-    assert found["same_device"] is True
+    done = call("reproduce", "first.zip", "-q", "--rounds", "1", folder=folder)
+    assert done.code == 5
+    assert "one round has no interval; --rounds 5 measures more" in " ".join(done.out.split())
     assert f"verified, sha256 {first.sha256}" in done.err
     assert "versions and hardware are the bundle's" in done.err
 
-    *_, again = sessions(folder)
+    # Of what this store holds, rounds that repeat the bundle count, and its own do not.
+    done = call("reproduce", "first.zip", "-q", "--resume", "--format", "json", folder=folder)
+    found = json.loads(done.out)
+    assert done.code == {"reproduced": 0, "not reproduced": 4, "cannot tell": 5}[found["verdict"]]
+    assert (found["sha256"], found["same_device"]) == (first.sha256, True)
+    assert [row["status_here"] for row in found["stacks"]] == ["ok", "ok"]
+    assert all(row["change"]["low"] for row in found["stacks"] if not row["is_baseline"])
+
+    own, *again = sessions(folder)
     with open_store(folder / "accel_bench_results", write=False) as store:
-        runs = store.results(session=again)
-        record = store.sessions()[-1]
-    assert len(runs) == 4
+        runs = [run for one in again for run in store.results(session=one)]
+        assert [one.document.get("repeats") for one in store.sessions()] == [
+            *(None, first.sha256, first.sha256)
+        ]
+    assert sorted((run.round, run.experiment.stack.name) for run in runs) == [
+        *((0, "baseline"), (0, "other"), (1, "baseline"), (1, "other"))
+    ]
     origins = {(run.provenance.origin, run.provenance.file, run.provenance.sha256) for run in runs}
     assert origins == {("measured", "first.zip", first.sha256)}
-    assert record.document["repeats"] == first.sha256
-    shown = call("results", "show", again, folder=folder).out
+    shown = call("results", "show", again[0], folder=folder).out
     assert f"file: first.zip\n  sha256: {first.sha256}" in shown
 
     # The bundle of the repetition says what it repeats, and the page counts it.
-    assert call("bundle", again, "-o", "again.zip", folder=folder).code == 0
+    assert call("bundle", *again, "-o", "again.zip", folder=folder).code == 0
     assert read_bundle(folder / "again.zip").manifest.repeats == first.sha256
     done = call("site", ".", folder=folder)
     assert (done.code, done.out) == (0, "index.html: 2 bundles, 0 refused\n")
@@ -68,17 +78,10 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
     assert f"1 time: 1 {found['verdict']}" in page
     assert "repeats first.zip" in page
 
-
-def test_only_repetitions_of_the_bundle_are_resumed(folder: Path) -> None:
-    """The runs of the bundle itself are in this store too."""
-    before = len(sessions(folder))
-    options = ("-q", "--resume", "--rounds", "1", "--results", "other")
-    assert call("reproduce", "first.zip", *options, folder=folder).code in (0, 1, 4, 5)
-    done = call("reproduce", "first.zip", *options, "--format", "json", folder=folder)
-    with open_store(folder / "other", write=False) as store:
-        assert [len(store.results(session=one.id)) for one in store.sessions()] == [2, 0]
-    assert "--rounds 5" in json.loads(done.out)["stacks"][1]["reason"]
-    assert len(sessions(folder)) == before
+    # One experiment's id leads to the bundle's own runs and to those that repeat it.
+    done = call("bundle", runs[0].experiment.id, "-o", "mixed.zip", folder=folder)
+    assert (done.code, "different scenarios or repetitions" in done.err) == (2, True)
+    assert own in done.err
 
 
 def test_a_dry_run_starts_nothing(folder: Path) -> None:
@@ -134,3 +137,20 @@ def test_a_repetition_by_a_copy_counts_once(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text()
     assert page.count("1 time: 1 reproduced") == 2  # fast and slow
     assert "2 times" not in page
+
+
+def test_numbers_that_nothing_can_be_computed_with_end_no_page(tmp_path: Path) -> None:
+    """Each is within the limits of a stored run; together they overflow."""
+    wild = [
+        run.model_copy(update={"ranks": (make_rank(step_seconds=(seconds, seconds)),)})
+        for run, seconds in zip(make_runs()[:2], (1e-10, 1e90), strict=True)
+    ]
+    good = write(tmp_path, make_runs(), "good.zip")
+    sessions, results = anonymous([make_record()], wild)
+    texts = {"scenario.yaml": unpack(good)["scenario.yaml"].decode()}
+    write_bundle(tmp_path / "wild.zip", Content(sessions, results, "lora", texts))
+    done = call("site", ".", folder=tmp_path)
+    assert done.out == "index.html: 1 bundle, 1 refused\n"
+    assert "wild.zip: nothing can be computed with it (OverflowError" in done.err
+    done = call("reproduce", "wild.zip", folder=tmp_path)
+    assert (done.code, "nothing can be computed with it" in done.err) == (2, True)

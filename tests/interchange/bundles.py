@@ -57,7 +57,7 @@ def write(
         store.add_session(make_record(session, **(document or {})))
         for run in runs:
             store.add(run)
-        bundle_sessions(store, session, folder / name)
+        bundle_sessions(store, [session], folder / name)
     return folder / name
 
 

@@ -17,7 +17,8 @@ from accel_bench.documents.canonical import digest
 from accel_bench.errors import BundleError
 from accel_bench.interchange import bundle as module
 from accel_bench.interchange.archive import pack, unpack
-from accel_bench.interchange.bundle import MANIFEST, RUNS, SESSIONS, anonymous, read_bundle
+from accel_bench.interchange.bundle import MANIFEST, RUNS, SESSIONS, read_bundle
+from accel_bench.interchange.bundle_making import anonymous
 from accel_bench.result import Node, Provenance
 from accel_bench.runner.bundling import bundle_sessions
 from accel_bench.store.database import open_store
@@ -63,7 +64,7 @@ def test_the_same_session_gives_the_same_bytes(made: Path, tmp_path: Path) -> No
     assert write(tmp_path, make_runs()).read_bytes() == made.read_bytes()
     with open_store(tmp_path / "bundle.zip.results", write=False) as store:
         with pytest.raises(BundleError, match="already there; nothing is overwritten"):
-            bundle_sessions(store, "monday", tmp_path / "bundle.zip")
+            bundle_sessions(store, ["monday"], tmp_path / "bundle.zip")
 
 
 def resealed(path: Path, change: Callable[[Members], None], folder: Path) -> Path:
@@ -78,13 +79,13 @@ def signed(members: Members, **changes: Any) -> None:
     """Write a manifest that fits the members."""
     manifest = json.loads(members[MANIFEST])
     manifest["members"] = [
-        module._member(name, members[name]).model_dump()
+        module.member_of(name, members[name]).model_dump()
         for name in sorted(members)
         if name != MANIFEST
     ]
     manifest |= changes
     manifest["sha256"] = digest({k: v for k, v in manifest.items() if k != "sha256"}, 64)
-    members[MANIFEST] = module._json(manifest)
+    members[MANIFEST] = module.json_member(manifest)
 
 
 @pytest.mark.parametrize("name", ["conclusion.md", "runs.gz", "scenario.yaml", "summary.json"])
@@ -241,7 +242,7 @@ def test_what_was_imported_or_is_ambiguous_is_not_bundled(tmp_path: Path) -> Non
         store.add_session(make_record("tuesday", **other))
         store.add(imported[0])
         with pytest.raises(BundleError, match="was imported and has no scenario"):
-            bundle_sessions(store, "monday", tmp_path / "a.zip")
+            bundle_sessions(store, ["monday"], tmp_path / "a.zip")
         with pytest.raises(BundleError, match="a bundle holds measured ones"):
-            bundle_sessions(store, "tuesday", tmp_path / "b.zip")
+            bundle_sessions(store, ["tuesday"], tmp_path / "b.zip")
     assert not [*tmp_path.glob("*.zip")]

@@ -51,6 +51,25 @@ def test_a_path_of_this_machine_must_be_named_here(
     draft_of(asking(made, **scenario), [key])
 
 
+def test_a_relative_path_to_a_file_of_this_folder_is_one_too(
+    made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("private")
+    (tmp_path / "text").mkdir()  # the name of a folder here may be a word of the scenario
+    asked = asking(made, data={"use": "text", "path": "notes.txt"})
+    assert draft_of(asked, []).get("data.path") == "notes.txt"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError, match=r"data\.path is 'notes\.txt'"):
+        draft_of(asked, [])
+
+
+def test_a_session_without_the_named_baseline_is_compared_with_its_first_stack() -> None:
+    """As `run --no-baseline` leaves it."""
+    written = {"name": "x", "baseline": "baseline", "stacks": {"one": {"use": []}}}
+    session = SessionRecord(id="x", started_at="2026", scenario="x", document={"written": written})
+    assert scenario_of_session(session)["baseline"] == "one"
+
+
 def test_texts_that_lead_nowhere_are_left(made: Bundle) -> None:
     told = {"description": "see /etc/passwd", "model": {"id": "org/name"}}
     assert draft_of(asking(made, **told), []).get("model.id") == "org/name"

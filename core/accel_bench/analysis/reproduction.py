@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
-from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.checks.comparability import NOT_COMPARABLE, Difference
 from accel_bench.analysis.compare import unpaired_ratio
+from accel_bench.analysis.facts import device_models, differing
+from accel_bench.analysis.listing import differing_keys
 from accel_bench.analysis.schema import Document, ExperimentSummary, PlannedSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import percent, ratio_interval
+from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.machine.info import Machine
-from accel_bench.result import PluginVersion, RankResult, Result, Status
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
 
 ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "cannot tell"]
 """Verdicts on a stack, or on a whole bundle."""
@@ -26,6 +28,10 @@ MARGIN = 0.05
 
 DIRECTIONS: Mapping[str, int] = {"faster": 1, "different training": 1, "slower": -1}
 """Verdicts that claim a direction."""
+
+
+NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources"}
+"""Parts of a scenario that may differ in a repetition."""
 
 
 class StackReproduction(Frozen):
@@ -160,62 +166,6 @@ def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
     return summarize(rows[0].scenario.name, baseline, plans, results, rounds)
 
 
-def device_models(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return the models of the devices that completed runs used, sorted; of a CPU its processor."""
-    completed = [run for run in results if run.status.completed]
-    return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
-
-
-def _model(rank: RankResult, run: Result) -> str:
-    device = rank.device
-    if device is None:
-        return ""
-    on_host = device.type == "cpu" and run.machine is not None
-    return device.name or (run.machine.processor if on_host and run.machine else device.type)
-
-
-def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
-    """Return versions and hardware by name, as far as they can change a figure."""
-    gpus = [gpu.name for gpu in machine.gpus]
-    named = {**machine.versions, **machine.libraries}
-    named |= {plugin.distribution: plugin.version for plugin in plugins}
-    shown = {
-        "processor": machine.processor,
-        "cores": machine.cores,
-        "system": machine.system,
-        "gpus": ", ".join(f"{count} x {name}" for name, count in Counter(gpus).items()),
-        "driver": machine.driver,
-        "cuda": machine.cuda,
-        "python": machine.python,
-        **{name: named[name] for name in sorted(named)},
-    }
-    return {name: value for name, value in shown.items() if value}
-
-
-def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
-    """Return the plugins that were active in any of the runs, each once."""
-    return list(dict.fromkeys(plugin for run in results for plugin in run.plugins))
-
-
-def differences(
-    there: Mapping[str, JsonValue], here: Mapping[str, JsonValue]
-) -> tuple[Difference, ...]:
-    """Return the facts that differ; null where one side lacks it."""
-    names = dict.fromkeys((*there, *here))
-    both = ((name, there.get(name), here.get(name)) for name in names)
-    return tuple(Difference(key=name, a=a, b=b) for name, a, b in both if a != b)
-
-
-def differing(there: Sequence[Result], here: Sequence[Result]) -> tuple[Difference, ...]:
-    """Return the facts in which the machines of both differ, as far as they were stored."""
-    machines = [next((run.machine for run in runs if run.machine), None) for runs in (there, here)]
-    if None in machines:
-        return ()
-    both = zip(machines, (there, here), strict=True)
-    left, right = (facts(machine, plugins_of(runs)) for machine, runs in both if machine)
-    return differences(left, right)
-
-
 def _point(row: ExperimentSummary) -> str:
     return ", ".join(f"{key}={row.sweep[key]!r}" for key in sorted(row.sweep))
 
@@ -231,6 +181,8 @@ def _compare(
     is_baseline = there.stack == baseline
     change, speed = _changes(there, runs, baseline)
     verdict, reason = (None, "") if is_baseline else _judge(there, here, change)
+    if verdict is not None and (other := _other_work(there, runs, baseline)):
+        verdict, reason = "cannot tell", f"other work was run here: {other}"
     return StackReproduction(
         stack=there.stack,
         sweep=there.sweep,
@@ -264,15 +216,39 @@ def _changes(
     return unpaired_ratio(ratios[1], ratios[0]), unpaired_ratio(there, here)
 
 
+def _other_work(
+    there: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
+) -> str:
+    """Return the settings in which the row or its baseline differ from what was repeated.
+
+    Devices differ between machines, and so do paths, which a bundle does not hold.
+    """
+    changed: dict[str, tuple[Any, Any]] = {}
+    for stack in (there.stack, baseline):
+        before, after = (_of_row(results, there, stack)[-1:] for results in runs)
+        for one, other in zip(before, after, strict=False):
+            both = differing_keys(_work(one.experiment), _work(other.experiment))
+            changed |= {key: (a, b) for key, a, b in both if not str(a).startswith(FOLDER)}
+    return ", ".join(f"{key} {a} -> {b}" for key, (a, b) in changed.items())
+
+
+def _work(experiment: Experiment) -> dict[str, Any]:
+    """Return what an experiment does, as this version reads it."""
+    work = experiment.scenario.model_dump(mode="json", exclude=NOT_WORK)
+    return {**work, "uses": {use.use: use.options for use in experiment.stack.uses}}
+
+
+def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> list[Result]:
+    """Return the runs of a stack at the row's sweep point."""
+    found = (run for run in results if run.experiment.stack.name == stack)
+    return [run for run in found if run.experiment.sweep == row.sweep]
+
+
 def _usable(
     results: Sequence[Result], row: ExperimentSummary, stack: str
 ) -> Mapping[RoundKey, float]:
     """Return seconds per token of a stack at the row's sweep point, by round."""
-    found = [
-        run
-        for run in results
-        if run.experiment.stack.name == stack and run.experiment.sweep == row.sweep
-    ]
+    found = _of_row(results, row, stack)
     if not found:
         return {}
     runs: ExperimentRuns = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
@@ -290,6 +266,8 @@ def _judge(
         return "cannot tell", f"it {ended}"
     if here.ratio is None or change is None:
         return "cannot tell", f"there is no ratio here: {here.ratio_reason or here.verdict_reason}"
+    if refused := [one for one in (there, here) if one.verdict_reason.startswith(NOT_COMPARABLE)]:
+        return "cannot tell", refused[0].verdict_reason
     if bool(there.training_difference) != bool(here.training_difference):
         where, what = ("here", here) if here.training_difference else ("there", there)
         return "not reproduced", f"{where} alone it trains differently: {what.training_difference}"

@@ -11,15 +11,15 @@ from accel_bench.cli import options
 
 
 def bundle(
-    identifier: Annotated[
-        str, typer.Argument(metavar="ID", help="A session, or a run or experiment of it.")
+    identifiers: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Sessions, or runs or experiments of them.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, such as a.zip.")
     ],
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Write all sessions to which an id leads into one file, with checksums of all of it.
+    """Write all sessions to which the ids lead into one file, with checksums of all of it.
 
     It holds the scenario as it was resolved, versions, machines, every run with its samples, and
     the conclusion; no secrets, and no names of people, hosts and folders. `accel-bench reproduce`
@@ -31,7 +31,7 @@ def bundle(
     from accel_bench.runner.unfinished import open_results
 
     with open_results(results) as store:
-        made = bundle_sessions(store, identifier, output)
+        made = bundle_sessions(store, identifiers, output)
     size = output.stat().st_size
     what = f"{count(len(made.sessions), 'session')} of {made.scenario}"
     typer.echo(plain(f"{output}: {what}, {size:,} bytes, sha256 {made.sha256}"))

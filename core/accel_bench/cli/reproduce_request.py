@@ -8,13 +8,8 @@ from dataclasses import replace
 
 import typer
 
-from accel_bench.analysis.reproduction import (
-    Reproduction,
-    differences,
-    facts,
-    plugins_of,
-    reproduce,
-)
+from accel_bench.analysis.facts import differences, facts, plugins_of
+from accel_bench.analysis.reproduction import Reproduction, reproduce
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.output import print_report
 from accel_bench.cli.reproduce import ReproduceOptions
@@ -30,7 +25,7 @@ from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
 from accel_bench.report.views.reproduction import differences_section, reproduction_report
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.reproducing import draft_of, repeats, request_of
+from accel_bench.runner.reproducing import draft_of, evaluated, repeats, request_of
 from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
@@ -39,6 +34,7 @@ from accel_bench.store.database import Store
 def run_reproduction(options: ReproduceOptions) -> int:
     """Verify, plan, run and compare; return the exit code."""
     bundle = read_bundle(options.file)
+    evaluated(bundle)
     machine = read_machine()
     _print_differences(bundle, machine)
     asked = plan_request(

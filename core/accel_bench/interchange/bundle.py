@@ -1,8 +1,7 @@
-"""Bundles: sessions in one file that others can verify, read and repeat."""
+"""Read bundles: sessions in one file that others can verify and repeat."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import zlib
@@ -13,22 +12,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench._version import __version__
-from accel_bench.documents.anonymity import Anonymizer, names_within
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json, digest
-from accel_bench.documents.files import write_atomically
+from accel_bench.documents.canonical import digest
 from accel_bench.documents.load import MAXIMUM_BYTES, load_yaml
 from accel_bench.errors import AccelBenchError, BundleError
-from accel_bench.interchange.archive import pack, unpack
+from accel_bench.interchange.archive import unpack
 from accel_bench.result import Result
-from accel_bench.store.records import SHA256_DIGITS, SessionRecord, parse_result, redact_result
+from accel_bench.store.records import SHA256_DIGITS, SessionRecord, parse_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 MANIFEST, SCENARIO, SESSIONS, RUNS = "manifest.json", "scenario.yaml", "sessions.json", "runs.gz"
 CONCLUSION = "conclusion.md"
 
-MAXIMUM_RUNS_BYTES = 512 * 1024 * 1024
+MAXIMUM_RUNS_BYTES = 128 * 1024 * 1024
 """Size of all runs of a bundle as JSON."""
 
 PIECE = 1024 * 1024
@@ -92,59 +88,6 @@ class Bundle:
     """The answer as text, in the words of the version that wrote it."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is put into a bundle; it is anonymous already."""
-
-    sessions: Sequence[SessionRecord]
-    results: Sequence[Result]
-    baseline: str
-    texts: Mapping[str, str]
-    """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
-
-
-def anonymous(
-    sessions: Sequence[SessionRecord], results: Sequence[Result]
-) -> tuple[list[SessionRecord], list[Result]]:
-    """Return both without secrets, and without names of people, hosts and folders.
-
-    Raises BundleError where such a name is a word without which a run cannot be read.
-    """
-    results = [redact_result(result) for result in results]
-    dumped = [result.model_dump(mode="json") for result in results]
-    records = [session.model_dump(mode="json") for session in sessions]
-    known = names_within(Result.model_json_schema()) | names_within(
-        SessionRecord.model_json_schema()
-    )
-    texts = map(canonical_json, (*dumped, *records))
-    keep = known | _words_of(results)
-    anonymizer = Anonymizer.of_texts(texts, {*_hosts(results)}, keep)
-    try:
-        return (
-            [_valid(SessionRecord, anonymizer.value(one)) for one in records],
-            [_valid(Result, anonymizer.value(_without_hosts(one, anonymizer))) for one in dumped],
-        )
-    except ValueError as error:
-        raise BundleError(f"a run cannot be read without a name that is in it: {error}") from error
-
-
-def write_bundle(path: Path, content: Content) -> Manifest:
-    """Write the file of a bundle, the same bytes for the same content; return its manifest."""
-    lines = [one.model_dump_json() for one in content.results]
-    members = {name: text.encode() for name, text in content.texts.items()}
-    members[SESSIONS] = _json([one.model_dump(mode="json") for one in content.sessions])
-    members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
-    manifest = _manifest(content, members)
-    members[MANIFEST] = _json(manifest.model_dump(mode="json"))
-    write_atomically(path, pack(members))
-    try:
-        read_bundle(path)  # what cannot be read again is no bundle
-    except BundleError:
-        path.unlink()
-        raise
-    return manifest
-
-
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle and verify all of it. Raises BundleError with the file and the reason."""
     members = unpack(path)
@@ -167,41 +110,30 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"{path}: refused, {'; '.join(first)}") from error
 
 
-def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
-    first = min(content.sessions, key=lambda one: one.started_at)
-    unsigned = Manifest(
-        written_by=__version__,
-        scenario=first.scenario,
-        started_at=first.started_at,
-        baseline=content.baseline,
-        sessions=tuple(one.id for one in content.sessions),
-        repeats=str(first.document.get("repeats", "")),
-        members=tuple(_member(name, members[name]) for name in sorted(members)),
-        sha256="",
-    )
-    return unsigned.model_copy(update={"sha256": _whole(unsigned)})
-
-
-def _member(name: str, content: bytes) -> Member:
+def member_of(name: str, content: bytes) -> Member:
+    """Return what a manifest states of a member."""
     return Member(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def _whole(manifest: Manifest) -> str:
+def checksum_of(manifest: Manifest) -> str:
+    """Return the checksum of all but the checksum itself."""
     return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
 
 
 def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
     """Raise ValueError for what differs from the manifest."""
-    if _whole(manifest) != manifest.sha256:
+    if checksum_of(manifest) != manifest.sha256:
         raise ValueError("the manifest does not fit its checksum")
     stated = {one.name: one for one in manifest.members}
     if {*stated, MANIFEST} != {*members}:
         odd = sorted({*stated, MANIFEST} ^ {*members})
         raise ValueError(f"the manifest and the file differ in the members {', '.join(odd)}")
     for name, one in stated.items():
-        if _member(name, members[name]) != one:
+        if name != RUNS and one.bytes > MAXIMUM_PAYLOAD_BYTES:
+            raise ValueError(f"the member {name!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
+        if member_of(name, members[name]) != one:
             raise ValueError(f"the member {name!r} does not fit its checksum")
-    if members[MANIFEST] != _json(manifest.model_dump(mode="json")):
+    if members[MANIFEST] != json_member(manifest.model_dump(mode="json")):
         raise ValueError("the manifest is not as it was written")
 
 
@@ -272,37 +204,6 @@ def _tuples(record: Any) -> Any:
     return record
 
 
-def _valid(model: type[Any], value: Any) -> Any:
-    return model.model_validate_json(canonical_json(value))
-
-
-def _json(value: Any) -> bytes:
+def json_member(value: Any) -> bytes:
+    """Return JSON with one spelling, that people can read."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
-    """Return a result whose fields for names of hosts hold none, however short they are."""
-    machine, nodes = result["machine"], result["nodes"]
-    if machine:
-        machine = {**machine, "host": anonymizer.host(machine["host"])}
-    hosts = ({key: anonymizer.host(node[key]) for key in ("name", "address")} for node in nodes)
-    nodes = [{**node, **names} for node, names in zip(nodes, hosts, strict=True)]
-    return {**result, "machine": machine, "nodes": nodes}
-
-
-def _hosts(results: Sequence[Result]) -> Iterator[str]:
-    """Yield names and addresses of the machines that took part."""
-    for result in results:
-        yield from (result.machine.host,) if result.machine else ()
-        for node in result.nodes:
-            yield from (node.name, node.address)
-
-
-def _words_of(results: Sequence[Result]) -> set[str]:
-    """Return names of plugins, stacks and scenarios, which a user may share with them."""
-    found = {plugin.name for result in results for plugin in result.plugins}
-    for experiment in (result.experiment for result in results):
-        found |= {experiment.stack.name, experiment.scenario.name}
-        found |= {use.use for use in (*experiment.stack.uses, *experiment.scenario.metrics)}
-        found |= {getattr(experiment.scenario, slot).use for slot in experiment.scenario.SLOTS}
-    return found

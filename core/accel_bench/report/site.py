@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,7 +138,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         if compared
         else EMPTY,
         "versions": bundle.versions,
-        "href": f"./{quote(bundle.file)}",
+        "href": f"./{quote(os.fsencode(bundle.file))}",  # a name need not be UTF-8
         "file": bundle.file,
         "repeats": bundle.repeats,
         "sha256": bundle.sha256,

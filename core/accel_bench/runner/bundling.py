@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.reproduction import facts, plugins_of, summarize_results
+from accel_bench.analysis.facts import facts, plugins_of
+from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
-from accel_bench.interchange.bundle import (
-    CONCLUSION,
-    SCENARIO,
-    Content,
-    Manifest,
-    anonymous,
-    write_bundle,
-)
+from accel_bench.interchange.bundle import CONCLUSION, SCENARIO, Manifest
+from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
 from accel_bench.report.formats import render, render_json
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import scenario_text
@@ -28,11 +23,11 @@ from accel_bench.store.schema import RUNS
 MACHINES, VERSIONS, SUMMARY = "machines.json", "versions.json", "summary.json"
 
 
-def bundle_sessions(store: Store, identifier: str, path: Path) -> Manifest:
-    """Write a bundle of all sessions to which an id leads. Raises BundleError, StoreError."""
+def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
+    """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
-    sessions, results = anonymous(*_collect(store, identifier))
+    sessions, results = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
     baseline = _file(scenario, sessions[-1]).baseline_name()
     summary = summarize_results(results, baseline)
@@ -53,13 +48,20 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
     document = session.document
     written = document.get("written")
     if isinstance(written, dict):
-        return {key: value for key, value in written.items() if key != "ladder"}
+        return _with_own_baseline({key: written[key] for key in written if key != "ladder"})
     # Sessions of earlier versions have stored all keys, those that were never written too.
     file = _file(document["scenario"], session)
     plain = file.model_dump(mode="json", exclude_defaults=True, exclude={"ladder"})
     for key in (*file.sweep, *file.zip):
         _remove(plain, key.split("."))
-    return plain
+    return _with_own_baseline(plain)
+
+
+def _with_own_baseline(scenario: dict[str, Any]) -> dict[str, Any]:
+    """Return the scenario with its first stack as the baseline where the named one was left out."""
+    if scenario.get("baseline") not in scenario.get("stacks", {}):
+        return {**scenario, "baseline": next(iter(scenario.get("stacks", {})), None)}
+    return scenario
 
 
 def _file(scenario: Any, session: SessionRecord) -> ScenarioFile:
@@ -67,14 +69,14 @@ def _file(scenario: Any, session: SessionRecord) -> ScenarioFile:
     return validate(ScenarioFile, scenario, lambda _: place, BundleError)
 
 
-def _collect(store: Store, identifier: str) -> tuple[list[SessionRecord], list[Result]]:
-    """Return the whole sessions of the runs that an id means."""
-    ids = list(dict.fromkeys(run.session for run in store.find(identifier)))
+def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
+    """Return the whole sessions of the runs that the ids mean."""
+    ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:
         raise BundleError(f"the record of the session {lost[0]!r} is damaged or missing")
     sessions = sorted((known[session] for session in ids), key=lambda one: one.started_at)
-    _check_scenarios(sessions, identifier)
+    _check_scenarios(sessions)
     results = [run for session in sessions for run in _runs(store, session.id)]
     return sessions, results
 
@@ -87,7 +89,7 @@ def _runs(store: Store, session: str) -> list[Result]:
     return [result for result in found.values() if result is not None]
 
 
-def _check_scenarios(sessions: Sequence[SessionRecord], identifier: str) -> None:
+def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
     """Raise BundleError for sessions without a scenario, or with several."""
     for session in sessions:
         if not isinstance(session.document.get("scenario"), dict):
@@ -97,14 +99,18 @@ def _check_scenarios(sessions: Sequence[SessionRecord], identifier: str) -> None
             )
     if len({_compared(session) for session in sessions}) > 1:
         listed = ", ".join(f"{one.id} ({one.scenario})" for one in sessions)
-        raise BundleError(f"{identifier!r} means several scenarios: {listed}; give one session")
+        raise BundleError(
+            f"these are sessions of different scenarios or repetitions: {listed}; name those that "
+            "belong together"
+        )
 
 
 def _compared(session: SessionRecord) -> str:
-    """Return a text that is equal for sessions of one scenario, whatever their rounds."""
+    """Return a text that is equal for sessions of one scenario, whatever their rounds; those that
+    repeat a bundle are not mixed with others."""
     scenario: dict[str, Any] = dict(session.document)["scenario"]  # type: ignore[assignment]
     measure = {**scenario.get("measure", {}), "rounds": None}
-    return canonical_json({**scenario, "measure": measure})
+    return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
 
 
 def _remove(data: dict[str, Any], parts: Sequence[str]) -> None:

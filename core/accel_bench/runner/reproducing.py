@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from accel_bench.analysis.reproduction import summarize_results
+from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
-from accel_bench.errors import BundleError
+from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.bundle import Bundle
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.result import Provenance
@@ -74,6 +78,30 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a text leads to a file by itself, or did before it was made anonymous."""
-    starts = text.startswith(("/", "~", "./", "file:", FOLDER))
-    return starts or ".." in PurePath(text).parts
+    """Return whether a text leads to a file here, or did before it was made anonymous."""
+    if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
+        return True
+    # A word may be the name of a folder that happens to be here.
+    return os.path.isfile(text) or ("/" in text and os.path.exists(text))
+
+
+def evaluated(bundle: Bundle) -> Summary:
+    """Return the summary of a bundle's runs.
+
+    Raises BundleError where nothing can be computed with them: their author chose the numbers.
+    """
+    with naming_the_bundle(bundle.file):
+        return summarize_results(bundle.results, bundle.manifest.baseline)
+
+
+@contextlib.contextmanager
+def naming_the_bundle(file: str) -> Iterator[None]:
+    """Turn whatever the block raises, which computes with the runs of a bundle, into an error of
+    ours: one such file must not end the reading of all others."""
+    try:
+        yield
+    except AccelBenchError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BundleError(f"{file}: refused, nothing can be computed with it ({reason})") from error

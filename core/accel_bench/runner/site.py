@@ -9,17 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from accel_bench.analysis.reproduction import (
-    device_models,
-    plugins_of,
-    reproduce,
-    summarize_results,
-)
+from accel_bench.analysis.facts import device_models, plugins_of
+from accel_bench.analysis.reproduction import StackReproduction, reproduce
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, BundleError
-from accel_bench.interchange.bundle import Bundle, Manifest, read_bundle
+from accel_bench.interchange.bundle import Manifest, read_bundle
 from accel_bench.report.site import ShownBundle, point_key, render_site
 from accel_bench.result import Result
+from accel_bench.runner.reproducing import evaluated, naming_the_bundle
 from accel_bench.scenario.uses import slot_defaults
 
 SUFFIX = ".zip"
@@ -61,7 +58,7 @@ def write_site(folder: Path, output: Path) -> Site:
             refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
     if not found and not refused:
         raise BundleError(f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle` makes some")
-    bundles = [_with_repetitions(one, found) for one in found.values()]
+    bundles = [_with_repetitions(one, found, refused) for one in found.values()]
     bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
     title = f"Results in {folder.resolve().name}"
     write_atomically(output, render_site(title, bundles, refused))
@@ -93,7 +90,7 @@ def _verified(path: Path, page: Path) -> Verified:
         file=Path(os.path.relpath(path, page.parent)).as_posix(),
         sha256=made.sha256,
         date=made.started_at[:10],
-        summary=summarize_results(bundle.results, made.baseline),
+        summary=evaluated(bundle),
         models={run.experiment.id: _model(run) for run in bundle.results},
         devices=", ".join(device_models(bundle.results)) or "-",
         versions=_versions(bundle.results),
@@ -102,26 +99,38 @@ def _verified(path: Path, page: Path) -> Verified:
     return Verified(path, made, shown)
 
 
-def _with_repetitions(one: Verified, found: Mapping[str, Verified]) -> ShownBundle:
-    """Return what is shown of a bundle, with the verdicts of the bundles that repeat it."""
+def _with_repetitions(
+    one: Verified, found: Mapping[str, Verified], refused: list[tuple[str, str]]
+) -> ShownBundle:
+    """Return what is shown of a bundle, with the verdicts of the bundles that repeat it.
+
+    What cannot be compared with it is added to `refused`.
+    """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
     verdicts: dict[tuple[str, str], Counter[str]] = {}
     seen = {one.manifest.sessions}  # a copy with other checksums is no further repetition
-    there: Bundle | None = None
     for other in found.values():
         if other.manifest.repeats != one.manifest.sha256 or other.manifest.sessions in seen:
             continue
         seen.add(other.manifest.sessions)
-        there = there or read_bundle(one.path)
-        here = read_bundle(other.path).results
-        report = reproduce(
-            one.shown.file, one.manifest.sha256, there.results, other.shown.summary, here
-        )
-        for row in report.stacks:
+        try:
+            rows = _judged(one, other)
+        except BundleError as error:
+            refused.append((other.shown.file, f"as a repetition: {error}"))
+            continue
+        for row in rows:
             if row.verdict is not None:
                 verdicts.setdefault(point_key(row), Counter())[row.verdict] += 1
     return replace(one.shown, repeats=repeats, repetitions=verdicts)
+
+
+def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
+    """Compare a bundle with one that repeats it; both are read again. Raises BundleError."""
+    there, here = (read_bundle(path).results for path in (one.path, other.path))
+    with naming_the_bundle(str(other.path)):
+        made = one.manifest
+        return reproduce(one.shown.file, made.sha256, there, other.shown.summary, here).stacks
 
 
 def _model(run: Result) -> str:
