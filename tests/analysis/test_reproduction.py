@@ -96,7 +96,7 @@ def test_absolute_speeds_are_compared_on_one_device_model_alone() -> None:
 
 
 def test_a_cpu_is_named_by_its_processor() -> None:
-    rank = make_rank(device={"type": "cpu"})
+    rank = make_rank(device={"type": "cpu", "name": "cpu"})
     run = make_result(ranks=[rank]).model_copy(update={"machine": MACHINE})
     assert device_models([run]) == ("a CPU",)
     assert device_models([make_result(ranks=[rank])]) == ("cpu",)

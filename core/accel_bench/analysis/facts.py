@@ -21,8 +21,9 @@ def _model(rank: RankResult, run: Result) -> str:
     device = rank.device
     if device is None:
         return ""
-    on_host = device.type == "cpu" and run.machine is not None
-    return device.name or (run.machine.processor if on_host and run.machine else device.type)
+    if device.type == "cpu" and run.machine is not None:
+        return run.machine.processor  # a CPU's own name says no more than its type
+    return device.name or device.type
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
