@@ -246,3 +246,9 @@ def test_what_was_imported_or_is_ambiguous_is_not_bundled(tmp_path: Path) -> Non
         with pytest.raises(BundleError, match="a bundle holds measured ones"):
             bundle_sessions(store, ["tuesday"], tmp_path / "b.zip")
     assert not [*tmp_path.glob("*.zip")]
+
+
+def test_a_huge_member_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAXIMUM_PAYLOAD_BYTES", 1000)
+    with pytest.raises(BundleError, match=r"is larger than 1000 bytes"):
+        read_bundle(made)
