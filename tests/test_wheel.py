@@ -106,7 +106,9 @@ def test_the_plugins_of_all_wheels_are_listed(site: Path, tmp_path: Path) -> Non
         "deepspeed",
         "fused-kernels",
         "liger",
+        "mlflow",
         "torchao",
+        "wandb",
     }
 
 
@@ -179,7 +181,7 @@ def constraints() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "extra", ["all", "parquet", *sorted({one.extra for one in extras().values()})]
+    "extra", ["all", "pandas", "parquet", *sorted({one.extra for one in extras().values()})]
 )
 def test_what_an_extra_brings_is_pinned_to_versions_that_it_allows(
     extra: str, wheels: Path

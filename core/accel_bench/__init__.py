@@ -36,7 +36,9 @@ from accel_bench._version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from accel_bench.analysis.compare import ExperimentComparison
+    from accel_bench.analysis.conclusion import conclusion
     from accel_bench.analysis.schema import ExperimentSummary, Summary
+    from accel_bench.api.description import RunDescription, Step, describe_run
     from accel_bench.api.progress import RunProgress
     from accel_bench.api.results import Results
     from accel_bench.api.run import run
@@ -101,11 +103,13 @@ __all__ = [
     "Result",
     "Results",
     "Run",
+    "RunDescription",
     "RunProgress",
     "Sample",
     "Scenario",
     "Stage",
     "Status",
+    "Step",
     "Stopwatch",
     "StoredResults",
     "Summary",
@@ -117,7 +121,9 @@ __all__ = [
     "available_cores",
     "cache_folder",
     "check_fit",
+    "conclusion",
     "describe_quantized",
+    "describe_run",
     "hookimpl",
     "load_base_model",
     "model_config",
@@ -137,7 +143,9 @@ __all__ = [
 
 _HOMES = {
     "accel_bench.analysis.compare": ("ExperimentComparison",),
+    "accel_bench.analysis.conclusion": ("conclusion",),
     "accel_bench.analysis.schema": ("ExperimentSummary", "Summary"),
+    "accel_bench.api.description": ("RunDescription", "Step", "describe_run"),
     "accel_bench.api.progress": ("RunProgress",),
     "accel_bench.api.results": ("Results",),
     "accel_bench.api.run": ("run",),

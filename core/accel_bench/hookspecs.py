@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from accel_bench.plugin import hookspec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from accel_bench import Summary
     from accel_bench.documents.base import JsonValue
     from accel_bench.engine import Batch, Engine
     from accel_bench.job import Job
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine.info import Machine
-    from accel_bench.result import Metric, Window
+    from accel_bench.result import Metric, Result, Window
     from accel_bench.run_context import Run
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
@@ -74,6 +77,17 @@ def launch_ranks(job: Job, allocation: Allocation | None) -> Sequence[RankProces
 def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
     """All. Once the ranks have been started: return what watches them from outside until its
     `finish`, or None."""
+
+
+@hookspec
+def record_result(result: Result | None, summary: Summary | None, results_folder: Path) -> None:
+    """All trackers. After each run has been stored: log `result` somewhere else; `describe_run`
+    has its settings, figures and steps by name. An error of it is a warning, and loses no row.
+
+    Where the method takes `summary`, it is called once more when the session has ended, however it
+    did, with the comparison, and without a result. `results_folder` is where to leave files unless
+    an option says otherwise.
+    """
 
 
 # In a worker process. First, once for each experiment, in a process of its own that is not timed.

@@ -18,6 +18,7 @@ from accel_bench.api.stored import place_of
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError, did_you_mean
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.session import Reporter
@@ -171,8 +172,10 @@ def _request(
     if isinstance(stacks, Mapping):
         changes["stacks"] = to_plain(stacks, "stacks")
     named = () if stacks is None or isinstance(stacks, Mapping) else tuple(stacks)
+    added, trackers = split_trackers(plugins)
     return PlanRequest(
-        plugins=tuple(plugins),
+        plugins=added,
+        trackers=trackers,
         only=named,
         tags=tuple(options.get("tags", ())),
         reference_point=options.get("reference_point", ""),

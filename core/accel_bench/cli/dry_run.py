@@ -14,6 +14,7 @@ from accel_bench.errors import NothingToRunError, StoreError
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.duration import estimate_time
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.scenario.tags import is_chosen
 from accel_bench.store.database import open_store
@@ -49,7 +50,8 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     from accel_bench.cli.request import find_drafts
 
     machine = read_machine()
-    request = PlanRequest(plugins=(plugin,) if plugin else (), build_environments=False)
+    stacks, trackers = split_trackers((plugin,) if plugin else ())
+    request = PlanRequest(plugins=stacks, trackers=trackers, build_environments=False)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
     documents = [_document(plan, CHECK_COLUMNS) for plan in plans]

@@ -69,6 +69,10 @@ class LineReporter(Reporter):
         with self._lock:
             self._print(f"{planned.experiment.stack.name}: {reason}")
 
+    def on_warning(self, text: str) -> None:
+        """Print it among the runs."""
+        self._print(f"warning: {text}")
+
     def _what_of(self, planned: Planned) -> str:
         """Return which round of an experiment runs; several may run at once."""
         return self._what.get(_key(planned), "")

@@ -26,6 +26,7 @@ from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
@@ -60,11 +61,12 @@ def run_scenarios(options: RunOptions) -> int:
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
     machine = read_machine()
+    added, _ = split_trackers(options.plugin or ())
     request = plan_request(
         options,
         {"measure.rounds": options.rounds},
         # Who names a plugin and no file wants that one beside the baseline of the quickstart.
-        only=(*(options.only or ()), *(() if options.files else options.plugin or ())),
+        only=(*(options.only or ()), *(() if options.files else added)),
         seeds=options.seeds or 0,
         no_baseline=options.no_baseline,
         build_environments=not options.dry_run,
@@ -197,8 +199,10 @@ def plan_request(options: PlanOptions, short: Mapping[str, Any], **command: Any)
         "measure.timeout_seconds": options.timeout,
         "resources.device": options.device,
     }
+    stacks, trackers = split_trackers(options.plugin or ())
     return PlanRequest(
-        plugins=tuple(options.plugin or ()),
+        plugins=stacks,
+        trackers=trackers,
         overrides=parse_overrides(options.set_ or [], short),
         allow_environment=options.allow_env,
         trust_remote_code=options.trust_remote_code,

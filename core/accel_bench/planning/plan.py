@@ -32,6 +32,7 @@ from accel_bench.planning.request import (
     with_chosen_stacks,
 )
 from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.planning.trackers import make_trackers
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
@@ -92,7 +93,10 @@ class Plan:
     request: PlanRequest
 
     notices: tuple[str, ...] = ()
-    """What was added to the work because a plugin needs it."""
+    """What was added to the work because a plugin needs it, and trackers that are left out."""
+
+    trackers: ActivePlugins | None = None
+    """Where its runs are logged beside the store; null where there is no tracker."""
 
     @property
     def summaries(self) -> list[PlannedSummary]:
@@ -147,7 +151,15 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     points = chosen_points(file, request, machine.device)
     planned = _plan_points(file, points, machine, request, notices)
     _refuse_skipped(planned, {*request.plugins, *request.only})
-    plan = Plan(file.scenario, file.scenario.baseline_name(), planned, request, notices)
+    trackers, left_out = make_trackers(file, request.trackers)
+    plan = Plan(
+        file.scenario,
+        file.scenario.baseline_name(),
+        planned,
+        request,
+        (*notices, *left_out),
+        trackers,
+    )
     if not request.oversubscribe:
         refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
     if not request.force:

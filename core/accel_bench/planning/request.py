@@ -12,6 +12,7 @@ from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.defaults import add_stack, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
+from accel_bench.planning.trackers import add_trackers
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import Point, count_points
@@ -23,6 +24,9 @@ class PlanRequest:
 
     plugins: tuple[str, ...] = ()
     """Stacks to add: a plugin's name, or several joined by `+`."""
+
+    trackers: tuple[str, ...] = ()
+    """Trackers to add to those of the file."""
 
     only: tuple[str, ...] = ()
     """Stacks to run, beside the baseline; empty runs all."""
@@ -102,6 +106,7 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
     for stack in request.plugins:
         add_stack(draft, stack)
     draft.override(request.overrides)
+    add_trackers(draft, request.trackers)
     if request.seeds:
         sweep_seeds(draft, request.seeds)
     return draft

@@ -16,7 +16,7 @@ from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import python_command
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.plugins.manager import load_class
+from accel_bench.plugins.manager import TRACKING, load_class
 from accel_bench.plugins.registry import find, installed
 from accel_bench.plugins.validation import (
     declarations,
@@ -109,6 +109,8 @@ def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
 
 def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
     """Return the slots that a plugin with these hooks fills; none for one that accelerates."""
+    if TRACKING in hooks:
+        return ("trackers",)
     if not ACCELERATING.isdisjoint(hooks):
         return ()
     filled = [slot for hook, slot in ONE_ANSWER.items() if slot and hook in hooks]

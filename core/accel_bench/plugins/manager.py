@@ -44,6 +44,9 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
 
+TRACKING = "record_result"
+"""Hook of trackers."""
+
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
 
 
@@ -257,9 +260,20 @@ def activate(
     plugins += [
         use_plugin(use, "metrics", "metrics", number) for number, use in enumerate(scenario.metrics)
     ]
+    for plugin in plugins:
+        _refuse_tracker(plugin)
     active = ActivePlugins(plugins)
     _check_slots(scenario, active)
     return active
+
+
+def _refuse_tracker(plugin: ActivePlugin) -> None:
+    """Refuse a tracker as a part of a stack or of the work, whose id it would change."""
+    if TRACKING in dict(marked_methods(type(plugin.instance))):
+        raise PluginError(
+            f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
+            f"`trackers: [{plugin.name}]`, or --plugin {plugin.name}"
+        )
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
@@ -276,12 +290,22 @@ def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
     """Import and configure the plugin of one slot alone. Raises PluginError as `activate` does."""
     use = getattr(work, slot)
-
-    def label(path: Location) -> str:
-        return f"{where((slot, *path))}: plugin {use.use!r} (as {slot})"
-
     if use.use == NO_PLUGIN:
         raise PluginError(f"{slot}: none cannot be run; name a plugin")
+    return activate_use(use, slot, (slot,), where)
+
+
+def activate_use(
+    use: Use, slot: str, place: Location, where: Callable[[Location], str]
+) -> ActivePlugin:
+    """Import and configure the plugin of one use, which stands at `place` in the file.
+
+    Raises PluginError as `activate` does.
+    """
+
+    def label(path: Location) -> str:
+        return f"{where((*place, *path))}: plugin {use.use!r} (as {slot})"
+
     try_in_copy([use], lambda: _use_plugin(use, slot, False, label))
     return _use_plugin(use, slot, False, label)
 

@@ -34,7 +34,7 @@ class Observation:
         """Let every plugin start its observer. Raises HookError that names the plugin."""
         for plugin in self._active.plugins:
             call = partial(self._active.call_plugin, plugin, HOOK, job=self._job, ranks=ranks)
-            observer = _bounded(plugin, PATIENCE_SECONDS, call)
+            observer = call_bounded(plugin, PATIENCE_SECONDS, call)
             if observer is None:
                 continue
             if not callable(getattr(observer, "finish", None)):
@@ -65,13 +65,15 @@ def _finish(
         found: Any = observer.finish(results)
         return list(found) if isinstance(found, Iterable) else found
 
-    found = _bounded(plugin, seconds, call)
+    found = call_bounded(plugin, seconds, call)
     if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
         raise wrong_answer(plugin, HOOK, "Metric objects from finish", found)
     return [metric.model_copy(update={"plugin": plugin.name}) for metric in found]
 
 
-def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> Any:
+def call_bounded(
+    plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
+) -> Any:
     """Call a plugin's code in a thread, which is abandoned when it hangs.
 
     Raises HookError for whatever the code raises; even a KeyboardInterrupt is the plugin's own,
@@ -85,16 +87,16 @@ def _bounded(plugin: ActivePlugin, seconds: float, call: Callable[[], Any]) -> A
         except BaseException as error:
             outcome.append((None, error))
 
-    thread = threading.Thread(target=work, name=f"{HOOK} of {plugin.name}", daemon=True)
+    thread = threading.Thread(target=work, name=f"{hook} of {plugin.name}", daemon=True)
     thread.start()
     thread.join(seconds)
     if not outcome:
         problem = f"it did not come back within {seconds:g} s"
-        raise HookError(plugin.name, plugin.distribution, HOOK, problem)
+        raise HookError(plugin.name, plugin.distribution, hook, problem)
     value, error = outcome[0]
     if isinstance(error, HookError):
         raise error
     if error is not None:
         problem = ": ".join(filter(None, (type(error).__name__, str(error))))
-        raise HookError(plugin.name, plugin.distribution, HOOK, problem) from error
+        raise HookError(plugin.name, plugin.distribution, hook, problem) from error
     return value

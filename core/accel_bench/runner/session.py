@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import groupby
@@ -22,12 +23,13 @@ from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPoint
+from accel_bench.runner.trackers import Trackers
 from accel_bench.store.database import Store
 from accel_bench.store.records import SessionRecord
 
 
 class Reporter:
-    """Is called while a session runs; shows nothing unless a subclass does.
+    """Is called while a session runs; shows nothing but warnings unless a subclass does.
 
     Where sweep points run at once, it is called from several threads.
     """
@@ -46,6 +48,10 @@ class Reporter:
 
     def on_drop(self, planned: Planned, reason: str) -> None:
         """Called when a stack runs no more rounds of a race."""
+
+    def on_warning(self, text: str) -> None:
+        """Called when something failed that loses no run, such as a tracker."""
+        logging.getLogger("accel_bench").warning(text)
 
     def close(self) -> None:
         """Nothing more follows."""
@@ -97,6 +103,9 @@ class Session:
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Held by the point that writes to the store: points may run at once."""
 
+    trackers: Trackers = field(init=False)
+    """Where the runs of its plan are logged beside the store."""
+
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.
 
@@ -132,6 +141,18 @@ class Session:
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
         self.reporter.on_plan(plan, runs, estimate_time(plan, self.machine, self.store))
+        self.trackers = Trackers(
+            plan.trackers,
+            self.store.folder,
+            lambda text: self.reporter.on_warning(text),  # noqa: PLW0108 - late
+        )
+        try:
+            self._run_points(points)
+        finally:
+            self.trackers.finish(lambda: plan.summarize(self.results(plan)))
+
+    def _run_points(self, points: Mapping[str, SweepPoint]) -> None:
+        """Run the points one after the other, on places at once, or round by round."""
         if not self.interleave:
             run_points(list(points.values()), self.allocation)
             return

@@ -198,15 +198,22 @@ class SweepPoint:
             update_bytes=self._changes.room(root, shared) if purpose == "measure" else 0,
         )
         changed = made.job.update_path()
-        with attempt_in_progress(folder):
-            return run_attempt(
-                replace(made, position=position, command=command, **self._where()),
-                planned.active,
-                lambda progress: session.reporter.on_progress(planned, progress),
-                lambda result: self._keep(
-                    folder, self._changes.add(changed, result, shared), purpose
-                ),
-            )
+        stored: list[Result] = []
+
+        def keep(result: Result) -> Result:
+            return self._keep(folder, self._changes.add(changed, result, shared), purpose, stored)
+
+        try:
+            with attempt_in_progress(folder):
+                return run_attempt(
+                    replace(made, position=position, command=command, **self._where()),
+                    planned.active,
+                    lambda progress: session.reporter.on_progress(planned, progress),
+                    keep,
+                )
+        finally:
+            for result in stored:
+                session.trackers.record(result)
 
     def _where(self) -> dict[str, Any]:
         return {"allocation": self.place, "stop": self.stop}
@@ -231,13 +238,17 @@ class SweepPoint:
         names = getattr(self.place, "node_names", None)
         return tuple(names()) if names else ()
 
-    def _keep(self, folder: Path, result: Result, purpose: str) -> Result:
-        """Store a run, and a preparation only when it failed; return it without secrets."""
+    def _keep(self, folder: Path, result: Result, purpose: str, added: list[Result]) -> Result:
+        """Store a run, and a preparation only when it failed; return it without secrets.
+
+        What is stored is added to `added`.
+        """
         if purpose == "measure":
             own = {"replaces": self._replaces.get(result.round, "")}
             result = result.model_copy(update={**own, "provenance": self._session.repeats})
         if purpose == "measure" or not result.status.completed:
             stored = self._add(result)
+            added.append(stored)
         else:
             stored = redact_result(result)
         if folder.is_dir():  # it may have been removed while the run went on

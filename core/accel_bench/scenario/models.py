@@ -223,6 +223,9 @@ class StackEntry(Described):
 class ScenarioFile(Work):
     """One scenario file: the work, the stacks to compare on it, and what to sweep."""
 
+    trackers: tuple[Use, ...] = ()
+    """Where runs are logged beside the store, such as `tensorboard`. They change no experiment."""
+
     slow: bool = False
     """A slow scenario runs only when it is named, never as part of a folder."""
 

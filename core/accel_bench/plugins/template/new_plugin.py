@@ -33,6 +33,9 @@ DEFAULT_HOOKS = ("accelerate_model",)
 REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
 """Hooks that are not written, and what the acting hook calls in their place."""
 
+NOT_WRITTEN = {"record_result": "copy the dozen lines of a tracker from docs/trackers.md"}
+"""Other hooks that are not written, and what to do instead."""
+
 PARTNERS = {
     "allocate_ranks": "launch_ranks",
     "load_data": "build_batches",
@@ -133,6 +136,8 @@ def _chosen(hooks: Sequence[str]) -> list[str]:
                 f"{hook} has nothing to do alone, and is not written: name the hook that acts, "
                 f"which calls {REGISTERED[hook]}"
             )
+        if hook in NOT_WRITTEN:
+            raise PluginError(f"{hook} is not written: {NOT_WRITTEN[hook]}")
     chosen = {*hooks}
     if chosen <= NOT_ACTING:
         chosen |= {*DEFAULT_HOOKS}

@@ -1,0 +1,97 @@
+"""A run as names and numbers, for what logs it elsewhere: settings, figures and steps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.result import Result, Sample
+from accel_bench.store.fields import derived_columns
+from accel_bench.store.records import identity_columns
+from accel_bench.store.schema import EFFECTIVE, FIGURES, SETTINGS, DerivedColumn
+
+
+class Step(NamedTuple):
+    """One optimizer step over all ranks."""
+
+    step: int
+    """Step number from 0, warm-up included."""
+
+    measured: bool
+    """Whether it is part of the measured window."""
+
+    seconds: float
+    """Seconds of the slowest rank."""
+
+    real_tokens: int
+    """Tokens without padding, of all ranks with batches of their own."""
+
+    loss: float | None
+    """Loss; None where it was not finite."""
+
+
+class RunDescription(NamedTuple):
+    """A run by the names under which the store has its columns."""
+
+    identity: dict[str, Any]
+    """Which run it is, how it ended and where it ran."""
+
+    settings: dict[str, Any]
+    """What was requested, options of plugins included, by dotted key."""
+
+    effective: dict[str, Any]
+    """What really held, by dotted key."""
+
+    figures: dict[str, float]
+    """Every figure; its name has its unit."""
+
+    steps: tuple[Step, ...]
+    """All steps; empty where a rank did not get so far."""
+
+
+def describe_run(result: Result) -> RunDescription:
+    """Return a run as flat names and plain values; what is not known is left out."""
+    columns = derived_columns(result)
+
+    def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:
+        named = {one.name: columns[one.column] for one in listed}
+        return {name: value for name, value in named.items() if value not in (None, "")}
+
+    identity = {**identity_columns(result), "reasons": "", "log": result.folder}
+    found = known(FIGURES)
+    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    texts["status"] = texts.pop("audited_status", result.status.value)
+    metrics = json.loads(columns["metrics"] or "{}")
+    figures = {name: value for name, value in found.items() if name not in texts}
+    figures |= {f"metrics.{name}": value for name, value in metrics.items()}
+    return RunDescription(
+        identity={**identity, **texts},
+        settings={**known(SETTINGS), **json.loads(columns["options"] or "{}")},
+        effective=known(EFFECTIVE),
+        figures={name: one for name, one in figures.items() if isinstance(one, int | float)},
+        steps=_steps(result),
+    )
+
+
+def _steps(result: Result) -> tuple[Step, ...]:
+    speed = run_throughput(result)
+    windows = {rank.rank: rank.window for rank in result.ranks if rank.window is not None}
+    if speed is None:
+        return ()
+    counted = {rank.rank for rank in result.data_ranks}
+    by_step: dict[int, dict[int, Sample]] = {}
+    for rank, window in windows.items():
+        for sample in (*window.warmup, *window.discarded, *window.samples):
+            by_step.setdefault(sample.step, {})[rank] = sample
+    measured = {sample.step for window in windows.values() for sample in window.samples}
+    return tuple(
+        Step(
+            step=step,
+            measured=step in measured,
+            seconds=max(sample.seconds for sample in ranks.values()),
+            real_tokens=sum(one.real_tokens for rank, one in ranks.items() if rank in counted),
+            loss=speed.losses[step] if step < len(speed.losses) else None,
+        )
+        for step, ranks in sorted(by_step.items())
+    )

@@ -1,0 +1,1 @@
+"""Trackers: they log stored runs elsewhere, in the parent, between runs."""

@@ -1,0 +1,76 @@
+"""Write event files by TensorBoard's own writer; tensorflow and torch are not needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary as Values
+from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from accel_bench import RunDescription, Summary
+from accel_bench.builtin.trackers.naming import step_figures, verdict_figures, verdict_texts
+
+
+def write_run(folder: Path, run: RunDescription) -> None:
+    """Write a run: figures at step 0, its steps, and its settings as text and as parameters."""
+    with _writer(folder) as writer:
+        plain = {
+            name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for name, value in {"stack": run.identity["stack"], **run.settings}.items()
+        }
+        parameters = hparams_pb(plain, trial_id=run.identity["run_id"])
+        writer.add_event(Event(wall_time=time.time(), summary=parameters))
+        for name, found in (
+            ("run", run.identity),
+            ("settings", run.settings),
+            ("effective", run.effective),
+        ):
+            _write(writer, 0, _text(name, _table(found)))
+        for name, value in run.figures.items():
+            _write(writer, 0, Values.Value(tag=name, simple_value=value))
+        for step in run.steps:
+            values = [Values.Value(tag=t, simple_value=v) for t, v in step_figures(step).items()]
+            _write(writer, step.step, *values)
+
+
+def write_verdict(folder: Path, summary: Summary) -> None:
+    """Write the comparison of a session: its sentence, and a figure for each row."""
+    with _writer(folder) as writer:
+        _write(writer, 0, _text("verdict", _table(verdict_texts(summary))))
+        for name, value in verdict_figures(summary):
+            _write(writer, 0, Values.Value(tag=f"verdict.{name}", simple_value=value))
+
+
+@contextmanager
+def _writer(folder: Path) -> Iterator[EventFileWriter]:
+    writer = EventFileWriter(str(folder))
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def _write(writer: EventFileWriter, step: int, *values: Values.Value) -> None:
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Values(value=values)))
+
+
+def _text(name: str, text: str) -> Values.Value:
+    """Return Markdown as the text dashboard shows it."""
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+    return Values.Value(tag=name, metadata=metadata, tensor=tensor)
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in values.items()]
+    return "\n".join(["| key | value |", "| --- | --- |", *rows])

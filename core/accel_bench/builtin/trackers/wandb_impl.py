@@ -1,0 +1,81 @@
+"""Log to Weights & Biases: nothing of the machine is sampled, and nothing is reported home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from accel_bench import RunDescription, Summary
+from accel_bench.builtin.trackers.naming import (
+    run_name,
+    step_figures,
+    verdict_figures,
+    verdict_texts,
+)
+
+# Read when it is imported; it would start threads that send reports.
+os.environ["WANDB_ERROR_REPORTING"] = "false"
+
+import wandb
+
+
+class Target(NamedTuple):
+    """Where runs are logged."""
+
+    mode: Literal["offline", "online"]
+    project: str | None
+    entity: str | None
+    folder: Path
+
+
+def log_run(target: Target, run: RunDescription) -> None:
+    """Log a run: settings as its configuration, steps as history, figures as its summary."""
+    config = {**run.settings, "effective": run.effective, "run": run.identity}
+    with _run(
+        target, run.identity["scenario"], run.identity["session"], run_name(run), config
+    ) as to:
+        for step in run.steps:
+            to.log(step_figures(step), step=step.step)
+        to.summary.update({**run.figures, "status": run.identity["status"]})
+
+
+def log_verdict(target: Target, session: str, summary: Summary) -> None:
+    """Log the comparison of a session as a run of its group."""
+    texts = verdict_texts(summary)
+    with _run(target, summary.scenario, session, f"verdict-{session}", {}) as to:
+        to.summary.update({**texts, **dict(verdict_figures(summary))})
+
+
+@contextmanager
+def _run(
+    target: Target, scenario: str, session: str, name: str, config: dict[str, Any]
+) -> Iterator[Any]:
+    """Open a run, and end it and wandb's own process with the block."""
+    target.folder.mkdir(parents=True, exist_ok=True)
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        disable_code=True,
+        disable_git=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+    )
+    run = wandb.init(
+        mode=target.mode,
+        project=target.project or scenario,
+        entity=target.entity,
+        group=session,
+        name=name,
+        dir=str(target.folder),
+        config=config,
+        settings=settings,
+        reinit="create_new",
+    )
+    try:
+        yield run
+    finally:
+        run.finish()
+        wandb.teardown()
