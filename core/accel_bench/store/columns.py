@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, select
 from accel_bench.analysis.listing import Cells
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
-from accel_bench.store.names import LABEL_KINDS, known_names
+from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
 from accel_bench.store.records import intact
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
@@ -31,7 +31,8 @@ def run_columns(
 
     Documents and samples are not read. `conditions` choose some runs, `newest` so many at most.
     """
-    query = select(*within_limits(RUNS, store.on_sqlite)).where(*conditions)
+    computed = (value.label(name) for name, value in COMPUTED.items())
+    query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(*conditions)
     query = query.order_by(*(column.desc() for column in CHRONOLOGICAL)).limit(newest)
     labels = labels_of(store)
     found = [_cells(row, labels) for row in store.fetch(query, ROWS_OF_COLUMNS)]
@@ -39,7 +40,7 @@ def run_columns(
 
 
 def _cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
-    if not intact(row):
+    if not intact({name: row[name] for name in row if name not in COMPUTED}):
         return {"run_id": str(row["run_id"]), "status": "corrupt"}
     cells = {name: row[_column(name)] for name in known_names()}
     options = json.loads(row["options"] or "{}")
