@@ -171,8 +171,11 @@ def _gated(commits: int, machine: Facts) -> list[Entry]:
     samples = {"outcomes": _counts(found)}
     alarms = _entry("gate-unconfirmed-alarms", found["alarms"], f"alarms {unit}", None)
     stopped = _entry("gate-false-alarms", found["regression"], f"confirmed alarms {unit}", 0)
-    return [one.model_copy(update={"samples": samples, "machine": machine})
-            for one in (stopped, alarms)]  # fmt: skip
+    left = _entry("gate-left-open", found["inconclusive"], f"inconclusive {unit}", None)
+    return [
+        one.model_copy(update={"samples": samples, "machine": machine})
+        for one in (stopped, alarms, left)
+    ]
 
 
 def _power(slower: float, goal: float, commits: int, machine: Facts) -> Entry:

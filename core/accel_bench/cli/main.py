@@ -13,6 +13,7 @@ import typer
 from accel_bench.cli import (
     audit,
     bundle,
+    claim,
     compare,
     cost,
     doctor,
@@ -70,7 +71,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("site")(site.site)
 app.command("import")(import_results.import_results)
 app.command("doctor")(doctor.doctor)
-for group in (plugins, new, scenarios, stacks, models, hardware, prices, results):
+for group in (claim, plugins, new, scenarios, stacks, models, hardware, prices, results):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 

@@ -1,0 +1,242 @@
+"""Claims about stacks, checked against stored runs: each holds, does not hold, or cannot be told.
+
+The numbers are those of every comparison: ratios over paired rounds with their 95 % interval. A
+claim holds where the whole interval is within what is claimed, and does not where all of it is
+outside; anything else cannot be told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.checks.comparability import comparability_of_rounds
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.schema import Document, PlannedSummary
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.tracked_figures import figures_of
+from accel_bench.analysis.wording import significant
+from accel_bench.documents.base import Frozen
+from accel_bench.documents.validate import LocatedError
+from accel_bench.result import Result
+
+ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Claim(Frozen):
+    """One claim of a file."""
+
+    name: str = ""
+    """What it is called; else it is described by what it claims."""
+
+    stack: str
+    """The stack that it is about."""
+
+    baseline: str | None = None
+    """The stack that the figure is divided by, in paired rounds; without one the figure itself."""
+
+    metric: str = "tokens_per_second"
+    """A column, or `metrics.NAME`."""
+
+    at_least: Number | None = None
+    """The smallest value."""
+
+    at_most: Number | None = None
+    """The largest value."""
+
+    between: tuple[Number, Number] | None = None
+    """Both."""
+
+    where: str | None = None
+    """Which runs it is about, as `--where` takes it."""
+
+    same_training: bool = True
+    """Whether a ratio counts only where the training is the baseline's."""
+
+    @model_validator(mode="after")
+    def _one_range(self) -> Claim:
+        if (self.between is None) == (self.at_least is None and self.at_most is None):
+            raise ValueError("a claim has at_least, at_most or both of them, or else between")
+        low, high = self.limits
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"nothing is at least {low:g} and at most {high:g}")
+        return self
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The smallest and the largest value."""
+        return self.between or (self.at_least, self.at_most)
+
+    @property
+    def text(self) -> str:
+        """What is claimed, in words."""
+        low, high = self.limits
+        over = f" over {self.baseline}" if self.baseline else ""
+        ends = [f"at least {low:g}"] if low is not None else []
+        ends += [f"at most {high:g}"] if high is not None else []
+        return f"{self.metric} of {self.stack}{over} is {' and '.join(ends)}"
+
+
+class ClaimsFile(Frozen):
+    """The document that `claim check` reads."""
+
+    claims: tuple[Claim, ...]
+    """Claims in the order of checking."""
+
+    @model_validator(mode="after")
+    def _some(self) -> ClaimsFile:
+        if not self.claims:
+            raise LocatedError(
+                ("claims",), "there are no claims; write `- {stack: NAME, at_least: 1.2}`"
+            )
+        return self
+
+
+class CheckedClaim(Frozen):
+    """A claim with what stored runs show of it."""
+
+    claim: Claim
+    text: str
+    """Its name, or what it claims."""
+
+    verdict: ClaimVerdict
+    value: Interval | None
+    """The figure, or its ratio, with a 95 % interval; null without runs."""
+
+    reason: str
+    """Why, in a sentence."""
+
+    rounds: int
+    """Runs, or paired rounds, that the value rests on."""
+
+    evidence: tuple[str, ...]
+    """Ids of these runs."""
+
+
+class ClaimsReport(Document):
+    """The document of `accel-bench claim check`."""
+
+    file: str
+    claims: tuple[CheckedClaim, ...]
+    exit_code: int
+    """0 where all hold, 1 where one does not, 5 where one cannot be told."""
+
+
+def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
+    """Return the report; the worst verdict gives the exit code."""
+    verdicts = Counter(one.verdict for one in checked)
+    code = 1 if verdicts["does not hold"] else 5 if verdicts["cannot tell"] else 0
+    return ClaimsReport(file=file, claims=tuple(checked), exit_code=code)
+
+
+def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
+    """Check a claim against the runs that it is about."""
+    names = [name for name in (claim.stack, claim.baseline) if name is not None]
+    sides = [_newest(results, name) for name in names]
+    unclear = _unclear(names, sides)
+    if unclear:
+        return _told(claim, None, unclear, ())
+    rows = [found[0] for found in sides]
+    values = [_values(row, claim.metric) for row in rows]
+    keys = [key for key in values[0] if all(key in one for one in values)]
+    evidence = tuple(row.completed[key].run_id for row in rows for key in keys)
+    obstacle = _obstacle(claim, rows) if keys else f"no completed run or round has {claim.metric}"
+    if len(rows) == 2 and any(values[1][key] == 0 for key in keys):
+        obstacle = f"{claim.metric} of {rows[1].name} is 0"
+    if obstacle:
+        return _told(claim, None, obstacle, evidence)
+    figures = [values[0][key] / (values[1][key] if len(rows) == 2 else 1.0) for key in keys]
+    return _told(claim, _interval(figures), "", evidence)
+
+
+def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
+    """Return why there is not one usable experiment of each stack; empty when there is."""
+    for name, rows in zip(names, sides, strict=True):
+        if not rows:
+            return f"no measured run of {name} is stored, or none that `where` chooses"
+        if len(rows) > 1:
+            return f"{name} has {len(rows)} scenarios or sweep points: name one with `where`"
+        if not rows[0].usable:
+            return f"{rows[0].name} {rows[0].how_it_ended}"
+    return ""
+
+
+def _newest(results: Sequence[Result], stack: str) -> list[ExperimentRuns]:
+    """Return the newest measured experiment of a stack at each sweep point."""
+    own = [run for run in results if run.experiment.stack.name == stack and not run.imported]
+    newest = {
+        (run.experiment.scenario.name, run.experiment.point): run.experiment
+        for run in sorted(own, key=lambda run: run.started_at)
+    }
+    return [collect_runs(PlannedSummary(experiment=one), own, 0) for one in newest.values()]
+
+
+def _values(row: ExperimentRuns, metric: str) -> dict[tuple[str, int], float]:
+    found = {key: figures_of(run).get(metric) for key, run in row.completed.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """Return the interval of positive values; of others the median alone."""
+    if min(values) > 0:
+        found = log_interval([math.log(value) for value in values])
+        assert found is not None
+        return found
+    return Interval(median=median(values), low=None, high=None)
+
+
+def _obstacle(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
+    """Return why a ratio counts for nothing; empty when it counts, and for a single stack."""
+    if len(rows) == 1:
+        return ""
+    stack, baseline = rows
+    if refusal := comparability_of_rounds(baseline.completed, stack.completed).refusal:
+        return refusal
+    if claim.same_training:
+        training = compare_training(baseline.completed, stack.completed)
+        if training.not_the_same:
+            return f"the training is {training.not_the_same} (same_training: false allows that)"
+    return ""
+
+
+def _told(
+    claim: Claim, value: Interval | None, obstacle: str, evidence: tuple[str, ...]
+) -> CheckedClaim:
+    """Return the verdict on a value."""
+    sides = 2 if claim.baseline else 1
+    rounds = len(evidence) // sides
+    verdict, reason = ("cannot tell", obstacle) if value is None else _verdict(claim, value, rounds)
+    return CheckedClaim.model_validate(
+        {
+            "claim": claim,
+            "text": claim.name or claim.text,
+            "verdict": verdict,
+            "value": value,
+            "reason": reason,
+            "rounds": rounds,
+            "evidence": evidence,
+        }
+    )
+
+
+def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[ClaimVerdict, str]:
+    """Compare an interval with what is claimed."""
+    low, high = claim.limits
+    middle = significant(value.median, 4)
+    if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:
+        return "cannot tell", f"{middle}, in {rounds} of the {MINIMUM_ROUNDS} rounds that it needs"
+    ends = f"[{significant(value.low, 4)}, {significant(value.high, 4)}]"
+    found = f"{middle} {ends} in {rounds} rounds"
+    if (low is None or value.low >= low) and (high is None or value.high <= high):
+        return "holds", found
+    if (low is not None and value.high < low) or (high is not None and value.low > high):
+        return "does not hold", found
+    return "cannot tell", f"{found}: the interval reaches across a limit"

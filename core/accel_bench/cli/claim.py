@@ -1,0 +1,52 @@
+"""`accel-bench claim`: check what is claimed of stacks against stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli import options
+from accel_bench.cli.output import AnyFormat, print_report
+
+app = typer.Typer(no_args_is_help=True, help="Claims about stacks.")
+
+
+@app.callback()
+def _claims() -> None:
+    """Claims about stacks."""
+
+
+@app.command("check")
+def check_claims(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of claims.")],
+    results: options.Results = options.DEFAULT_RESULTS,
+    output: AnyFormat = "table",
+) -> None:
+    """Check each claim of a file: it holds, does not hold, or cannot be told.
+
+    A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
+    0 when all hold, 1 when one does not, 5 when one cannot be told.
+    """
+    from accel_bench.analysis.claims import ClaimsFile, check_claim, report_of
+    from accel_bench.documents.load import load_file
+    from accel_bench.documents.validate import validate
+    from accel_bench.errors import ScenarioError
+    from accel_bench.report.views.claims import claims_report
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.queries import condition_of
+    from accel_bench.store.schema import RUNS
+
+    document = load_file(file)
+    claims = validate(ClaimsFile, document.data, document.where, ScenarioError).claims
+    checked = []
+    with open_results(results) as store:
+        for claim in claims:
+            stacks = [name for name in (claim.stack, claim.baseline) if name is not None]
+            chosen = [condition_of(store, claim.where)] if claim.where is not None else []
+            found = store.results(RUNS.c.stack.in_(stacks), *chosen)
+            checked.append(check_claim(claim, found))
+    report = report_of(str(file), checked)
+    print_report(claims_report(report), output)
+    raise typer.Exit(report.exit_code)
