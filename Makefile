@@ -36,7 +36,7 @@ OLDEST_TESTS := plugins/compile plugins/fused-kernels plugins/padding-free
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
 	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
 
-.PHONY: demo test test-ordinary test-quantized ready quick release oldest quantized lint bench clean
+.PHONY: demo test test-ordinary test-quantized ready quick release oldest quantized lint bench pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
@@ -121,6 +121,11 @@ $(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_TESTS:=/pyproject.toml)
 	$(OLDEST)/bin/python $(INSTALL:constraints.txt=$(OLDEST)/constraints.txt) -e '.[test]' \
 		$(OLDEST_TESTS:%=-e %) lightning-thunder
 	touch $@
+
+# The pictures of the README; RESULTS holds a run of the quickstart, a browser is Debian's.
+RESULTS ?= accel_bench_results
+pictures: $(VENV)/.test
+	$(BIN)/python tests/pictures.py "$(RESULTS)" quickstart docs
 
 clean:
 	rm -rf $(VENV) $(QUANTIZED) $(OLDEST)

@@ -43,7 +43,7 @@
       const added = 1000 * Number(compile) * Number(unit) / tokens;
       const known = Number.isFinite(added);
       const exact = (value) => value >= 100 ? value.toFixed(0) : value.toPrecision(3);
-      bar.querySelector(".added").textContent = !known ? "-" : added && added < 0.01 ? "+<0.01 ms"
+      bar.querySelector(".added").textContent = !known ? "-" : added && added < 0.01 ? "<0.01 ms"
         : `+${exact(added)} ms`;
       bar.querySelector(".both").textContent = known ? `${exact(Number(own) + added)} ms` : "-";
     }

@@ -73,7 +73,6 @@ def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[Wa
 
 def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> WaterfallView:
     added = 1000 * fall.compile_seconds * fall.tokens / tokens
-    small = "<0.01" if 0 < added < 0.01 else milliseconds(added / 1000)
     return WaterfallView(
         row=row,
         unit=f"for {fall.unit}",
@@ -82,7 +81,7 @@ def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> Waterf
         bars=list(_bars(row, fall, baseline)),
         compile=fall.compile_seconds,
         compile_text=f"{fall.compile_seconds:.3g} s",
-        added=f"+{small} ms",
+        added=f"{'' if added < 0.01 else '+'}{_ms(added)} ms",
         both=f"{_ms(fall.b + added)} ms",
     )
 
@@ -94,7 +93,8 @@ def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
     for bar in fall.bars:
         low, high = sorted((at, at + bar.change))
         kind = "less" if bar.change <= 0 else "worse"
-        text = f"{'-' if bar.change < 0 else '+'}{_ms(abs(bar.change))} ms"
+        sign = "" if abs(bar.change) < 0.01 else "-" if bar.change < 0 else "+"
+        text = f"{sign}{_ms(abs(bar.change))} ms"
         yield BarView(bar.name, _share(low, most), _share(high - low, most), text, kind)
         at += bar.change
     yield BarView(row.stack, "0", _share(fall.b, most), f"{_ms(fall.b)} ms", colour=row.colour)
