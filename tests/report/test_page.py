@@ -147,6 +147,34 @@ def test_long_series_keep_their_ends_and_the_frontier_has_no_beaten_point() -> N
     assert pareto([(3, 5), (1, 1), (2, 4), (2, 3), (4, 4)]) == [(1, 1), (2, 4), (3, 5)]
 
 
+def test_history_marks_a_step_and_says_so() -> None:
+    speeds = [100.0 + number % 3 * 0.1 if number < 10 else 80.0 + number % 3 * 0.1
+              for number in range(20)]  # fmt: skip
+    lines = [
+        line(20 * number, started_at=f"2026-01-{number + 1:02}T00:00:00Z",
+             tokens_per_second=speed, stack="one")
+        for number, speed in enumerate(speeds)
+    ]  # fmt: skip
+    (plot,) = page([], overview(lines)).history
+    assert "The level of one changes from 100 to 80.1 tokens/s on 2026-01-11" in plot.caption
+    two = [one._replace(host=f"host-{number % 2}") for number, one in enumerate(lines)]
+    assert "changes from" not in page([], overview(two)).history[0].caption
+
+
+def test_environments_that_differ_stand_side_by_side() -> None:
+    plan, runs = every_ending()
+    other = [
+        run.model_copy(update={"machine": run.machine.model_copy(update={"cores": 99})})
+        for run in runs
+        if run.machine
+    ]
+    pages = [scenario_page(name, (), plan, found, {}) for name, found in
+             (("monday", runs), ("tuesday", other))]  # fmt: skip
+    table = page(pages, [], plots=False).environments
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["processor"]
+
+
 def test_many_runs_become_a_row_for_each_stack_and_count_last_attempts() -> None:
     lines = [line(number) for number in range(2000)]
     lines += [line(0, attempt=1, status="failed", tokens_per_second=None)]

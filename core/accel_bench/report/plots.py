@@ -91,6 +91,9 @@ class Series(NamedTuple):
     band: tuple[float, float, float] | None = None
     """An estimate with both ends of its interval."""
 
+    steps: Sequence[float] = ()
+    """Values of x at which its level changes."""
+
     @property
     def colour(self) -> str:
         """Placeholder of its colour."""
@@ -181,6 +184,8 @@ def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot
             x, y = zip(*thinned(one.points), strict=True)
             axes.plot([second / 86400 for second in x], y, one.marker, linestyle="-", linewidth=0.8,
                       color=one.colour, markersize=4, label=_short(one.name))  # fmt: skip
+            for second in one.steps:
+                axes.axvline(second / 86400, color=one.colour, linewidth=1.2, linestyle="--")
         locator = AutoDateLocator(maxticks=5)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -177,6 +177,7 @@ class Page:
     runs: str
     overview: Table | None
     history: Sequence[Plot]
+    environments: Table | None
     notes: Sequence[str]
     made_by: str
     version: str = __version__
@@ -211,6 +212,7 @@ def page(
         runs=f"{sum(sum(row.endings.values()) for row in rows):,}",
         overview=_overview(rows) if several else None,
         history=history_of(rows, numbers) if several and draw else (),
+        environments=_environments(scenarios),
         notes=[*notes, *missing],
         made_by=f"Made by: {shlex.join(arguments)}" if arguments else "",
     )
@@ -463,6 +465,20 @@ def _machine(machines: Sequence[Machine]) -> Table:
     notes = ["what differs between the environments stands first"] if len(machines) > 1 else []
     table = listed(titles, rows)
     return Table(table.columns, table.rows, notes=notes)
+
+
+def _environments(scenarios: Sequence[ScenarioPage]) -> Table | None:
+    """Return the environments of several scenarios side by side, where they differ."""
+    found: list[Machine] = []
+    for machine in (machine for one in scenarios for machine in one.machines):
+        if machine not in found:
+            found.append(machine)
+    if len(found) < 2 or len(scenarios) < 2:
+        return None
+    table = _machine(found)
+    differing = [row for row in table.rows if len(set(row[1:])) > 1]
+    title = "Environments of the selected runs, where they differ"
+    return Table(table.columns, differing, title) if differing else None
 
 
 def _described(machine: Machine) -> dict[str, str]:

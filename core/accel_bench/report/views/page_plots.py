@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import ScenarioPage
-from accel_bench.analysis.wording import label
+from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
+from accel_bench.analysis.wording import label, rate
 from accel_bench.report.plots import (
     MOST_POINTS,
     Plot,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 MOST_SERIES = 16
 """Stacks of one plot: beyond that nothing can be told apart."""
+
+MOST_STEPS = 4
+"""Series of one plot in which steps are looked for: the first ones."""
 
 MOST_HISTORIES = 6
 """Scenarios with a plot of their history."""
@@ -53,17 +57,19 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
     )
     for scenario in list(scenarios)[:MOST_HISTORIES]:
         own = [row for row in several if row.scenario == scenario]
+        steps = {id(row): _steps(row) for row in own[:MOST_STEPS]}
         series = [
             Series(
                 f"{row.stack} {row.point}".strip(),
                 numbers.get(row.stack, 0),
-                [
-                    (datetime.fromisoformat(one.started_at).timestamp(), one.tokens_per_second)
-                    for one in row.speeds
+                [(_seconds(one.started_at), one.tokens_per_second) for one in row.speeds],
+                steps=[
+                    _seconds(row.speeds[step.place].started_at) for step in steps.get(id(row), ())
                 ],
             )
             for row in own[:MOST_SERIES]
         ]
+        changes = "".join(_change(row, step) for row in own for step in steps.get(id(row), ()))
         longest = max(len(row.speeds) for row in own)
         thin = f" Of {longest} commands {MOST_POINTS} are drawn." if longest > MOST_POINTS else ""
         more = (
@@ -71,10 +77,27 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
         )
         caption = (
             "Each dot is the median of a command's processes. Machines and versions may have "
-            f"changed between them: no verdict rests on this.{thin}{more}"
+            f"changed between them: no verdict rests on this.{changes}{thin}{more}"
         )
         plots.append(dated(f"{scenario} over time", caption, series, "tokens/s"))
     return plots
+
+
+def _steps(row: OverviewRow) -> list[Step]:
+    """Return where the level changes, by commands of one machine alone, where there are enough."""
+    if row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
+        return []
+    return find_steps([math.log(one.tokens_per_second) for one in row.speeds])
+
+
+def _change(row: OverviewRow, step: Step) -> str:
+    levels = f"{rate(math.exp(step.before))} to {rate(math.exp(step.after))} tokens/s"
+    when = row.speeds[step.place].started_at[:10]
+    return f" The level of {row.stack} changes from {levels} on {when} (dashed)."
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 def _speed(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
