@@ -60,7 +60,8 @@ def _search(
         with redirect_stdout(sys.stderr):
             return make_plan(draft, machine, replace(request, overrides=overrides))
 
-    scenario = single(plan_with({})).experiment.scenario
+    experiment = single(plan_with({})).experiment
+    scenario = experiment.scenario
     start = options.first or start_of(scenario, options.over)
     start = min(start, options.at_most or start)
     kept = dict(freed(request, draft, options.over, scenario))
@@ -74,6 +75,8 @@ def _search(
             report = FitSearch(
                 TrialRunner(store, machine, new_session, options.again),
                 lambda changes: plan_with({**kept, **changes}),
+                scenario.name,
+                experiment.stack.name,
                 options.over,
                 where,
                 options.rounds,

@@ -34,6 +34,8 @@ class FitSearch:
 
     runner: TrialRunner
     make_plan: MakePlan
+    scenario: str
+    stack: str
     key: str
     range: SearchRange
     rounds: int = 1
@@ -57,9 +59,7 @@ class FitSearch:
         return report
 
     def _report(self, points: list[FitPoint]) -> FitReport:
-        plan = self.make_plan({self.key: self.range.start})
-        stack = single(plan).experiment.stack.name
-        return fit_report(plan.file.name, stack, self.key, self.range, points)
+        return fit_report(self.scenario, self.stack, self.key, self.range, points)
 
     def _try(self, value: int) -> FitPoint:
         self.notify(f"{self.key} = {value:,}")

@@ -68,7 +68,7 @@ class TuneSearch:
     def run_baseline(self) -> TuneTrial:
         """Run the stack as it is."""
         self.notify(f"baseline: {settings(dict(self.own))}")
-        run = self._run(self.plans.baseline)
+        run = self._run(self.plans.baseline({}), self.plans.baseline)
         speed = run_throughput(run) if run.status.completed else None
         self._baseline, self._rate = run, speed.tokens_per_second if speed else None
         self.baseline = judge_trial(None, {}, run, run, self.objective)
@@ -104,19 +104,21 @@ class TuneSearch:
             return not_run(f"trial {smaller.number} ran out of memory with no more than this")
         else:
             try:
-                need = single(self.plans.trial(parameters, {})).need
+                plan = self.plans.trial(parameters, {})
             except AccelBenchError as error:
                 return not_run(str(error))
+            need = single(plan).need
             if need is not None and not need.fits and not self.force:
                 return not_run(f"it needs {need.describe()}, which is more than there is")
-            run = self._run(lambda changes: self.plans.trial(parameters, changes))
+            run = self._run(plan, lambda changes: self.plans.trial(parameters, changes))
         return judge_trial(number, parameters, run, self._baseline, self.objective)
 
-    def _run(self, plan: Callable[[Mapping[str, Any]], Plan]) -> Result:
+    def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
         """Run an experiment for long enough that the objective can be read."""
-        steps = self._steps(single(plan({})).experiment.scenario)
+        steps = self._steps(single(plan).experiment.scenario)
         for _ in range(MOST_RUNS):
-            run = self.runner.run(plan({"measure.steps": steps} if steps else {})).result
+            longer = replan({"measure.steps": steps}) if steps else plan
+            run = self.runner.run(longer).result
             curve = training_curve(run) if run.status.completed else []
             if self.objective.goal != "loss" or not curve:
                 break
