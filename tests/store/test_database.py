@@ -199,22 +199,24 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [100, pytest.param(1000, marks=pytest.mark.release)])
 def test_eight_processes_that_start_and_write_together_lose_no_row(folder: Path, rows: int) -> None:
+    # Forked once all is imported, they open the store at the same moment.
     script = (
-        "import sys; from pathlib import Path\n"
+        "import os, sys; from pathlib import Path\n"
         "from accel_bench.store.database import open_store\n"
         "from store.store_factory import make_result, make_session\n"
-        "folder, writer, rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])\n"
+        "folder, rows, forked = Path(sys.argv[1]), int(sys.argv[2]), []\n"
+        "while len(forked) < 8 and (process := os.fork()):\n"
+        "    forked.append(process)\n"
+        "if len(forked) == 8:\n"
+        "    sys.exit(any([os.waitpid(process, 0)[1] for process in forked]))\n"
+        "writer = f'writer-{len(forked)}'\n"
         "with open_store(folder, write=True) as store:\n"
         "    store.add_session(make_session(writer))\n"
         "    for row in range(rows):\n"
         "        store.add(make_result(f'{writer}-{row}', session=writer))\n"
     )
-    command = [sys.executable, "-c", script, str(folder)]
-    writers = [
-        subprocess.Popen([*command, f"writer-{number}", str(rows)], env=CHILD)
-        for number in range(8)
-    ]
-    assert [writer.wait() for writer in writers] == [0] * 8
+    command = [sys.executable, "-c", script, str(folder), str(rows)]
+    assert subprocess.run(command, env=CHILD, check=False).returncode == 0
     with open_store(folder, write=False) as store:
         listed = store.rows()
     assert len({row.run_id for row in listed}) == 8 * rows
