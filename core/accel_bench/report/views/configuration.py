@@ -28,7 +28,7 @@ def _facts(row: PageRow) -> dict[str, str]:
         "weights": _weights(effective),
         "batch": batch,
         "attention": f"attention {effective.attention}" if effective.attention else "",
-        "padding": "padding-free" if effective.padding_free else "",
+        "padding": "without padding" if effective.padding_free else "",
         "checkpointing": _checkpointing(effective),
         "compilation": _compilation(effective),
         "strategy": f"{effective.strategy} on {ranks} ranks" if ranks > 1 else "",
