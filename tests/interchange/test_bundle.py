@@ -50,9 +50,11 @@ def test_what_is_read_is_what_was_stored(made: Path) -> None:
 def test_it_holds_what_people_read(made: Path) -> None:
     members = unpack(made)
     assert sorted(members) == [
-        *("conclusion.md", "machines.json", "manifest.json", "runs.gz", "scenario.yaml"),
-        *("sessions.json", "summary.json", "versions.json"),
+        *("conclusion.md", "machines.json", "manifest.json", "report.html", "runs.gz"),
+        *("scenario.yaml", "sessions.json", "summary.json", "versions.json"),
     ]
+    assert "fast is 1.250 times as fast as lora" in members["report.html"].decode()
+    assert b"<svg" in members["report.html"]
     (versions,) = json.loads(members["versions.json"])
     assert versions["torch"] == "2.13.0"
     assert versions["accel-bench"] == "0.1.0"  # that of the plugins

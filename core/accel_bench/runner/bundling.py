@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from accel_bench.analysis.facts import facts, plugins_of
+from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.reproduction import summarize_results
+from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
 from accel_bench.interchange.bundle import CONCLUSION, SCENARIO, Manifest
 from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
 from accel_bench.report.formats import render, render_json
+from accel_bench.report.render_html import render_html
+from accel_bench.report.views.page import page
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
@@ -21,6 +26,7 @@ from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS
 
 MACHINES, VERSIONS, SUMMARY = "machines.json", "versions.json", "summary.json"
+REPORT = "report.html"
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
@@ -39,8 +45,19 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         SUMMARY: render_json(summary),
         MACHINES: render_json(list(machines.values())),
         VERSIONS: render_json(versions),
+        REPORT: _report(sessions[-1], results),
     }
     return write_bundle(path, Content(sessions, results, baseline, texts))
+
+
+def _report(session: SessionRecord, results: Sequence[Result]) -> str:
+    """Return the page of `accel-bench report`, dated by the newest run: the same bytes each time.
+
+    It has plots where matplotlib is installed.
+    """
+    one = scenario_page(session.id, (), stored_plan(session.document, results), results, {})
+    newest = max(run.started_at for run in results)
+    return render_html(replace(page([one], ()), written=newest))
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
