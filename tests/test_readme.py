@@ -25,11 +25,6 @@ from accel_bench.report.formats import render
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf8")
 
@@ -175,7 +170,7 @@ def table_of(printed: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("source", blocks("python"))
 def test_its_plugins_pass_the_check(source: str, tmp_path: Path) -> None:
     compile(source, "README.md", "exec")
-    (entry,) = re.findall(r'^([\w-]+) = "my_package:(\w+)"$', "\n".join(blocks("toml")), re.M)
+    (entry,) = re.findall(r'`([\w-]+) = "my_package:(\w+)"`', TEXT)
     install(tmp_path, "my-package", dict([entry]), source)
     done = call("plugins", "check", entry[0], PYTHONPATH=str(tmp_path))
     assert (done.code, done.out) == (0, f"{entry[0]}: ok\n")
@@ -188,11 +183,6 @@ def test_its_scenarios_plan(source: str, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "some.yaml").write_text(source)
     plan = make_plan(read_draft(tmp_path / "some.yaml"), read_machine(), PlanRequest())
     assert plan.planned
-
-
-@pytest.mark.parametrize("source", blocks("toml"))
-def test_its_toml_is_toml(source: str) -> None:
-    assert tomllib.loads(source)
 
 
 def test_the_table_of_plugins_is_what_is_installed_and_what_an_extra_would_bring() -> None:

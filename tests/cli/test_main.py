@@ -40,7 +40,7 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_without_arguments_the_program_shows_its_help_and_asks_for_a_command() -> None:
     done = call()
     assert done.code == 2
-    assert "Commands:" in done.out + done.err
+    assert "Measure:" in done.out + done.err
 
 
 @pytest.mark.skipif(not installed_script().exists(), reason="the console script is not installed")
@@ -143,7 +143,7 @@ def test_run_and_gate_share_their_options() -> None:
 
     shared = options("run") & options("gate")
     assert shared >= {"--plugin", "--set", "--timeout", "--resume", "--format", "--rounds"}
-    own = {"--only", "--seeds", "--repeat-round", "--no-baseline", "--verbose"}
+    own = {"--only", "--seeds", "--repeat-round", "--no-baseline", "--verbose", "--race"}
     own |= {"--tag", "--reference-point"}
     assert options("run") - shared == own
 

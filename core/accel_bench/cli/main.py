@@ -9,6 +9,7 @@ import time
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from accel_bench.cli import (
     audit,
@@ -45,34 +46,73 @@ from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
 from accel_bench.launcher import INTERRUPTIONS
 
+COMMANDS: dict[str, dict[str, Any]] = {
+    "Measure": {
+        "run": run.run,
+        "gate": gate.gate,
+        "scaling": scaling.scaling,
+        "fit": fit.fit,
+        "tune": tune.tune,
+        "reproduce": reproduce.reproduce,
+    },
+    "Look at what is stored": {
+        "report": report.report,
+        "compare": compare.compare,
+        "pivot": pivot.pivot,
+        "summary": summary.summary,
+        "history": history.history,
+        "claim": claim.app,
+        "cost": cost.cost,
+        "audit": audit.audit,
+        "results": results.app,
+    },
+    "Decide": {
+        "estimate": estimate.estimate,
+        "recommend": recommend.recommend,
+    },
+    "Exchange": {
+        "bundle": bundle.bundle,
+        "site": site.site,
+        "import": import_results.import_results,
+    },
+    "Look up and write": {
+        "doctor": doctor.doctor,
+        "plugins": plugins.app,
+        "new": new.app,
+        "scenarios": scenarios.app,
+        "stacks": stacks.app,
+        "models": models.app,
+        "hardware": hardware.app,
+        "prices": prices.app,
+    },
+}
+"""All commands under the titles of `--help`."""
+
+
+class _TitledCommands(TyperGroup):
+    """Lists the commands under their titles."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                width = formatter.width - 14
+                texts = ((name, self.commands[name].get_short_help_str(width)) for name in names)
+                formatter.write_dl(list(texts))
+
+
 app = typer.Typer(
     name="accel-bench",
     help="Find out which acceleration trains your language model fastest, with the same loss.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    cls=_TitledCommands,
 )
-app.command("run")(run.run)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
-app.command("gate")(gate.gate)
-app.command("fit")(fit.fit)
-app.command("history")(history.history)
-app.command("tune")(tune.tune)
-app.command("scaling")(scaling.scaling)
-app.command("audit")(audit.audit)
-app.command("pivot")(pivot.pivot)
-app.command("summary")(summary.summary)
-app.command("cost")(cost.cost)
-app.command("estimate")(estimate.estimate)
-app.command("recommend")(recommend.recommend)
-app.command("bundle")(bundle.bundle)
-app.command("reproduce")(reproduce.reproduce)
-app.command("site")(site.site)
-app.command("import")(import_results.import_results)
-app.command("doctor")(doctor.doctor)
-for group in (claim, plugins, new, scenarios, stacks, models, hardware, prices, results):
-    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+for _name, _command in (pair for titled in COMMANDS.values() for pair in titled.items()):
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def _print_version(requested: bool) -> None:
