@@ -163,7 +163,9 @@ def test_what_is_shipped_and_not_installed_is_listed_with_what_it_does_and_needs
     installed_ones, _, absent = printed.partition("Not installed; pip install 'accel-bench[EXTRA]'")
     assert "\nlora " in installed_ones
     assert "\nautogptq " in absent
-    assert set(extras()) <= set(absent.split())
+    in_the_box = {plugin.name for plugin in registry.installed()}
+    assert set(extras()) - in_the_box <= set(absent.split())
+    assert set(extras()) & in_the_box <= set(installed_ones.split())
 
 
 @pytest.mark.usefixtures("bare")
@@ -222,6 +224,8 @@ def test_every_option_of_ours_says_its_type_default_and_meaning(name: str) -> No
 
 @pytest.mark.parametrize("name", [plugin.name for plugin in installed()])
 def test_every_installed_plugin_passes_its_check(name: str) -> None:
+    if name in ("mlflow", "wandb"):  # `make release` installs them
+        pytest.importorskip(name)
     done = call("plugins", "check", name)
     assert (done.code, done.out) == (0, f"{name}: ok\n")
 
