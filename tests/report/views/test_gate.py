@@ -82,7 +82,9 @@ def test_csv_and_json_hold_every_figure_under_one_name() -> None:
     rows = list(csv.DictReader(io.StringIO(render_gate(ALL, "csv"))))
     document = json.loads(render_gate(ALL, "json"))
     assert [row["outcome"] for row in rows] == [one["outcome"] for one in document["points"]]
-    for name in set(document["points"][0]) - {"ratio", "reasons", "sweep", "training_reasons"}:
+    for name in set(document["points"][0]) - {
+        *("ratio", "confirmation_ratio", "reasons", "sweep", "training_reasons")
+    }:
         assert name in rows[0]
     assert (rows[0]["ratio_low"], rows[0]["floor"]) == ("0.94", "0.01")
 
