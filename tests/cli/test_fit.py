@@ -16,6 +16,7 @@ from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
 
 HUNGRY = """
+import mmap
 import resource
 
 import psutil
@@ -36,11 +37,15 @@ class Hungry(Plugin[HungryOptions]):
         tokens = scenario.train.micro_batch_size * scenario.data.sequence_length
         if scenario.train.micro_batch_size >= self.options.breaks_at:
             raise ValueError("broken on purpose")
-        limit = psutil.Process().memory_info().vms + 100 * 2**20
+        limit = psutil.Process().memory_info().vms + 200 * 2**23
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        self.held = bytearray(tokens * 2**19)
+        try:
+            self.held = mmap.mmap(-1, tokens * 2**23)
+        except OSError as error:
+            raise MemoryError(str(error)) from error
 """
-"""A plugin that allocates half a MiB for each token, where 100 MiB are left."""
+"""A plugin that maps 8 MiB for each token, where those of 200 are left: so much that what else the
+process maps or gives back makes no difference."""
 
 SCENARIO = """\
 name: hungry

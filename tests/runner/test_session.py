@@ -297,7 +297,7 @@ def test_a_round_that_a_slow_run_spoils_is_measured_again_by_all_stacks_and_once
     stacks = {"baseline": [], "other": []}
     scenario = null_scenario(stacks, measure=measure, engine=engine, **FORKED)
     run_session(tmp_path, scenario)
-    slowed_down(tmp_path, 2, "other", 3.0)
+    slowed_down(tmp_path, 2, "other", 30.0)
     first = stored(tmp_path)
     with pytest.raises(ScenarioError, match=r"--repeat-round 4: .* one does: \[3\]"):
         run_session(tmp_path, scenario, resume=True, repeat_round=3)
