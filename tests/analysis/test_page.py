@@ -6,6 +6,7 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, scaled
 from report.page_factory import dressed, scenario_of_endings
 
+from accel_bench.analysis.metrics.waterfall import waterfall
 from accel_bench.analysis.page import count_endings, scenario_page
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import NEVER_RUN, StoredPlan, stored_plan
@@ -76,6 +77,16 @@ def test_a_waterfall_adds_up_to_the_speeds_of_the_table() -> None:
     parts = {bar.name: bar for bar in fall.bars}
     assert parts["forward"].a == pytest.approx(0.3 * fall.a)
     assert parts["idle and other"].a == pytest.approx(0.2 * fall.a)
+
+
+def test_a_waterfall_shows_what_the_compiler_took_of_the_baseline() -> None:
+    rows = {row.summary.stack: row.summary for row in scenario_of_endings().rows}
+    start = rows["fast"].start_up
+    assert start is not None
+    compiled = start.model_copy(update={"compile_seconds": 30.0})
+    base = rows["baseline"].model_copy(update={"start_up": compiled})
+    fall = waterfall(base, rows["fast"])
+    assert fall is not None and fall.compile_seconds == -30.0
 
 
 def test_memory_at_the_peak_adds_up_and_leaves_room() -> None:

@@ -71,7 +71,34 @@ def test_the_field_recomputes_time_and_money(browser: Browser, file: Path) -> No
     )
     assert browser.run(f"{cells}('.hours').textContent") == "-"
     assert browser.run("document.querySelector('input.tokens').ariaInvalid") == "true"
+    for field, text, read in (
+        ("price", "2,50", None),
+        ("tokens", "1,5e9", None),
+        ("price", "1,000.50", 1000.5),
+        ("tokens", "1,000,000,000", 1e9),
+    ):
+        browser.run(
+            f"{{ const input = document.querySelector('input.{field}'); input.value = '{text}';"
+            " input.dispatchEvent(new Event('input', { bubbles: true })); }"
+        )
+        wrong = browser.run(f"document.querySelector('input.{field}').ariaInvalid") == "true"
+        said = browser.run(f"document.querySelector('input.{field} + .problem').textContent")
+        assert wrong == (read is None) == said.startswith("not a number"), text
+    assert browser.run(f"{cells}('.money').firstChild.textContent") == (
+        f"{1000.5 * 1e9 / speed / 3600:,.0f}"
+    )
     assert browser.complaints() == []
+
+
+def test_plots_keep_the_size_of_their_letters(browser: Browser, file: Path) -> None:
+    for width in WIDTHS:
+        browser.look(width)
+        browser.open(file)
+        sizes = browser.run(
+            "[...document.querySelectorAll('figure svg')].filter((one) => one.clientWidth)"
+            ".map((one) => 9 * one.clientWidth / one.viewBox.baseVal.width)"
+        )
+        assert min(sizes) > 10, width
 
 
 def test_a_link_opens_what_it_means_and_keys_reach_everything(browser: Browser, file: Path) -> None:

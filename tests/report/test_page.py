@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -106,6 +107,50 @@ def test_the_twin_holds_no_markup_of_a_name_and_fits_a_comment() -> None:
     assert text.startswith("## ")
     assert text.index("**fast is 2.000 times as fast") < text.index("| stack |")
     assert "<details><summary>Each again" in text
+
+
+def test_commands_of_the_twin_are_as_they_are_or_left_out_whole() -> None:
+    plan, runs = every_ending()
+    commands = {"fast": ("run", "`date`", "```", "x" * 900), "baseline": ("run", "y" * 20_000)}
+    runs = [
+        run.model_copy(update={"command": commands.get(run.experiment.stack.name, run.command)})
+        for run in runs
+    ]
+    made = page([scenario_page("monday", (), plan, runs, {})], [], plots=False)
+    text = render_page_markdown(made)
+    assert f"\n````bash\nrun '`date`' '```' {'x' * 900}\n````\n" in text
+    assert "yyyy" not in text
+    assert "1 more commands are left out, for which there is no room here." in text
+
+
+def test_times_are_read_as_people_say_them() -> None:
+    made = page_of_endings()
+    assert made.scenarios[0].jobs[0].hours == "138 h 54 min"
+    text = render_html(made)
+    assert "These figures are of the measured window alone; start-up" in text
+
+
+def test_a_line_does_not_end_within_an_option() -> None:
+    made = page_of_endings()
+    (one,) = made.scenarios
+    more = ["open <b>: about 15 rounds would settle it (--resume --rounds 15)."]
+    text = render_html(replace(made, scenarios=[replace(one, more=more)]))
+    assert '&lt;b&gt;: about 15 rounds would settle it (<code class="option">--resume' in text
+    assert "--rounds 15</code>).</bdi>" in text
+
+
+def test_compiling_that_only_the_baseline_does_is_shown() -> None:
+    plan, runs = every_ending()
+    one = scenario_page("monday", (), plan, runs, {})
+    changed = [
+        replace(row, waterfall=row.waterfall and row.waterfall._replace(compile_seconds=-5e6))
+        for row in one.rows
+    ]
+    made = page([replace(one, points=(tuple(changed),))], [], plots=False)
+    assert made.scenarios[0].waterfalls[0].added == "-500 ms"
+    assert "the baseline&#39;s alone or longer" in render_html(made).replace("'", "&#39;")
+    text = render_page_markdown(made)
+    assert "| compiling, -5e+06 s spread over 1,000,000,000 tokens | -500 ms |" in text
 
 
 def test_the_twin_of_any_input_fits_and_says_what_it_left_out() -> None:

@@ -72,13 +72,16 @@ def report(options: ReportOptions) -> None:
             print_text(text, end="")
         else:
             write_atomically(options.markdown, text)
-            typer.echo(plain(f"{options.markdown}: {len(text):,} characters"), err=True)
+            typer.echo(plain(f"{options.markdown}: {len(text):,} characters"))
     if html is not None:
         from accel_bench.report.render_html import render_html
 
         text = render_html(page)
         write_atomically(html, text)
-        typer.echo(plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=True)
+        # Markdown that goes there stays alone.
+        typer.echo(
+            plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=str(options.markdown) == "-"
+        )
         for note in page.notes:
             typer.echo(plain(note), err=True)
     if options.open_ and html is not None:

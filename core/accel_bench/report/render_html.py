@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accel_bench.documents.shown import plain, printable
 from accel_bench.report.views.page import Page
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 TEMPLATES = Path(__file__).with_name("page")
 """The template, the style sheet and the script."""
+
+
+OPTIONS = re.compile(r"--[a-z][\w-]{0,20}(?: --[a-z][\w-]{0,20}| \d{1,6}){0,2}(?![\w-])")
+"""Options of a command in a sentence, with the numbers that follow them."""
+
+
+def _options(text: str) -> Markup:
+    """Return a sentence in which no line ends within an option or before its number."""
+    from markupsafe import Markup, escape
+
+    def kept(match: re.Match[str]) -> str:
+        return f'<code class="option">{match.group()}</code>'
+
+    return Markup(OPTIONS.sub(kept, str(escape(printable(text)))))
 
 
 def render_html(page: Page) -> str:
@@ -27,6 +46,7 @@ def render_html(page: Page) -> str:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["plain"] = plain
+    environment.filters["options"] = _options
     script = (TEMPLATES / "page.js").read_text(encoding="utf8")
     digest = hashlib.sha256(script.encode()).digest()
     return environment.get_template("page.html").render(

@@ -3,6 +3,7 @@ folded."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from accel_bench.documents.shown import plain
@@ -18,6 +19,9 @@ ROOM_FOR_NOTE = 400
 
 CELL_LETTERS = 160
 """Letters of a cell."""
+
+COMMAND_LETTERS = 16_000
+"""Letters of all commands of a scenario together."""
 
 LINE_LETTERS = 600
 """Letters of a line of text."""
@@ -99,7 +103,9 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
     for fall in part.waterfalls:
         rows = [(bar.name, bar.value) for bar in fall.bars]
         if fall.compile:
-            rows.append((f"compiling, {fall.compile_text} spread over 1e9 tokens", fall.added))
+            rows.append(
+                (f"compiling, {fall.compile_text} spread over {part.tokens} tokens", fall.added)
+            )
         title = f"Where the time goes: {fall.row.name}, {fall.unit}"
         yield _folded(title, _table(listed(("part", "milliseconds"), rows)))
     if part.memories:
@@ -116,16 +122,33 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
             title = f"Differences of {row.name} from the baseline"
             yield _folded(title, _table(row.differences))
     yield _folded(f"Machine and versions{of}", _table(part.machine))
-    commands = [f"- {_cell(row.name)}: `{_code(row.command)}`" for row in part.rows if row.command]
+    commands = _commands(part.rows)
     if commands:
-        yield _folded(f"Each again{of}", "\n".join(commands[:MOST_ROWS]))
+        yield _folded(f"Each again{of}", commands)
     if part.notes:
         yield _folded(f"Notes{of}", _list(part.notes))
 
 
-def _code(command: str) -> str:
-    """Return a command for a span of code, in which nothing but a backtick acts."""
-    return _clip(plain(command).replace("`", "'"), LINE_LETTERS)
+def _commands(rows: Sequence[RowView]) -> str:
+    """Return the commands as they are; those that are too long or too many are left out whole."""
+    shown, left_out, room = [], 0, COMMAND_LETTERS
+    for row in (row for row in rows if row.command):
+        text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.command))}"
+        if len(text) > room:
+            left_out += 1
+            continue
+        room -= len(text)
+        shown.append(text)
+    if left_out:
+        shown.append(f"{left_out} more commands are left out, for which there is no room here.")
+    return "\n\n".join(shown)
+
+
+def _fenced(text: str) -> str:
+    """Return a block of code whose fence is longer than any row of backticks within."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}bash\n{text}\n{fence}"
 
 
 def _folded(title: str, inside: str) -> str:

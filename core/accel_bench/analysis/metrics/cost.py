@@ -26,7 +26,7 @@ FACTORS = (0.5, 1.0, 2.0)
 """How far throughput or price might be off in a sensitivity."""
 
 EXCLUDED = (
-    "the measured window alone: start-up, model loading, compilation and checkpointing are not in "
+    "the measured window alone; start-up, model loading, compilation and checkpointing are not in "
     "the cost"
 )
 """What every cost here leaves out."""

@@ -52,7 +52,7 @@ class Waterfall(NamedTuple):
     """Real tokens of the unit."""
 
     compile_seconds: float
-    """What B spends in the compiler once, more than A."""
+    """What B spends in the compiler once, more than A; below 0 it saves that."""
 
 
 def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
@@ -80,7 +80,7 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
         bars=tuple(bar for bar in bars if bar.a or bar.b),
         unit=unit,
         tokens=tokens,
-        compile_seconds=max(0.0, _compiling(b) - _compiling(a)),
+        compile_seconds=_compiling(b) - _compiling(a),
     )
 
 

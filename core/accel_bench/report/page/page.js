@@ -9,10 +9,16 @@
   const money = (value) => value >= 100 ? value.toLocaleString("en", { maximumFractionDigits: 0 })
     : value.toLocaleString("en", { maximumSignificantDigits: 3 });
   const number = (input) => {
-    const value = Number(input.value.replaceAll(",", "").replaceAll("_", "").trim() || NaN);
+    const text = input.value.replaceAll("_", "").trim();
+    // Elsewhere than between groups of three digits a comma may be meant as a decimal point.
+    const grouped = /^\d{1,3}(,\d{3})+(\.\d+)?$/.test(text);
+    const value = Number((grouped ? text.replaceAll(",", "") : text) || NaN);
     const good = Number.isFinite(value) && value > 0;
-    input.classList.toggle("wrong", !good && input.value.trim() !== "");
-    input.setAttribute("aria-invalid", String(!good && input.value.trim() !== ""));
+    const wrong = !good && text !== "";
+    input.classList.toggle("wrong", wrong);
+    input.setAttribute("aria-invalid", String(wrong));
+    input.parentElement.querySelector(".problem").textContent = !wrong ? ""
+      : text.includes(",") ? "not a number: write 2.50, 1e9 or 1,000,000" : "not a number above 0";
     return good ? value : NaN;
   };
   const span = (low, high, form) => Number.isFinite(low) && Number.isFinite(high)
@@ -43,8 +49,9 @@
       const added = 1000 * Number(compile) * Number(unit) / tokens;
       const known = Number.isFinite(added);
       const exact = (value) => value >= 100 ? value.toFixed(0) : value.toPrecision(3);
-      bar.querySelector(".added").textContent = !known ? "-" : added && added < 0.01 ? "<0.01 ms"
-        : `+${exact(added)} ms`;
+      const size = Math.abs(added);
+      bar.querySelector(".added").textContent = !known ? "-" : added && size < 0.01 ? "<0.01 ms"
+        : `${added < 0 ? "-" : "+"}${exact(size)} ms`;
       bar.querySelector(".both").textContent = known ? `${exact(Number(own) + added)} ms` : "-";
     }
   };

@@ -449,8 +449,8 @@ def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
             continue
         ends = [EMPTY if end is None else end for end in (speed.low, speed.high)]
         low, high = ("" if end == EMPTY else end for end in ends)
-        hours = TOKENS / speed.median / 3600
-        yield Job(row, speed.median, low, high, rate_interval(speed), f"{hours:,.1f} h")
+        taken = duration(TOKENS / speed.median)
+        yield Job(row, speed.median, low, high, rate_interval(speed), taken)
 
 
 def _machine(machines: Sequence[Machine]) -> Table:

@@ -41,7 +41,7 @@ class WaterfallView(NamedTuple):
     bars: Sequence[BarView]
 
     compile: float
-    """Seconds in the compiler; 0 where nothing was compiled."""
+    """Seconds in the compiler, more than the baseline; 0 where neither compiled."""
 
     compile_text: str
     added: str
@@ -81,7 +81,7 @@ def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> Waterf
         bars=list(_bars(row, fall, baseline)),
         compile=fall.compile_seconds,
         compile_text=f"{fall.compile_seconds:.3g} s",
-        added=f"{'' if added < 0.01 else '+'}{_ms(added)} ms",
+        added=_added(added),
         both=f"{_ms(fall.b + added)} ms",
     )
 
@@ -93,9 +93,8 @@ def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
     for bar in fall.bars:
         low, high = sorted((at, at + bar.change))
         kind = "less" if bar.change <= 0 else "worse"
-        sign = "" if abs(bar.change) < 0.01 else "-" if bar.change < 0 else "+"
-        text = f"{sign}{_ms(abs(bar.change))} ms"
-        yield BarView(bar.name, _share(low, most), _share(high - low, most), text, kind)
+        width = _share(high - low, most)
+        yield BarView(bar.name, _share(low, most), width, _added(bar.change), kind)
         at += bar.change
     yield BarView(row.stack, "0", _share(fall.b, most), f"{_ms(fall.b)} ms", colour=row.colour)
 
@@ -107,6 +106,12 @@ def _reach(fall: Waterfall) -> Iterator[float]:
     for bar in fall.bars:
         at += bar.change
         yield at
+
+
+def _added(value: float) -> str:
+    """Return milliseconds that something adds or saves, with their sign."""
+    sign = "" if abs(value) < 0.01 else "-" if value < 0 else "+"
+    return f"{sign}{_ms(abs(value))} ms"
 
 
 def _ms(value: float) -> str:
