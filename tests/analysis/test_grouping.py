@@ -128,3 +128,53 @@ def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
     shuffled = list(runs)
     random.shuffle(shuffled)
     assert summarize_by(shuffled, SUMMARY_KEYS) == made
+
+
+def in_environment(
+    runs: Sequence[Result], name: str, session: str = "monday", **facts: Any
+) -> list[Result]:
+    """The same runs as those of an experiment in another environment."""
+    found = []
+    for run in runs:
+        one = run.experiment
+        identity = {**one.identity, "environment": facts}
+        experiment = one.model_copy(update={"id": f"{one.id}{name}", "identity": identity})
+        change = {"experiment": experiment, "run_id": f"{run.run_id}{name}{session}"}
+        found.append(run.model_copy(update={**change, "session": session}))
+    return found
+
+
+OLD, NEW = ({"fingerprints": {"text": {"sha": one}}} for one in ("old", "new"))
+
+
+def test_experiments_of_other_versions_are_no_pair_and_none_is_lost() -> None:
+    # In either environment nf4 is twice as fast; the newer one runs everything at half the speed.
+    lora, nf4 = point("lora"), point("nf4")
+    both = [
+        *in_environment([*rounds(lora, scaled(2)), *rounds(nf4, STEADY)], "old", **OLD),
+        *in_environment([*rounds(lora, scaled(4)), *rounds(nf4, scaled(2))], "new", **NEW),
+    ]
+    found = groups(both, "stack")["nf4"]
+    assert (found.pairs, found.ambiguous) == (2, 0)
+    assert found.times_as_fast is not None
+    assert found.times_as_fast.median == pytest.approx(2.0, rel=1e-2)
+    plugins = [{"plugins": [{"name": "lora", "version": one}]} for one in ("1", "2")]
+    apart = [
+        *in_environment(rounds(lora, scaled(2)), "old", **plugins[0]),
+        *in_environment(rounds(nf4, STEADY), "new", **plugins[1]),
+    ]
+    assert groups(apart, "stack")["nf4"].pairs == 0
+
+
+def test_several_that_fit_are_paired_within_their_session_or_not_at_all() -> None:
+    lora, nf4 = rounds(point("lora"), scaled(2)), rounds(point("nf4"), STEADY)
+    # What differs is no key: the seed of the order of rounds, as an example.
+    again = [*in_environment(lora, "b", "tuesday"), *in_environment(nf4, "b", "tuesday")]
+    found = groups([*lora, *nf4, *again], "stack")["nf4"]
+    assert (found.pairs, found.ambiguous) == (2, 0)
+    third = in_environment(nf4, "c", "wednesday")
+    made = summarize_by([*lora, *nf4, *again, *third], ["stack"])
+    (_, open_one) = made.by[0].groups
+    assert (open_one.pairs, open_one.ambiguous) == (2, 1)
+    text = " ".join(render_report(groups_by_key_report(made), "markdown").split())
+    assert "stack=nf4: 1 experiment in no pair: several others would fit" in text

@@ -36,11 +36,16 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
 """Keys, and all that begin with them, that follow from another one or come with it."""
 
 WITHOUT_EFFECT = (
-    *("tag", "experiment", "scenario", "environment.fingerprints", "environment.plugins"),
-    *("measure.rounds", "measure.seed", "measure.timeout_seconds", "measure.phase_steps"),
-    "measure.exact_update_bytes",
+    *("tag", "experiment", "scenario", "measure.rounds", "measure.seed"),
+    *("measure.timeout_seconds", "measure.phase_steps", "measure.exact_update_bytes"),
 )
 """Keys that change neither speed nor training, or only repeat what other keys hold."""
+
+VERSIONS = ("environment.plugins.", "environment.fingerprints.")
+"""Prefixes of keys that say of each plugin which version it had, and what it was made of."""
+
+ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
+"""Those that also have to agree between devices, whose machines differ in all else."""
 
 Keys = dict[str, JsonValue]
 """Values of an experiment by dotted key."""
@@ -64,10 +69,9 @@ def keys_of(row: ExperimentRuns) -> Keys:
         settings["world_size"] = experiment.scenario.world_size
     for use in experiment.stack.uses:
         settings |= dict(_dotted({use.use: use.options}))
-    environment = experiment.identity.get("environment")
     return {
         **settings,
-        **dict(_dotted({"environment": environment})),
+        **dict(_dotted({"environment": _environment(row)})),
         **experiment.sweep,
         "stack": experiment.stack.name,
         "device": _device(row),
@@ -149,6 +153,32 @@ def rest_of(rows: Sequence[ExperimentRuns], keys: Sequence[Keys], key: str) -> l
     return [name for name in differing(keys) if not f"{name}.".startswith(prefixes)]
 
 
+def same_versions(one: Keys, other: Keys, key: str, strict: bool = False) -> bool:
+    """Return whether plugins that both have are of one version, and have one fingerprint.
+
+    Unless it is `strict`, fingerprints of plugins that come with `key` may differ.
+    """
+    free = () if strict else tuple(_coming_with(key, one) | _coming_with(key, other))
+    prefixes = ACROSS_DEVICES if key == "device" else VERSIONS
+    return all(
+        _public(name, one[name]) == _public(name, other[name])
+        for name in one.keys() & other.keys()
+        if name.startswith(prefixes) and not f"{name}.".startswith(free)
+    )
+
+
+def _public(name: str, value: JsonValue) -> JsonValue:
+    # What stands behind the plus of a version of torch follows from the device.
+    return value if name.startswith(VERSIONS) else str(value).partition("+")[0]
+
+
+def _coming_with(key: str, keys: Keys) -> set[str]:
+    """Return prefixes of the fingerprints of plugins that a key chooses or sets options of."""
+    section = key.partition(".")[0]
+    names = {section, *(str(keys[name]) for name in (f"{section}.use", key) if name in keys)}
+    return {f"environment.fingerprints.{name}." for name in names}
+
+
 def place(value: JsonValue) -> tuple[int, float, str]:
     """Return what a value is sorted by: numbers by size, then texts, then what is not known."""
     if value is None:
@@ -195,6 +225,21 @@ def _device(row: ExperimentRuns) -> str | None:
     environment = experiment.identity.get("environment")
     planned = environment.get("devices") if isinstance(environment, Mapping) else None
     return str(planned[0]) if isinstance(planned, list) and planned else None
+
+
+def _environment(row: ExperimentRuns) -> JsonValue:
+    """Return the environment of the identity, its plugins by name and whole fingerprints."""
+    found = row.planned.experiment.identity.get("environment")
+    if not isinstance(found, dict):
+        return found
+    listed, prints = found.get("plugins"), found.get("fingerprints")
+    plugins = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    prints = prints if isinstance(prints, dict) else {}
+    return {
+        **found,
+        "plugins": {str(one.get("name")): one.get("version") for one in plugins},
+        "fingerprints": {name: canonical_json(one) for name, one in prints.items()},
+    }
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:

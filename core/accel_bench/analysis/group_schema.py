@@ -36,7 +36,10 @@ class Group(Frozen):
     with a 95 % t interval over those pairs; of one pair its own interval."""
 
     pairs: int
-    """Pairs of experiments that differ in this key alone."""
+    """Pairs of experiments that differ in this key alone, with equal versions of plugins."""
+
+    ambiguous: int = 0
+    """Experiments without a pair, since several that ran in no common session would fit."""
 
     lowest_loss: int
     """Comparisons, all else being equal, in which this value has the lowest loss at the end."""

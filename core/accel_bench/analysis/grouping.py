@@ -9,10 +9,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments, shared_steps
 from accel_bench.analysis.best_rates import best_rates
-from accel_bench.analysis.experiment_keys import Keys, find_key, keys_of, place, rest_of
+from accel_bench.analysis.experiment_keys import (
+    VERSIONS,
+    Keys,
+    find_key,
+    keys_of,
+    place,
+    rest_of,
+    same_versions,
+)
 from accel_bench.analysis.group_schema import Group, GroupedSummary, KeySummary
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.pivot import MEASURED, cell_word
@@ -35,6 +44,12 @@ SUMMARY_KEYS = (
     "stack",
 )
 """Keys of a summary that names none, where experiments differ in them."""
+
+Rows = Sequence[tuple[Keys, ExperimentRuns]]
+"""Experiments with their keys."""
+
+ByValue = dict[str, list[ExperimentRuns]]
+"""Experiments by the values of one key, as canonical JSON."""
 
 IMPORTED = "imported"
 """Word of experiments that were not measured here: they are counted and never compared."""
@@ -65,41 +80,84 @@ def _by_key(rows: Sequence[tuple[Keys, ExperimentRuns]], key: str) -> KeySummary
     groups: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
     for one in sorted(rows, key=lambda one: place(one[0].get(key))):
         groups.setdefault(canonical_json(one[0].get(key)), []).append(one)
-    alike = _alike(rows, key)
     first = next(iter(groups), "")
+    found = _alike(rows, key, list(groups))
     return KeySummary(
-        key=key, groups=tuple(_group(key, name, groups, alike, first) for name in groups)
+        key=key, groups=tuple(_group(key, name, groups, found, first) for name in groups)
     )
 
 
-def _alike(
-    rows: Sequence[tuple[Keys, ExperimentRuns]], key: str
-) -> list[dict[str, ExperimentRuns]]:
-    """Return experiments that differ in this key alone, by its value."""
-    others = rest_of([row for _, row in rows], [keys for keys, _ in rows], key)
-    found: dict[str, dict[str, ExperimentRuns]] = {}
+class _Alike(NamedTuple):
+    """Experiments that differ in one key alone."""
+
+    sets: list[ByValue]
+    """Those of each value that belong to one experiment of the first value that is there."""
+
+    ambiguous: Counter[str]
+    """How many of each value could belong to several of them."""
+
+
+def _alike(rows: Rows, key: str, values: Sequence[str]) -> _Alike:
+    """Collect experiments that differ in this key alone, with equal versions of plugins."""
+    rest = rest_of([row for _, row in rows], [keys for keys, _ in rows], key)
+    others = [name for name in rest if not name.startswith(VERSIONS)]
+    shared: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
     for keys, row in rows:
-        shared = canonical_json([keys.get(name) for name in others])
         if row.usable:
-            found.setdefault(shared, {})[canonical_json(keys.get(key))] = row
-    return list(found.values())
+            at = canonical_json([keys.get(name) for name in others])
+            shared.setdefault(at, []).append((keys, row))
+    found = _Alike([], Counter())
+    for one in shared.values():
+        _match(one, key, values, found)
+    return found
+
+
+def _match(rows: Rows, key: str, values: Sequence[str], found: _Alike) -> None:
+    """Add to `found` each experiment beside that of the first value with which it belongs."""
+    by_value = {value: [one for one in rows if _value(one, key) == value] for value in values}
+    first = next(value for value in values if by_value[value])
+    bases = by_value.pop(first)
+    sets: dict[int, ByValue] = {id(row): {first: [row]} for _, row in bases}
+    for value, several in by_value.items():
+        for one in several:
+            fitting = _fitting(one, bases, key)
+            if len(fitting) == 1:
+                sets[id(fitting[0])].setdefault(value, []).append(one[1])
+            found.ambiguous[value] += len(fitting) > 1
+    found.sets.extend(sets.values())
+
+
+def _fitting(one: tuple[Keys, ExperimentRuns], bases: Rows, key: str) -> list[ExperimentRuns]:
+    """Return the experiments with which one may be compared: those of its sessions, if any."""
+    keys, row = one
+    found = [base for base in bases if same_versions(keys, base[0], key)]
+    found = [base for base in found if same_versions(keys, base[0], key, strict=True)] or found
+    sessions = {session for session, _ in row.speeds}
+    together = [base for _, base in found if any(at in sessions for at, _ in base.speeds)]
+    return together or [base for _, base in found]
+
+
+def _value(one: tuple[Keys, ExperimentRuns], key: str) -> str:
+    return canonical_json(one[0].get(key))
 
 
 def _group(
     key: str,
     name: str,
     groups: Mapping[str, Sequence[tuple[Keys, ExperimentRuns]]],
-    alike: Sequence[Mapping[str, ExperimentRuns]],
+    alike: _Alike,
     first: str,
 ) -> Group:
     own = [row for _, row in groups[name]]
     usable = [row for row in own if row.usable]
     speeds = [speed.median for row in usable if (speed := row.tokens_per_second)]
     peaks = [peak for row in usable if (peak := peak_memory(list(row.completed.values()))[0])]
-    pairs = [(one[name], one[first]) for one in alike if name in one and first in one]
+    pairs = [
+        (row, one[first][0]) for one in alike.sets if first in one for row in one.get(name, ())
+    ]
     ratios = [] if name == first else [against(row, base).ratio for row, base in pairs]
     of_one_task = key != "model.id" and not key.startswith("data.")
-    losses = [found for one in alike if of_one_task and name in (found := _losses(one))]
+    losses = [found for one in alike.sets if of_one_task and name in (found := _losses(one))]
     return Group(
         value=groups[name][0][0].get(key),
         experiments=len(own),
@@ -110,6 +168,7 @@ def _group(
         largest_peak_bytes=max(peaks, default=None),
         times_as_fast=_mean([ratio for ratio in ratios if ratio is not None]),
         pairs=sum(ratio is not None for ratio in ratios),
+        ambiguous=alike.ambiguous[name],
         lowest_loss=sum(_is_lowest(name, found) for found in losses),
         of_losses=len(losses),
     )
@@ -129,8 +188,12 @@ def _mean(ratios: Sequence[Interval]) -> Interval | None:
     return log_interval([math.log(ratio.median) for ratio in ratios])
 
 
-def _losses(rows: Mapping[str, ExperimentRuns]) -> dict[str, float]:
-    """Return losses at the end of the steps that all took; empty with fewer than two."""
+def _losses(several: ByValue) -> dict[str, float]:
+    """Return losses at the end of the steps that all took; empty with fewer than two.
+
+    A value of which several experiments belong here has none.
+    """
+    rows = {name: found[0] for name, found in several.items() if len(found) == 1}
     steps = shared_steps(list(rows.values()))
     found = {name: loss_at_end(row, steps) for name, row in rows.items()}
     known = {name: loss for name, loss in found.items() if loss is not None}

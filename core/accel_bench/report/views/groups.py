@@ -29,7 +29,7 @@ from accel_bench.report.table import (
 
 EQUAL = (
     "times as fast: against the first value, over pairs of experiments that differ in this key "
-    "alone; an estimate, no verdict"
+    "alone, with plugins of equal versions and fingerprints; an estimate, no verdict"
 )
 LOWEST = (
     "lowest loss: at the end of the steps that all took, and below all others, in so many of the "
@@ -47,6 +47,7 @@ def groups_by_key_report(document: GroupedSummary) -> Report:
     if document.best_rates:
         tables.append(Table(BEST, document.best_rates, "best learning rate"))
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
+    notes += _ambiguous(document)
     notes += [RATES, *_warnings(document)] if document.best_rates else []
     answer = f"{count(document.experiments, 'experiment')}."
     lines = [_Line(one, group) for one in document.by for group in one.groups]
@@ -64,6 +65,18 @@ def _warnings(document: GroupedSummary) -> Iterator[str]:
             yield f"{name}: {value} is at the end of the rates that were tried; try beyond it"
         if not one.separated:
             yield f"{name}: not surely the best: {_why_open(one)}"
+
+
+def _ambiguous(document: GroupedSummary) -> Iterator[str]:
+    """Yield which experiments are in no pair, since it is not clear in which."""
+    for one in document.by:
+        for group in one.groups:
+            if group.ambiguous:
+                yield (
+                    f"{settings({one.key: group.value})}: {count(group.ambiguous, 'experiment')} "
+                    "in no pair: several others would fit, and none ran in the same session alone; "
+                    "choose sessions by ID or --where"
+                )
 
 
 def _why_open(one: BestRate) -> str:
@@ -139,7 +152,7 @@ class _Line(NamedTuple):
 FLAT = (
     *paths("summary", "key"),
     *paths("group", "value experiments counts slowest fastest", "{}"),
-    *paths("group", "smallest_peak_bytes largest_peak_bytes pairs"),
+    *paths("group", "smallest_peak_bytes largest_peak_bytes pairs ambiguous"),
     *interval_paths("group.times_as_fast", "times_as_fast"),
     *paths("group", "lowest_loss of_losses"),
 )
