@@ -16,6 +16,7 @@ from accel_bench.analysis.figures import FIGURES
 from accel_bench.analysis.metrics.cost import cost_of_results
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.pivot import Layout, pivot, pivot_experiments
+from accel_bench.analysis.pivot_schema import Pivot
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.scenario.experiment import Experiment
@@ -113,6 +114,37 @@ def test_cells_are_compared_with_the_first_column_or_with_the_one_that_is_named(
     assert one.figures["times_as_fast"].median == pytest.approx(0.5, rel=1e-3)
     first = made.cell(("lora",), (1,))
     assert first is not None and first.why_not_compared == "this is the reference point"
+
+
+def ratios(made: Pivot) -> dict[Any, float | None]:
+    """The speed of each cell over that of its reference, by its place."""
+    found = {(*cell.row, *cell.column): cell.figures["times_as_fast"] for cell in made.cells}
+    return {key: one and round(one.median, 2) for key, one in found.items()}
+
+
+def test_stacks_are_compared_with_the_baseline_of_their_session() -> None:
+    runs = [*rounds(point("nf4"), STEADY), *rounds(point("bf16"), scaled(2.0))]
+    layout = Layout(values=["times_as_fast"], baselines={"monday": "nf4", "tuesday": "bf16"})
+    made = pivot_experiments(collect_experiments(runs), layout)
+    assert made.reference == {"stack": "nf4"}
+    assert ratios(made) == {("bf16",): 0.5, ("nf4",): None}
+
+
+def test_the_reference_differs_from_what_is_compared_in_one_key() -> None:
+    runs = [
+        run
+        for model, factor in (("big", 8.0), ("small", 1.0))
+        for length in (110, 220)
+        for run in rounds(point(length=length, model={"id": model}), scaled(factor))
+    ]
+    made = pivot(runs, values=["times_as_fast"])
+    assert made.row_keys == ("model.id", LENGTH)
+    assert made.reference == {LENGTH: 110}
+    # Twice the tokens in the same time, of either model.
+    assert ratios(made) == {
+        **dict.fromkeys([("big", 110), ("small", 110)]),
+        **dict.fromkeys([("big", 220), ("small", 220)], 2.0),
+    }
 
 
 def test_hours_and_money_are_those_of_cost() -> None:

@@ -91,6 +91,20 @@ def test_a_grid_shows_oom_cells_ratios_and_money(folder: Path) -> None:
     assert cells["lora", 4]["word"] == "OOM" and cells["lora", 4]["figures"] == {}
 
 
+def test_stacks_are_compared_with_the_baseline_that_is_stored(folder: Path) -> None:
+    with open_store(folder, write=True) as store:
+        document = {"scenario": {"stacks": {"lora": [], "nf4": []}, "baseline": "nf4"}}
+        store.add_session(make_session("tuesday").model_copy(update={"document": document}))
+        for number, stack in enumerate(("lora", "nf4")):
+            one = make_experiment(stack, scenario={"train": {"learning_rate": 0.5}})
+            store.add(make_result(f"later-{number}", "tuesday", experiment=one, position=number))
+    made = json.loads(succeed("pivot", "tuesday", "--format", "json").out)
+    assert made["reference"] == {"stack": "nf4"}
+    text = succeed("summary", "tuesday", "--by", "stack", "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["value"], row["pairs"]) for row in rows] == [("nf4", "0"), ("lora", "1")]
+
+
 def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None:
     text = succeed("pivot", "--values", "tokens_per_second,last_loss", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(text)))

@@ -12,7 +12,7 @@ from accel_bench.analysis.recommendation.schema import Recommendation, Recommend
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.errors import ScenarioError
 from accel_bench.result import Provenance, Result, Status
-from accel_bench.runner.recommend import Recommender, Stored, baseline_of, check_request
+from accel_bench.runner.recommend import Recommender, Stored, check_request
 from accel_bench.store.records import SessionRecord
 
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
@@ -184,4 +184,4 @@ def test_the_baseline_of_a_session_is_that_of_its_scenario(
     document: dict[str, Any], name: str
 ) -> None:
     record = SessionRecord(id="s", started_at="2026", scenario="s", document=document)
-    assert baseline_of(record) == name
+    assert record.baseline == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -177,6 +178,20 @@ def _coming_with(key: str, keys: Keys) -> set[str]:
     section = key.partition(".")[0]
     names = {section, *(str(keys[name]) for name in (f"{section}.use", key) if name in keys)}
     return {f"environment.fingerprints.{name}." for name in names}
+
+
+def common_baseline(rows: Iterable[ExperimentRuns], baselines: Mapping[str, str]) -> str | None:
+    """Return the stack that is the baseline of most sessions of these experiments, by session.
+
+    Only stacks count that are among them; of equals it is that of the newest session.
+    """
+    rows = list(rows)
+    stacks = {row.planned.experiment.stack.name for row in rows}
+    started = {run.session: run.started_at for row in rows for run in row.counted.values()}
+    newest = sorted(started, key=lambda session: started[session], reverse=True)
+    named = [baselines[session] for session in newest if baselines.get(session) in stacks]
+    found = Counter(named).most_common(1)
+    return found[0][0] if found else None
 
 
 def place(value: JsonValue) -> tuple[int, float, str]:

@@ -56,7 +56,7 @@ class KeySummary(Frozen):
     """Dotted key."""
 
     groups: tuple[Group, ...]
-    """One for each value, in order."""
+    """One for each value, in order; of stacks the sessions' baseline comes first."""
 
 
 class RateLoss(Frozen):

@@ -16,6 +16,7 @@ from accel_bench.analysis.best_rates import best_rates
 from accel_bench.analysis.experiment_keys import (
     VERSIONS,
     Keys,
+    common_baseline,
     find_key,
     keys_of,
     place,
@@ -24,7 +25,7 @@ from accel_bench.analysis.experiment_keys import (
 )
 from accel_bench.analysis.group_schema import Group, GroupedSummary, KeySummary
 from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.pivot import MEASURED, cell_word
+from accel_bench.analysis.pivot import MEASURED, NO_BASELINES, STACK, cell_word
 from accel_bench.analysis.points import against
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.seeds import loss_at_end
@@ -55,19 +56,25 @@ IMPORTED = "imported"
 """Word of experiments that were not measured here: they are counted and never compared."""
 
 
-def summarize_by(results: Sequence[Result], keys: Sequence[str] = ()) -> GroupedSummary:
+def summarize_by(
+    results: Sequence[Result],
+    keys: Sequence[str] = (),
+    baselines: Mapping[str, str] = NO_BASELINES,
+) -> GroupedSummary:
     """Summarize the experiments among results by each of these keys. Raises StoreError.
 
-    Without any, by those of SUMMARY_KEYS in which they differ.
+    Without any, by those of SUMMARY_KEYS in which they differ. `baselines` are names of stacks by
+    session.
     """
     rows = [(keys_of(row), row) for row in collect_experiments(results)]
     rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
     known = {name for one, _ in rows for name in one}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
     chosen = chosen or [key for key in SUMMARY_KEYS if _several(rows, key)]
+    baseline = common_baseline((row for _, row in rows), baselines)
     return GroupedSummary(
         experiments=len(rows),
-        by=tuple(_by_key(rows, key) for key in chosen),
+        by=tuple(_by_key(rows, key, baseline if key == STACK else None) for key in chosen),
         best_rates=best_rates(rows),
     )
 
@@ -76,14 +83,20 @@ def _several(rows: Iterable[tuple[Keys, ExperimentRuns]], key: str) -> bool:
     return len({canonical_json(keys[key]) for keys, _ in rows if keys.get(key) is not None}) > 1
 
 
-def _by_key(rows: Sequence[tuple[Keys, ExperimentRuns]], key: str) -> KeySummary:
+def _by_key(
+    rows: Sequence[tuple[Keys, ExperimentRuns]], key: str, reference: str | None
+) -> KeySummary:
+    """Summarize by one key; without a reference, values are compared with the first."""
     groups: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
     for one in sorted(rows, key=lambda one: place(one[0].get(key))):
         groups.setdefault(canonical_json(one[0].get(key)), []).append(one)
-    first = next(iter(groups), "")
-    found = _alike(rows, key, list(groups))
+    names = list(groups)
+    if reference is not None:
+        names.sort(key=lambda name: name != canonical_json(reference))
+    first = next(iter(names), "")
+    found = _alike(rows, key, names)
     return KeySummary(
-        key=key, groups=tuple(_group(key, name, groups, found, first) for name in groups)
+        key=key, groups=tuple(_group(key, name, groups, found, first) for name in names)
     )
 
 

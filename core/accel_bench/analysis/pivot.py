@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.experiment_keys import (
     Keys,
+    common_baseline,
     differing,
     find_key,
     keys_of,
@@ -55,8 +57,15 @@ MAIN_KEYS = (
 )
 """Settings that are named where all experiments share them."""
 
+STACK = "stack"
+"""Key whose first value is the baseline."""
+
 NO_MONEY = Terms()
 """Neither a price nor a number of tokens."""
+
+
+NO_BASELINES: Mapping[str, str] = MappingProxyType({})
+"""Sessions are not known."""
 
 
 class Layout(NamedTuple):
@@ -73,7 +82,10 @@ class Layout(NamedTuple):
 
     reference: Mapping[str, JsonValue] | None = None
     """Values of keys that the cell has with which another one is compared, all else being equal;
-    None compares with the first column, or without columns with the first row."""
+    None compares stacks with their baseline, else the values of the last key with the first."""
+
+    baselines: Mapping[str, str] = NO_BASELINES
+    """Names of the stacks that are the baselines of sessions, by session."""
 
 
 USUAL = (
@@ -127,7 +139,10 @@ def pivot_experiments(
     rows = _distinct([entry.row for entry in entries])
     columns = _distinct([entry.column for entry in entries])
     figures = find_figures(layout.values or USUAL)
-    reference = _reference(rows, columns, (row_keys, column_keys), layout.reference)
+    known = {key: _known_values(rows, number) for number, key in enumerate(row_keys)}
+    known |= {key: _known_values(columns, number) for number, key in enumerate(column_keys)}
+    baseline = common_baseline(experiments, layout.baselines)
+    reference = _reference(known, layout.reference, baseline) if experiments else {}
     bases = _bases(entries, axes, reference)
     cells = [_cell(one, base, figures, terms) for one, base in zip(entries, bases, strict=True)]
     shown = [one for one in figures if layout.values or _is_known(one, cells)]
@@ -181,23 +196,20 @@ def _distinct(values: Sequence[Values]) -> tuple[Values, ...]:
 
 
 def _reference(
-    rows: Sequence[Values],
-    columns: Sequence[Values],
-    axes: tuple[Sequence[str], Sequence[str]],
+    known: Mapping[str, Sequence[JsonValue]],
     named: Mapping[str, JsonValue] | None,
+    baseline: str | None,
 ) -> dict[str, JsonValue]:
     """Return values of keys of what others are compared with. Raises StoreError.
 
-    It is the first column, or without columns the first row.
+    It is the baseline where stacks differ, else the first value of the last key that differs.
     """
-    of_rows, of_columns = axes
-    if not rows:
-        return {}
     if not named:
-        first = (of_columns, columns[0]) if of_columns else (of_rows, rows[0])
-        return dict(zip(*first, strict=True))
-    known = {key: _known_values(rows, number) for number, key in enumerate(of_rows)}
-    known |= {key: _known_values(columns, number) for number, key in enumerate(of_columns)}
+        several = [key for key, values in known.items() if len(values) > 1]
+        if STACK in several and baseline is not None:
+            return {STACK: baseline}
+        last = (several or list(known))[-1:]
+        return {key: known[key][0] for key in last}
     chosen = {find_key(name, known): value for name, value in named.items()}
     return {key: _one_of(key, value, known[key]) for key, value in chosen.items()}
 

@@ -95,10 +95,16 @@ def summarize_runs(
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
         points=compared,
-        pivot=pivot_experiments(measured, Layout()) if compared else None,
+        pivot=pivot_experiments(measured, _beside(measured, baseline)) if compared else None,
         scaling=scalings(measured),
         seeds=compare_over_seeds(measured, baseline),
     )
+
+
+def _beside(rows: Sequence[ExperimentRuns], baseline: str) -> Layout:
+    """Return the layout of a table in which all sessions of the rows have one baseline."""
+    sessions = {session for row in rows for session, _ in row.counted}
+    return Layout(baselines=dict.fromkeys(sessions, baseline))
 
 
 def _race(

@@ -138,6 +138,10 @@ class SelectionOptions:
 
     def read(self) -> list[Result]:
         """Return the chosen runs. Raises StoreError."""
+        return self.read_with_baselines()[0]
+
+    def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
+        """Return the chosen runs, and the baselines of their sessions. Raises StoreError."""
         from accel_bench.runner.unfinished import open_results
         from accel_bench.store.queries import condition_of
 
@@ -145,7 +149,9 @@ class SelectionOptions:
             conditions = [condition_of(store, self.where)] if self.where is not None else []
             names = self.experiments or ()
             ids = {run.experiment.id for name in names for run in store.find(name)}
-            return store.results(*conditions, experiment_ids=ids if names else None)
+            found = store.results(*conditions, experiment_ids=ids if names else None)
+            sessions = store.sessions({run.session for run in found})
+        return found, {one.id: one.baseline for one in sessions}
 
 
 def split_names(texts: Names) -> list[str]:

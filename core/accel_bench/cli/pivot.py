@@ -51,13 +51,15 @@ def pivot(options: PivotOptions) -> None:
 
     rate = hourly_rate(options)
     terms = Terms(rate=rate, tokens=options.for_tokens, instances=options.instances)
+    results, baselines = options.read_with_baselines()
     layout = Layout(
         split_names(options.rows),
         split_names(options.columns),
         split_names(options.values),
         _reference(options.against),
+        baselines,
     )
-    made = pivot_experiments(collect_experiments(options.read()), layout, terms)
+    made = pivot_experiments(collect_experiments(results), layout, terms)
     print_report(pivot_report(made), options.output)
     warn_if_stale(rate)
 

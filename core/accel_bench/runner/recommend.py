@@ -62,7 +62,7 @@ class Stored:
     @property
     def baselines(self) -> dict[str, str]:
         """Names of the baselines by session."""
-        return {name: baseline_of(session) for name, session in self.sessions.items()}
+        return {name: session.baseline for name, session in self.sessions.items()}
 
 
 @dataclass(frozen=True)
@@ -227,18 +227,6 @@ class Recommender:
             words = [self.request.scenario, *assignments(changed)]
             target, cost = (_hardware(found), found.plan), found.estimate.cost
             yield first_run(self.estimator, target, words, self.stored.store, cost)
-
-
-def baseline_of(session: SessionRecord) -> str:
-    """Return the stack with which a session's others are compared."""
-    file = session.document.get("scenario")
-    file = file if isinstance(file, dict) else {}
-    stacks = file.get("stacks")
-    names = list(stacks) if isinstance(stacks, dict) else []
-    named = file.get("baseline")
-    if isinstance(named, str) and named:
-        return named
-    return "baseline" if "baseline" in names or not names else names[0]
 
 
 def check_request(request: RecommendRequest) -> None:

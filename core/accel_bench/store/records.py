@@ -91,6 +91,18 @@ class SessionRecord(Frozen):
         """Whether its runs are those of another program."""
         return "imported" in self.document
 
+    @property
+    def baseline(self) -> str:
+        """The stack with which its others are compared."""
+        file = self.document.get("scenario")
+        file = file if isinstance(file, dict) else {}
+        stacks = file.get("stacks")
+        names = list(stacks) if isinstance(stacks, dict) else []
+        named = file.get("baseline")
+        if isinstance(named, str) and named:
+            return named
+        return "baseline" if "baseline" in names or not names else names[0]
+
 
 @dataclass(frozen=True)
 class Row:
