@@ -29,7 +29,8 @@ from accel_bench.report.table import (
 
 EQUAL = (
     "times as fast: against the first value, of stacks the sessions' baseline, over pairs of "
-    "experiments that differ in this key alone, with plugins of equal versions and fingerprints; an estimate, no verdict"
+    "experiments that differ in this key alone, with plugins of equal versions and "
+    "fingerprints; an estimate, no verdict"
 )
 LOWEST = (
     "lowest loss: at the end of the steps that all took, and below all others, in so many of the "
