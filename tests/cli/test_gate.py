@@ -197,6 +197,15 @@ def test_every_sweep_point_is_judged() -> None:
     assert {(row["outcome"], row["rounds"]) for row in rows} == {("inconclusive", "1")}
 
 
+def test_an_open_point_gets_its_rounds_though_another_one_has_failed() -> None:
+    plain = ("--set", "stacks.baseline=[]", "--set", "stacks.twin=[]")
+    sweep = ("--set", "sweep.engine.step_seconds=[0.001,5]", "--set", "measure.timeout_seconds=3")
+    looks = ("--rounds", "1", "--max-rounds", "2", "--floor", "0.0000001")
+    code, found = document("--stack", "twin", *plain, *sweep, *looks)
+    points = [(one["outcome"], one["rounds"]) for one in found["points"]]
+    assert (code, points) == (1, [("inconclusive", 2), ("failed", 0)])
+
+
 def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
     done = gate("--stack", "doubled", "--against", "twin", "--dry-run", "--format", "json")
     plan = json.loads(done.out)

@@ -136,6 +136,24 @@ def test_a_step_is_confirmed_by_new_runs_or_it_is_not(measured: list[Result], he
     assert "is not confirmed" in done.out
 
 
+def on_h100(result: Result) -> Result:
+    """The same run, planned for another device."""
+    made = result.experiment
+    environment = {**made.identity["environment"], "devices": ["NVIDIA H100"]}
+    identity = {**made.identity, "environment": environment}
+    changed = made.model_copy(update={"identity": identity, "id": f"{made.id[:-4]}h100"})
+    return result.model_copy(update={"experiment": changed})
+
+
+def test_a_step_on_another_device_is_not_confirmed_here(measured: list[Result], here: Path) -> None:
+    store([on_h100(run) for run in measured], [1.0] * 8 + [1.2] * 8, "other")
+    done = history("nightly.yaml", "--stack", "other", "--confirm", *FORKING)
+    assert (done.code, done.out) == (2, "")
+    assert "of other on NVIDIA H100 is not confirmed: new runs here are of other work" in done.err
+    with open_store("accel_bench_results", write=False) as opened:
+        assert len({run.session for run in opened.results()}) == 16  # nothing was run
+
+
 BAD = {
     ("nightyl",): "no measured run of 'nightyl'",
     ("nightly", "--stack", "none"): "its stacks: ",

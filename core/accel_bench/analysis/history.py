@@ -25,7 +25,7 @@ from accel_bench.analysis.tracked_figures import (
 )
 from accel_bench.analysis.wording import join_names, label, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.canonical import digest
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -123,6 +123,9 @@ class History(Document):
     experiment_id: str
     """Id of the newest experiment."""
 
+    series: str
+    """Key of the series: its work, stack, sweep point and kind of machine."""
+
     devices: tuple[str, ...]
     """Names of the devices."""
 
@@ -169,19 +172,19 @@ def histories(
     """
     series: dict[str, list[HistoryRun]] = {}
     for run in sorted(runs, key=lambda run: (run.started_at, run.round, run.attempt)):
-        series.setdefault(_series(run.experiment), []).append(run)
+        series.setdefault(series_of(run.experiment), []).append(run)
     found = [_history(group, figure) for group in series.values()]
     return sorted(found, key=lambda one: len(one.points), reverse=True)
 
 
-def _series(experiment: Experiment) -> str:
-    """Return what runs of one series share: everything but versions."""
+def series_of(experiment: Experiment) -> str:
+    """Return the key that runs of one series share, made of everything but versions."""
     identity = {key: part for key, part in experiment.identity.items() if key != "environment"}
     environment = experiment.identity.get("environment")
     facts = environment if isinstance(environment, Mapping) else {}
     machine = [facts.get(key) for key in ("devices", "cores", "variables")]
     names = [experiment.scenario.name, experiment.stack.name, experiment.sweep]
-    return canonical_json([names, identity, machine])
+    return digest([names, identity, machine])
 
 
 def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
@@ -200,6 +203,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         stack=newest.stack.name,
         sweep=newest.sweep,
         experiment_id=newest.id,
+        series=series_of(newest),
         devices=_devices(newest),
         figure=figure.name,
         unit=figure.unit,

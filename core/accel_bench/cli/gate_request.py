@@ -127,7 +127,7 @@ def _run(
                 sessions.append(session)
                 results = session.results(plan)
                 report = judge_gate(options.stack, plan.baseline, floor, plan.summaries, results)
-                if report.outcome != "inconclusive":
+                if all(one.outcome != "inconclusive" for one in report.points):
                     break
             assert report is not None
             report, confirming = _confirm(report, plans, new_session, store)

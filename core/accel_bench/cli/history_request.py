@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.confirmation import Confirmation, confirm_step
-from accel_bench.analysis.history import History, histories, history_run
+from accel_bench.analysis.confirmation import Confirmation, confirm_step, other_series
+from accel_bench.analysis.history import History, HistoryRun, histories, history_run, series_of
 from accel_bench.cli.history import HistoryOptions
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request
@@ -86,33 +86,39 @@ def _confirm(
         with redirect_stdout(sys.stderr):
             plan = make_plan(draft, machine, request)
             plan = make_plan(draft, machine, replace(request, only=(*stacks, plan.baseline)))
+        plan = _of_series(plan, worse)
         with open_results(options.results, write=True) as store:
             with new_sessions(options, store, machine, allocation) as new_session:
                 session = new_session()
-                session.run_plan(_of_points(plan, worse))
+                session.run_plan(plan)
             fresh = store.results(session=session.id)
-    return [_judged(one, found, plan.baseline, fresh) for one in worse]
+    return [_judged(one, found, plan, fresh) for one in worse]
 
 
-def _of_points(plan: Plan, worse: Sequence[History]) -> Plan:
-    """Return the plan without sweep points at which nothing became worse."""
-    sweeps = [one.sweep for one in worse]
-    kept = tuple(one for one in plan.planned if one.experiment.sweep in sweeps)
-    if not kept:
-        raise ScenarioError("the scenario no longer has the sweep point at which it became worse")
-    return replace(plan, planned=kept)
+def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
+    """Return the plan without sweep points at which none of its own series became worse."""
+    concerned = {one.series for one in worse}
+    own = (one.experiment for one in plan.planned)
+    points = {one.point for one in own if series_of(one) in concerned}
+    if not points:
+        raise ScenarioError("; ".join(other_series(one) for one in worse))
+    return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
 
 
 def _judged(
-    one: History, found: Sequence[History], baseline: str, fresh: Sequence[Result]
+    one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
-    base = next((h for h in found if (h.stack, h.sweep) == (baseline, one.sweep)), None)
-    own, other = (
-        [
-            history_run(run, one.figure)
-            for run in fresh
-            if (run.experiment.stack.name, run.experiment.sweep) == (stack, one.sweep)
-        ]
-        for stack in (one.stack, baseline)
-    )
-    return confirm_step(one, own, base, other)
+    """Judge the step of one series by new runs of the same series, and of its baseline's."""
+    own = _runs_of(one.series, fresh, one.figure)
+    planned = {series_of(p.experiment): p.experiment for p in plan.planned}
+    if one.series not in planned:
+        return confirm_step(one, []).model_copy(update={"conclusion": other_series(one)})
+    point = planned[one.series].point
+    side = (plan.baseline, point)
+    beside = {key for key, e in planned.items() if (e.stack.name, e.point) == side}
+    base = next((other for other in found if other.series in beside), None)
+    return confirm_step(one, own, base, _runs_of(base.series, fresh, one.figure) if base else [])
+
+
+def _runs_of(series: str, runs: Sequence[Result], figure: str) -> list[HistoryRun]:
+    return [history_run(run, figure) for run in runs if series_of(run.experiment) == series]
