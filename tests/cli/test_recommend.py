@@ -71,6 +71,8 @@ def test_conditions_choose_the_evidence(results: Path) -> None:
         ([], "name the model: --model NAME"),
         ([*MODEL, "--gpu", "h1000"], "'h1000' fits no device of the table"),
         ([*MODEL, "--deadline", "3"], "--deadline needs the size of the job"),
+        ([*MODEL, "--deadline", "inf", "--tokens", "5"], "--deadline takes a finite number"),
+        ([*MODEL, "--tokens", "nan"], "--tokens takes a finite number"),
         ([*MODEL, "--budget", "-3", "--tokens", "5"], "budget_usd"),
         ([*MODEL, "--json", "nowhere.json"], "nowhere.json"),
         ([*MODEL, "--where", "nothing = 5"], "nothing"),
@@ -83,6 +85,7 @@ def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], prob
 def test_a_model_that_is_not_stored_cannot_be_told(results: Path) -> None:
     done = recommend("--model", "gpt2", code=1)
     assert "Cannot tell: nothing that is stored of gpt2 answers this." in done.out
+    assert done.out.lower().count("cannot tell") == 1
 
 
 WORK = """\

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from recommendation_factory import experiment, in_turn, runs
 
-from accel_bench.analysis.recommendation.schema import Recommendation, RecommendRequest
+from accel_bench.analysis.recommendation.answer import memory_words
+from accel_bench.analysis.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.errors import ScenarioError
+from accel_bench.report.views.recommend import recommend_report
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.runner.recommend import Recommender, Stored, check_request
 from accel_bench.store.records import SessionRecord
@@ -88,7 +90,7 @@ def test_without_limits_the_fastest_device_within_limits_the_cheapest() -> None:
     assert cheapest.offer.hours is not None and cheapest.offer.usd is not None
     assert cheapest.offer.hours.low < TOKENS / 10_000 / 3600 < cheapest.offer.hours.high
     assert cheapest.offer.usd == cheapest.offer.hours, "at a dollar an hour"
-    assert "the budget is kept" in cheapest.answer
+    assert "The budget is kept." in cheapest.answer
     soon = ask(stored(), deadline_hours=10.0, tokens=TOKENS)
     assert soon.offer is not None and soon.offer.device == "h100-sxm"
     assert [one.within_deadline for one in soon.offers] == ["no", "yes"]
@@ -99,13 +101,55 @@ def test_limits_that_nothing_keeps_are_not_kept() -> None:
     assert document.offer is None
     assert document.answer.startswith("Cannot: nothing that is stored or estimated")
     assert [one.within_budget for one in document.offers] == ["no", "no"]
+    assert document.certainty == "cannot tell" and document.recommended is None
+    assert [one.fate for one in document.others] == ["best, over the limits", "runner-up"]
+    best = document.others[0]
+    assert best.why.startswith("The job takes ") and best.why.endswith(
+        "The budget is not kept and the deadline is not kept."
+    )
+
+
+def test_a_budget_without_a_price_cannot_be_judged_and_the_best_stays_in_the_table() -> None:
     unpriced = Recommender(
         RecommendRequest(model="tiny-llama-cpu", budget_usd=1e6, tokens=TOKENS),
         Stored(stored(), sessions()),
         (),
         None,
     ).answer()
-    assert all(one.problem.startswith("no price of it is known") for one in unpriced.offers)
+    problems = [f"no price of {one.device} is known" for one in unpriced.offers]
+    assert all(one.problem.startswith(problems[i]) for i, one in enumerate(unpriced.offers))
+    assert unpriced.answer.startswith("Cannot tell whether the budget is kept: no price of ")
+    assert all(problem in unpriced.answer for problem in problems)
+    fates = [(one.row.stack, one.fate) for one in unpriced.others]
+    assert fates == [("fast", "best, price not known"), ("baseline", "runner-up")]
+    (notes,) = [one.notes for one in recommend_report(unpriced).sections[:1]]
+    assert not any("estimated" in note for note in notes)
+
+
+def test_one_run_keeps_no_limit_for_sure() -> None:
+    single = [run for run in stored() if run.round == 0]
+    limits = {"budget_usd": 1e6, "deadline_hours": 1e6, "tokens": TOKENS}
+    document = ask(single, **limits)
+    assert {(one.within_budget, one.within_deadline) for one in document.offers} == {
+        ("perhaps", "perhaps")
+    }
+    assert "The budget is perhaps kept and the deadline is perhaps kept." in document.answer
+    sure = ask(stored(), **limits)
+    assert {(one.within_budget, one.within_deadline) for one in sure.offers} == {("yes", "yes")}
+
+
+def test_without_a_price_the_deadline_has_a_sentence_of_its_own() -> None:
+    request = RecommendRequest(model="tiny-llama-cpu", deadline_hours=1e6, tokens=TOKENS)
+    document = Recommender(request, Stored(stored(), sessions()), (), None).answer()
+    assert document.answer.endswith(" The deadline is kept.")
+
+
+def test_memory_is_named_with_its_kind_and_whose_it_is() -> None:
+    use = MemoryUse(peak_bytes=2**29, kind="rss", device_bytes=2**33, headroom=15 / 16)
+    words = "512 MiB (resident memory of a process) of the host's 8.00 GiB"
+    assert memory_words(use) == words
+    on_gpu = use.model_copy(update={"kind": "reserved"})
+    assert memory_words(on_gpu) == "512 MiB (reserved by torch) of the device's 8.00 GiB"
 
 
 def test_lengths_choose_the_context_and_the_tokens() -> None:

@@ -17,7 +17,8 @@ class RecommendOptions:
     """Options of `recommend`."""
 
     model: Annotated[
-        str | None, typer.Option(help="Model, as scenarios name it (`models list`).")
+        str | None,
+        typer.Option(help="Model, as scenarios name it (`models list`); else that of --scenario."),
     ] = None
     gpu: Annotated[
         str | None,

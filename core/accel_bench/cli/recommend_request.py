@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -23,13 +24,14 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import recent_results
-from accel_bench.planning.request import PlanRequest
+from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.report.views.recommend import models_report, recommend_report
 from accel_bench.runner.device_estimates import DeviceEstimator
 from accel_bench.runner.recommend import LENGTH, Recommender, Stored, check_request
 from accel_bench.runner.recommend_models import fitting_models
 from accel_bench.runner.simulator import Simulator
 from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import RUNS
 
@@ -83,6 +85,9 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
     """Return the request of the options and of the file that they name. Raises ScenarioError."""
+    for name in ("budget", "deadline", "tokens"):
+        if not math.isfinite(getattr(options, name) or 0):
+            raise ScenarioError(f"--{name} takes a finite number")
     given: dict[str, Any] = {
         "model": options.model,
         "gpu": options.gpu,
@@ -101,10 +106,12 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
         if twice := sorted(given.keys() & document.data.keys()):
             raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
         given = {**document.data, **given}
+    if "model" not in given and isinstance(given.get("scenario"), str):
+        given["model"] = _model_of(given["scenario"])
     if "model" not in given:
         raise ScenarioError(
-            "name the model: --model NAME (`accel-bench models list`); --gpu GPU alone lists what "
-            "fits there"
+            "name the model: --model NAME (`accel-bench models list`), or a --scenario that has "
+            "it; --gpu GPU alone lists what fits there"
         )
 
     def place(location: Location) -> str:
@@ -132,9 +139,7 @@ def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
 def _estimator(
     request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
 ) -> DeviceEstimator:
-    (draft, *more) = find_drafts([request.scenario])
-    if more:
-        raise ScenarioError("recommend takes one scenario; name one of the folder's files")
+    draft = _draft(request.scenario)
     lengths = Recommender(request, stored, (), None).lengths
     changed: dict[str, Any] = (
         {"model.id": request.model} if draft.get("model.id") != request.model else {}
@@ -150,6 +155,19 @@ def _estimator(
         read_prices(),
         request.tokens or lengths,
     )
+
+
+def _draft(scenario: str) -> Draft:
+    (draft, *more) = find_drafts([scenario])
+    if more:
+        raise ScenarioError("recommend takes one scenario; name one of the folder's files")
+    return draft
+
+
+def _model_of(scenario: str) -> str:
+    """Return the model that a scenario trains. Raises ScenarioError."""
+    file = resolve_request(_draft(scenario), PlanRequest(build_environments=False))
+    return file.scenario.model.id
 
 
 def _text(path: Path) -> str:

@@ -25,11 +25,14 @@ from accel_bench.analysis.recommendation.ranking import (
     rank,
 )
 from accel_bench.analysis.recommendation.schema import (
+    Fate,
     NextRun,
     Offer,
+    Other,
     Recommendation,
     RecommendRequest,
 )
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
@@ -41,8 +44,10 @@ from accel_bench.runner.recommend_offers import (
     choose,
     estimated_answer,
     estimated_offer,
+    lacks_price,
     limits_words,
     measured_offer,
+    nothing_within,
     price_key,
 )
 from accel_bench.store.database import Store
@@ -96,7 +101,7 @@ class Recommender:
         taken = choose(all_offers, self.request)
         ranked = next((one for one in ranks if offers[id(one)] is taken), None)
         found = next((one for one, offer in estimated if offer is taken), None)
-        document = self._document(taken, ranked or _shown(taken, by_device), chosen)
+        document = self._document(taken, ranked or _shown(taken, by_device), chosen, all_offers)
         next_runs = tuple(self._next_runs(taken, ranked, found or next(iter(estimates), None)))
         return document.model_copy(
             update={
@@ -163,7 +168,11 @@ class Recommender:
             yield None
 
     def _document(
-        self, taken: Offer | None, ranked: Ranked | None, candidates: Sequence[Candidate]
+        self,
+        taken: Offer | None,
+        ranked: Ranked | None,
+        candidates: Sequence[Candidate],
+        offers: Sequence[Offer],
     ) -> Recommendation:
         """Return what is known of the device that was chosen, or else of the best that is not."""
         tokens = self.tokens
@@ -186,7 +195,9 @@ class Recommender:
                 "advice": tuple(advice(same, ranked, self.lengths)),
             }
         if taken is None:
-            shown["answer"] = self._nothing(ranked)
+            shown["answer"] = self._nothing(ranked, offers)
+            if ranked and ranked.best:
+                shown["others"] = (self._best(ranked.best, offers), *shown["others"])
         elif taken.kind == "estimated":
             shown |= {"answer": estimated_answer(taken), "certainty": "estimated"}
         elif ranked and ranked.best:
@@ -199,14 +210,26 @@ class Recommender:
             }
         return blank.model_copy(update=shown)
 
-    def _nothing(self, ranked: Ranked | None) -> str:
+    def _best(self, best: Candidate, offers: Sequence[Offer]) -> Other:
+        """Return the row of the best stack where it is not recommended, as the limits forbid it."""
+        (own,) = [
+            one for one in offers if one.kind == "measured" and one.device == best.device.label
+        ]
+        fate: Fate = "best, over the limits"
+        if lacks_price(own, self.request) and own.within_deadline != "no":
+            fate = "best, price not known"
+        return Other(
+            fate=fate,
+            why=own.problem or limits_words(own).strip(),
+            of_the_best=Interval(median=1.0, low=1.0, high=1.0),
+            row=considered(best, self.tokens),
+        )
+
+    def _nothing(self, ranked: Ranked | None, offers: Sequence[Offer]) -> str:
         request = self.request
         limits = request.budget_usd is not None or request.deadline_hours is not None
         if limits and ranked and ranked.best:
-            return (
-                "Cannot: nothing that is stored or estimated does the job within the limits; "
-                "the offers say what each device would take."
-            )
+            return nothing_within(offers, request)
         if ranked is not None:
             return (
                 "Cannot tell: of what is stored nothing may be recommended; the reasons stand "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.estimates.schema import Span
 from accel_bench.analysis.recommendation.candidates import Candidate
@@ -16,7 +16,11 @@ from accel_bench.catalog.prices import PriceEntry
 from accel_bench.runner.device_estimates import DeviceEstimate
 from accel_bench.runner.estimate_cost import cheapest_rate, price_words
 
-NO_PRICE = "no price of it is known (`accel-bench prices` takes your own)"
+NO_PRICE = "no price of {device} is known (`accel-bench prices` takes your own)"
+UNLISTED = (
+    "no price of {device} is known: it is no device of `accel-bench hardware list`, which prices "
+    "are of; --deadline limits hours instead"
+)
 
 
 def measured_offer(
@@ -29,7 +33,8 @@ def measured_offer(
     row = list_hardware().get(best.device.name)
     hardware = NamedHardware(best.device.name, row) if row else None
     found = cheapest_rate(best.experiment.scenario, hardware, prices)
-    hours = _span(job_time(best, tokens)).times(1 / 3600) if tokens else None
+    time = job_time(best, tokens) if tokens else None
+    hours = _span(time).times(1 / 3600) if time else None
     machines, rate = found or (0, None)
     hourly = rate.usd_per_hour * machines if rate else None
     speed = best.row.tokens_per_second
@@ -45,7 +50,8 @@ def measured_offer(
         price=price_words(machines, rate) if rate else "",
         fit="it ran",
     )
-    return _with_limits(offer, request)
+    sure = time is not None and time.high is not None
+    return _with_limits(offer, request, sure, NO_PRICE if hardware else UNLISTED)
 
 
 def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
@@ -106,21 +112,27 @@ def _limits(offer: Offer, request: RecommendRequest) -> set[str | None]:
     return {answer for key, answer in answers.items() if getattr(request, key) is not None}
 
 
-def _with_limits(offer: Offer, request: RecommendRequest) -> Offer:
+def _with_limits(
+    offer: Offer, request: RecommendRequest, sure: bool = True, no_price: str = NO_PRICE
+) -> Offer:
+    """Return the offer with what becomes of the limits.
+
+    `sure` is false for the time of a single run, which has no interval.
+    """
     changes: dict[str, object] = {
-        "within_budget": _within(offer.usd, request.budget_usd),
-        "within_deadline": _within(offer.hours, request.deadline_hours),
+        "within_budget": _within(offer.usd, request.budget_usd, sure),
+        "within_deadline": _within(offer.hours, request.deadline_hours, sure),
     }
     if request.budget_usd is not None and offer.usd is None and not offer.problem:
-        changes["problem"] = NO_PRICE
+        changes["problem"] = no_price.format(device=offer.device)
     return offer.model_copy(update=changes)
 
 
-def _within(span: Span | None, limit: float | None) -> Answer | None:
+def _within(span: Span | None, limit: float | None, sure: bool) -> Answer | None:
     if span is None or limit is None:
         return None
     if span.high <= limit:
-        return "yes"
+        return "yes" if sure else "perhaps"
     return "perhaps" if span.low <= limit else "no"
 
 
@@ -132,6 +144,7 @@ def _duration(offer: Offer) -> float:
 
 
 def _span(interval: Interval) -> Span:
+    """Return both ends; the one value of a single run, which has none, twice."""
     ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
     return Span(low=ends[0], high=ends[1])
 
@@ -148,15 +161,42 @@ def estimated_answer(offer: Offer) -> str:
     return f"{text} Which stack is fastest there cannot be told without measuring."
 
 
+def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
+    """Return why no offer is within the limits: no price is known, or each is over a limit."""
+    unpriced = [
+        one.problem for one in offers if lacks_price(one, request) and one.within_deadline != "no"
+    ]
+    if unpriced:
+        return f"Cannot tell whether the budget is kept: {'; '.join(unpriced)}."
+    return (
+        "Cannot: nothing that is stored or estimated does the job within the limits; the offers "
+        "say what each device would take."
+    )
+
+
+def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
+    """Return whether a budget cannot be applied to what else would do the job."""
+    return request.budget_usd is not None and offer.hours is not None and offer.usd is None
+
+
 def limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return hours, money and whether the limits are kept, as a sentence; empty without any."""
-    parts = []
+    """Return hours, money and whether the limits are kept, as sentences; empty without any."""
+    takes, kept = [], list(_kept(offer))
     if offer.hours and hours:
-        parts.append(f"{offer.hours.low:.3g} to {offer.hours.high:.3g} hours")
+        takes.append(f"{_ends(offer.hours, '.3g')} hours")
     if offer.usd:
-        parts.append(f"{offer.usd.low:,.2f} to {offer.usd.high:,.2f} USD ({offer.price})")
+        takes.append(f"{_ends(offer.usd, ',.2f')} USD ({offer.price})")
+    words = f" The job takes {' and '.join(takes)}." if takes else ""
+    return f"{words} The {' and the '.join(kept)}." if kept else words
+
+
+def _kept(offer: Offer) -> Iterator[str]:
     for what, answer in (("budget", offer.within_budget), ("deadline", offer.within_deadline)):
         if answer is not None:
-            kept = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}[answer]
-            parts.append(f"the {what} is {kept}")
-    return f" It takes {', '.join(parts)}." if parts else ""
+            words = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}
+            yield f"{what} is {words[answer]}"
+
+
+def _ends(span: Span, form: str) -> str:
+    low, high = format(span.low, form), format(span.high, form)
+    return low if low == high else f"{low} to {high}"

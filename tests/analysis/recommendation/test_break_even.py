@@ -41,6 +41,13 @@ def test_slower_steps_never_pay_and_one_round_has_no_interval() -> None:
     assert (single.steps, single.low, single.high, single.pays) == (200.0, None, None, "perhaps")
 
 
+@pytest.mark.parametrize("saved", [(-0.001, 0.002, -0.0015), (-0.001,)])
+def test_never_is_said_only_of_steps_that_are_surely_no_faster(saved: tuple[float, ...]) -> None:
+    found = break_even(("a", "b"), EXTRA[: len(saved)], saved, 1e9)
+    assert (found.steps, found.pays) == (None, "perhaps")
+    assert found.sentence.startswith("whether a ever pays against b cannot be told")
+
+
 def test_savings_within_the_noise_have_no_upper_end() -> None:
     found = steps_to_pay([20.0, 21.0, 19.0], [0.1, -0.2, 0.2])
     assert found.steps is not None

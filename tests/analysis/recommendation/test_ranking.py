@@ -12,7 +12,7 @@ from recommendation_factory import BASELINE, experiment, in_turn, runs
 from accel_bench.analysis.recommendation.answer import answer_of, others_of
 from accel_bench.analysis.recommendation.candidates import collect_candidates
 from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
-from accel_bench.result import Provenance, Result, Status
+from accel_bench.result import Provenance, RankResult, Result, Status
 
 
 def ranking(results: Sequence[Result], tokens: float | None = None) -> Ranked:
@@ -140,6 +140,26 @@ def test_a_late_start_is_left_off_in_a_short_job_and_used_in_a_long_one() -> Non
     assert other.why.startswith("its steps are faster; its start costs more")
     assert long.best is not None and long.best.name == "compiled"
     assert [one.pays for one in break_evens(long, 2000 * 800.0)] == ["yes"]
+
+
+def test_a_start_within_the_noise_has_no_break_even() -> None:
+    packed = [
+        run.model_copy(update={"ranks": (later(run.ranks[0], 0.3 * (-1) ** number),)})
+        for number, run in enumerate(runs(experiment("packed"), 2.0))
+    ]
+    results = in_turn(runs(experiment("baseline")), packed)
+    ranked = ranking(results, 8e5)
+    assert ranked.best is not None and ranked.best.name == "packed"
+    assert break_evens(ranked, 8e5) == []
+    one_round = ranking([run for run in results if not run.round], 8e5)
+    assert break_evens(one_round, 8e5) == []
+
+
+def later(rank: RankResult, seconds: float) -> RankResult:
+    """A rank whose warm-up ended so many seconds later."""
+    (stage,) = rank.stages
+    stage = stage.model_copy(update={"seconds": (stage.seconds or 0.0) + seconds})
+    return rank.model_copy(update={"stages": (stage,)})
 
 
 def test_few_or_noisy_rounds_are_not_sure() -> None:

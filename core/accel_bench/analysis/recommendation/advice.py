@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.estimates.schema import LengthSummary
-from accel_bench.analysis.recommendation.answer import memory_of
+from accel_bench.analysis.recommendation.answer import memory_of, memory_words
 from accel_bench.analysis.recommendation.candidates import Candidate
 from accel_bench.analysis.recommendation.ranking import Ranked
-from accel_bench.analysis.wording import join_names, percent, significant, size
+from accel_bench.analysis.wording import join_names, percent, significant
 from accel_bench.result import Status
 
 LITTLE_HEADROOM = 0.1
@@ -67,8 +67,8 @@ def _headroom(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[str]
         return
     if memory.headroom < LITTLE_HEADROOM:
         yield (
-            f"memory: {size(memory.peak_bytes)} of {size(memory.device_bytes or 0)} are used; a "
-            "longer sample, an evaluation or a checkpoint may not fit beside it"
+            f"memory: {memory_words(memory)} are used; a longer sample, an evaluation or "
+            "a checkpoint may not fit beside it"
         )
     batches = [one.experiment.scenario.train.micro_batch_size for one in candidates]
     own = best.experiment.scenario.train

@@ -11,6 +11,7 @@ from accel_bench.analysis.recommendation.schema import (
     Considered,
     Evidence,
     Fate,
+    MemoryKind,
     MemoryUse,
     Other,
 )
@@ -43,6 +44,13 @@ KEPT = (
 """Settings that are named as they stay."""
 
 SECONDS = 3600.0
+
+MEMORY_KINDS: dict[MemoryKind, str] = {
+    "rss": "resident memory of a process",
+    "nvml": "of the process, as the driver sees it",
+    "reserved": "reserved by torch",
+    "allocated": "held by tensors",
+}
 
 
 def considered(candidate: Candidate, tokens: float | None) -> Considered:
@@ -85,10 +93,12 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
     if peak is None or run is None:
         return None
     total = _device_bytes(run, candidate)
+    bytes_, kind = peak
     return MemoryUse(
-        peak_bytes=peak,
+        peak_bytes=bytes_,
+        kind=kind,
         device_bytes=total,
-        headroom=1 - peak / total if total else None,
+        headroom=1 - bytes_ / total if total else None,
     )
 
 
@@ -106,7 +116,7 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
     assert best is not None
     parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
     if memory := memory_of(best):
-        parts.append(_memory_words(memory))
+        parts.append(f"it needs {memory_words(memory)}{_memory_left(memory)}")
     text = "; ".join(parts) + "."
     if tokens:
         text += f" The job takes {_duration_words(best, tokens)}."
@@ -136,11 +146,19 @@ def _trained(best: Candidate) -> str:
     return ", ".join([f"with an equivalent {' and '.join(names)}", *open_])
 
 
-def _memory_words(memory: MemoryUse) -> str:
-    if memory.device_bytes is None or memory.headroom is None:
-        return f"it needs {size(memory.peak_bytes)}"
-    left = percent(max(0.0, memory.headroom))
-    return f"it needs {size(memory.peak_bytes)} of {size(memory.device_bytes)}, {left} are left"
+def memory_words(memory: MemoryUse) -> str:
+    """Return `538 MiB (resident memory of a process) of the host's 23.5 GiB`."""
+    text = f"{size(memory.peak_bytes)} ({MEMORY_KINDS[memory.kind]})"
+    if memory.device_bytes is None:
+        return text
+    whose = "host" if memory.kind == "rss" else "device"
+    return f"{text} of the {whose}'s {size(memory.device_bytes)}"
+
+
+def _memory_left(memory: MemoryUse) -> str:
+    if memory.headroom is None:
+        return ""
+    return f", {percent(max(0.0, memory.headroom))} are left"
 
 
 def _duration_words(best: Candidate, tokens: float) -> str:
@@ -204,13 +222,13 @@ def _evidence(candidate: Candidate) -> Evidence:
     )
 
 
-def _peak(memory: MemoryFigures | None, kind: str) -> int | None:
-    if memory is None:
-        return None
-    names = ("rss",) if kind == "cpu" else ("nvml", "reserved", "allocated")
-    figures = (getattr(memory, name) for name in names)
-    known = (value for one in figures if one and (value := one.run_bytes or one.bytes))
-    return next(known, None)
+def _peak(memory: MemoryFigures | None, device: str) -> tuple[int, MemoryKind] | None:
+    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
+    for kind in ("rss",) if device == "cpu" else kinds:
+        figure = getattr(memory, kind, None)
+        if figure and (value := figure.run_bytes or figure.bytes):
+            return value, kind
+    return None
 
 
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:

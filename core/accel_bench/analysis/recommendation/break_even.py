@@ -8,7 +8,7 @@ from statistics import fmean, variance
 from typing import NamedTuple
 
 from accel_bench.analysis.recommendation.schema import Answer, BreakEven
-from accel_bench.analysis.statistics.estimators import t_quantile
+from accel_bench.analysis.statistics.estimators import t_bound, t_quantile
 
 
 class Steps(NamedTuple):
@@ -30,6 +30,14 @@ def steps_to_pay(extra: Sequence[float], saved: Sequence[float]) -> Steps:
     if paid <= 0 <= gained:
         return Steps(0.0, *_ends(extra, saved))
     return Steps(paid / gained if gained > 0 else None, *_ends(extra, saved))
+
+
+def mean_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean; infinite with fewer than two values."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = t_bound(values, 0.975)
+    return fmean(values) - half, fmean(values) + half
 
 
 def _ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, float | None]:
@@ -59,7 +67,7 @@ def break_even(
 
     `names` are the stack's and that of the other one.
     """
-    found = steps_to_pay(extra, saved)
+    found, never = steps_to_pay(extra, saved), mean_ends(saved)[1] <= 0
     document = BreakEven(
         against=names[1],
         extra_seconds=fmean(extra),
@@ -68,21 +76,26 @@ def break_even(
         low=found.low,
         high=found.high,
         job_steps=job_steps,
-        pays=_pays(found, job_steps) if job_steps else None,
+        pays=_pays(found, never, job_steps) if job_steps else None,
     )
-    return document.model_copy(update={"sentence": _sentence(names[0], document)})
+    return document.model_copy(update={"sentence": _sentence(names[0], document, never)})
 
 
-def _pays(found: Steps, job_steps: float) -> Answer:
+def _pays(found: Steps, never: bool, job_steps: float) -> Answer:
     if found.steps is None:
-        return "no" if found.low is None and found.high is None else "perhaps"
+        return "no" if never else "perhaps"
     if found.high is not None and job_steps > found.high:
         return "yes"
     return "no" if found.low is not None and job_steps < found.low else "perhaps"
 
 
-def _sentence(name: str, found: BreakEven) -> str:
+def _sentence(name: str, found: BreakEven, never: bool) -> str:
     """Return `compiled pays after 203 steps [190, 218]; your job has 180: leave it off`."""
+    if found.steps is None and not never:
+        return (
+            f"whether {name} ever pays against {found.against} cannot be told: its steps may be "
+            "faster or slower; more rounds are needed"
+        )
     if found.steps is None:
         return f"{name} never pays against {found.against}: it takes longer to start and each step"
     start = f"{name} pays after {found.steps:,.0f} steps"

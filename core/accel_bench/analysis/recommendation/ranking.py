@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import NamedTuple
 
 from accel_bench.analysis.points import ratio_of, shares_rounds
-from accel_bench.analysis.recommendation.break_even import break_even
+from accel_bench.analysis.recommendation.break_even import break_even, mean_ends
 from accel_bench.analysis.recommendation.candidates import Candidate, same_training
 from accel_bench.analysis.recommendation.schema import BreakEven, Fate
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
@@ -131,7 +130,7 @@ def fate_of(
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     """Return when the best pays against its baseline, and when what steps faster pays against it.
 
-    None for what starts no later, which pays at once.
+    None for what does not surely start later.
     """
     best = ranked.best
     if best is None:
@@ -171,24 +170,28 @@ def _not_faster(one: Candidate, best: Candidate, tokens: float | None) -> bool:
 
 
 def _costs_more_once(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate starts later than another and takes shorter steps."""
-    starts = [list(each.start_seconds.values()) for each in (one, other)]
-    if not all(starts):
-        return False
-    return fmean(starts[0]) > fmean(starts[1]) and job_time(one, None).median < (
-        job_time(other, None).median
-    )
+    """Return whether a candidate surely starts later than another and takes shorter steps."""
+    extra, _ = _extra_and_saved(one, other)
+    return mean_ends(extra)[0] > 0 and job_time(one, None).median < job_time(other, None).median
 
 
 def _break_even(one: Candidate, rival: Candidate, tokens: float | None) -> BreakEven:
-    """Return the break-even, of pairs where they ran in the same rounds, else of runs in order."""
+    extra, saved = _extra_and_saved(one, rival)
+    steps = tokens / rival.tokens_per_step if tokens else None
+    return break_even((one.name, rival.name), extra, saved, steps)
+
+
+def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:
+    """Return what a start takes longer and a step less than the rival's.
+
+    They are of pairs where both ran in the same rounds, else of runs in order.
+    """
     shared = sorted(set(one.start_seconds) & set(rival.start_seconds))
     if shares_rounds(one.runs, rival.runs):
         keys = list(zip(shared, shared, strict=True))
     else:
         keys = list(zip(one.start_seconds, rival.start_seconds, strict=False))
-    per_step = rival.tokens_per_step
     extra = [one.start_seconds[a] - rival.start_seconds[b] for a, b in keys]
     seconds = one.runs.seconds_per_token, rival.runs.seconds_per_token
-    saved = [(seconds[1][b] - seconds[0][a]) * per_step for a, b in keys]
-    return break_even((one.name, rival.name), extra, saved, tokens / per_step if tokens else None)
+    saved = [(seconds[1][b] - seconds[0][a]) * rival.tokens_per_step for a, b in keys]
+    return extra, saved

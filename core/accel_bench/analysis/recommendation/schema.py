@@ -15,6 +15,8 @@ Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
 """What an answer rests on; `open` is measured, and not surely better than the runner-up."""
 
 Fate: TypeAlias = Literal[
+    "best, over the limits",
+    "best, price not known",
     "runner-up",
     "no difference",
     "slower",
@@ -25,6 +27,9 @@ Fate: TypeAlias = Literal[
     "not usable",
 ]
 """Why a stack was not recommended."""
+
+MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
+"""How memory was measured, as `MemoryFigures` names it."""
 
 Answer: TypeAlias = Literal["yes", "perhaps", "no"]
 """Whether a limit is kept; `perhaps` where it lies within the span."""
@@ -39,13 +44,13 @@ class RecommendRequest(Described):
     gpu: str | None = None
     """Device of `accel-bench hardware list`; null looks at all that have stored runs."""
 
-    budget_usd: float | None = Field(None, gt=0)
+    budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     """US dollars that the job may cost."""
 
-    deadline_hours: float | None = Field(None, gt=0)
+    deadline_hours: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Hours that the job may take."""
 
-    tokens: float | None = Field(None, gt=0)
+    tokens: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Real tokens to train on, padding not counted; null takes those of `lengths`, once."""
 
     lengths: tuple[int, ...] | None = Field(None, min_length=1)
@@ -82,7 +87,7 @@ class BreakEven(Frozen):
     """What it saves in each step: mean over rounds; negative where it is slower."""
 
     steps: float | None
-    """Steps after which it pays; 0 where it costs nothing more, null where it never does."""
+    """Steps after which it pays; 0 where it costs nothing more, null where no step is faster."""
 
     low: float | None
     """Lower end of the 95 % interval (Fieller's); null where it is not known."""
@@ -100,10 +105,16 @@ class BreakEven(Frozen):
 
 
 class MemoryUse(Frozen):
-    """Memory of one device."""
+    """Memory that the rank that needed most had at its peak."""
 
     peak_bytes: int
+    kind: MemoryKind
+    """Resident memory of a process on a CPU; on a GPU what the driver sees, else what torch's
+    allocator holds, else what tensors hold."""
+
     device_bytes: int | None
+    """Size of the device; of the host for a process on a CPU."""
+
     headroom: float | None
     """Fraction of the device that the peak leaves; null where its size is not known."""
 

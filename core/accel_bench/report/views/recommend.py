@@ -49,7 +49,7 @@ def recommend_report(document: Recommendation) -> Report:
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         used = [one for one in OFFERS if any(map(one.cell, document.offers))]
         tables.append(Table(used, document.offers, title="devices, the cheapest first"))
-    title = {"estimated": "ESTIMATED", "cannot tell": "CANNOT TELL", "open": "OPEN"}
+    title = {"estimated": "ESTIMATED", "open": "OPEN"}
     section = Section(
         title=title.get(document.certainty, ""),
         answer=document.answer,
@@ -92,7 +92,11 @@ def _notes(document: Recommendation, lines: list[Line]) -> Iterator[str]:
     yield from document.advice
     yield from (f"no evidence: {text}" for text in document.left_out)
     yield from grouped_by_reason(
-        [(one.device, f"estimated: {one.problem}") for one in document.offers if one.problem]
+        [
+            (one.device, f"{'estimated: ' * (one.kind == 'estimated')}{one.problem}")
+            for one in document.offers
+            if one.problem
+        ]
     )
     if document.recommended:
         runs = document.recommended.evidence.run_ids
@@ -127,7 +131,7 @@ def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
 
 def _memory(value: Any) -> str:
     left = f" ({percent(value.headroom)} left)" if value.headroom is not None else ""
-    return f"{size(value.peak_bytes)}{left}"
+    return f"{size(value.peak_bytes)} {value.kind}{left}"
 
 
 def _hours(value: float) -> str:
@@ -199,6 +203,7 @@ FLAT = (
     *interval_paths("row.hours", "hours"),
     *paths("row", "loss update start_seconds"),
     *paths("row.memory", "peak_bytes device_bytes headroom"),
+    Column("memory_kind", reader("row.memory.kind")),
     *paths("row.evidence", "experiment_id run_ids origin"),
 )
 """Columns of the CSV."""
