@@ -41,6 +41,7 @@ def sessions(folder: Path) -> list[str]:
 
 def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None:
     first = read_bundle(folder / "first.zip").manifest
+    identity = read_bundle(folder / "first.zip").identity
     done = call("reproduce", "first.zip", "-q", "--rounds", "1", folder=folder)
     assert done.code == 5
     assert "one round has no interval; --rounds 5 measures more" in " ".join(done.out.split())
@@ -59,19 +60,19 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
     with open_store(folder / "accel_bench_results", write=False) as store:
         runs = [run for one in again for run in store.results(session=one)]
         assert [one.document.get("repeats") for one in store.sessions()] == [
-            *(None, first.sha256, first.sha256)
+            *(None, identity, identity)
         ]
     assert sorted((run.round, run.experiment.stack.name) for run in runs) == [
         *((0, "baseline"), (0, "other"), (1, "baseline"), (1, "other"))
     ]
     origins = {(run.provenance.origin, run.provenance.file, run.provenance.sha256) for run in runs}
-    assert origins == {("measured", "first.zip", first.sha256)}
+    assert origins == {("measured", "first.zip", identity)}
     shown = call("results", "show", again[0], folder=folder).out
-    assert f"file: first.zip\n  sha256: {first.sha256}" in shown
+    assert f"file: first.zip\n  sha256: {identity}" in shown
 
     # The bundle of the repetition says what it repeats, and the page counts it.
     assert call("bundle", *again, "-o", "again.zip", folder=folder).code == 0
-    assert read_bundle(folder / "again.zip").manifest.repeats == first.sha256
+    assert read_bundle(folder / "again.zip").manifest.repeats == identity
     done = call("site", ".", folder=folder)
     assert (done.code, done.out) == (0, "index.html: 2 bundles, 0 refused\n")
     page = (folder / "index.html").read_text()
@@ -106,7 +107,7 @@ def test_a_tampered_bundle_is_neither_run_nor_shown(folder: Path, tmp_path: Path
     done = call("site", ".", "-o", "page.html", folder=tmp_path)
     assert (done.code, done.out) == (1, "page.html: 1 bundle, 3 refused\n")
     assert "link.zip: it is a link or no plain file" in done.err
-    assert "same.zip: the same bundle as copy.zip" in done.err
+    assert "same.zip: the same runs as copy.zip" in done.err
     page = (tmp_path / "page.html").read_text()
     assert "<strong>bad&lt;b&gt;.zip</strong>" in page
     assert "3 files refused" in page
@@ -129,7 +130,7 @@ def test_an_unknown_id_and_an_existing_file_are_named(folder: Path) -> None:
 
 def test_a_repetition_by_a_copy_counts_once(tmp_path: Path) -> None:
     first = write(tmp_path, make_runs(), "first.zip")
-    repeated = {"repeats": read_bundle(first).manifest.sha256}
+    repeated = {"repeats": read_bundle(first).identity}
     for name in ("again.zip", "copy.zip"):
         note = {"note": name}  # other bytes, the same session
         write(tmp_path, make_runs("tuesday"), name, repeated | note)

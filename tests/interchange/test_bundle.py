@@ -90,6 +90,66 @@ def signed(members: Members, **changes: Any) -> None:
     members[MANIFEST] = module.json_member(manifest)
 
 
+def test_the_command_names_no_tracker() -> None:
+    own = ("accel-bench", "run", "--set", "trackers=[{use: wandb, entity: blue-team}]")
+    own += ("--set=trackers.0.entity=blue-team", "--set", "measure.rounds=5", "peft.yaml")
+    record = make_record().model_copy(update={"command": own})
+    ((session,), _) = anonymous([record], make_runs())
+    left = ("accel-bench", "run", "--set", "measure.rounds=5", "peft.yaml")
+    assert session.command == left
+
+
+def test_a_member_that_no_bundle_has_is_refused(made: Path, tmp_path: Path) -> None:
+    def add(members: Members) -> None:
+        members["setup.py"] = b"import os"
+        signed(members)
+
+    def remove(members: Members) -> None:
+        del members["scenario.yaml"]
+        signed(members)
+
+    with pytest.raises(BundleError, match=r"no bundle has the members 'setup\.py'"):
+        read_bundle(resealed(made, add, tmp_path))
+    with pytest.raises(BundleError, match=r"it has no scenario\.yaml"):
+        read_bundle(resealed(made, remove, tmp_path))
+
+
+def test_a_scenario_that_is_none_is_refused(made: Path, tmp_path: Path) -> None:
+    def change(members: Members) -> None:
+        members["scenario.yaml"] = b"stacks: [baseline]\n"
+        signed(members)
+
+    with pytest.raises(BundleError, match=r"changed\.zip: refused, scenario\.yaml\.stacks: "):
+        read_bundle(resealed(made, change, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "time", ["zzz<b>", "2026-13-05T08:00:00Z", "2026-01-05", "2026-01-06T08:00:00Z"]
+)
+def test_a_time_that_is_none_is_refused(made: Path, tmp_path: Path, time: str) -> None:
+    def change(members: Members) -> None:
+        if "06" not in time:
+            sessions = json.loads(members[SESSIONS])
+            sessions[0]["started_at"] = time
+            members[SESSIONS] = module.json_member(sessions)
+        signed(members, started_at=time)
+
+    with pytest.raises(BundleError, match=r"no time like|must be in|none of its sessions started"):
+        read_bundle(resealed(made, change, tmp_path))
+
+
+def test_plots_change_no_identity(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_bench.report.views.page.plots_available", lambda: False)
+    plain = write(tmp_path, make_runs())
+    assert b"<svg" not in unpack(plain)["report.html"]
+    one, other = read_bundle(made), read_bundle(plain)
+    assert one.manifest.sha256 != other.manifest.sha256
+    assert one.identity == other.identity
+    assert read_bundle(write(tmp_path, make_runs(fast=0.7), "x.zip")).identity != one.identity
+
+
 @pytest.mark.parametrize("name", ["conclusion.md", "runs.gz", "scenario.yaml", "summary.json"])
 def test_a_changed_member_is_refused_by_its_name(made: Path, tmp_path: Path, name: str) -> None:
     """Also by one who packs the file again; `test_archive` flips each bit of a whole file."""
@@ -218,11 +278,17 @@ def test_no_secret_and_no_name_is_in_any_member(
             "nodes": (node,),
         }
     )
-    document = {"note": f"alice ran it on {here} from /home/alice/deep/folder"}
+    document = {
+        "note": f"alice ran it on {here} from /home/alice/deep/folder",
+        "job": "nightly-42",
+        "scenario": SCENARIO | {"trackers": [{"use": "wandb", "entity": "blue-team"}]},
+        "written": SCENARIO | {"trackers": [{"use": "mlflow", "uri": "http://track.corp"}]},
+    }
     path = write(tmp_path, [planted, *others], document=document)
     members = unpack(path)
     members[RUNS] = gzip.decompress(members[RUNS])
     names = (SECRET, "hf_abcdef", "alice", "bob", "bench-1", "node7", "10.20.30.40")
+    names += ("trackers", "blue-team", "track.corp", "nightly-42")
     folders = ("/home", "/mnt/private", "/srv/data", "deep")
     for name, content in members.items():
         assert not [word for word in (*names, *folders) if word.encode() in content], name

@@ -35,7 +35,7 @@ def shown(file: str = "a.zip", date: str = "2026-01-05", **changes: Any) -> Show
     ]
     fields: dict[str, Any] = {
         "file": file,
-        "sha256": "0123456789abcdef" * 4,
+        "identity": "0123456789abcdef" * 4,
         "date": date,
         "summary": summarize_results(runs, "lora"),
         "models": {one.id: "tiny-llama" for one in (base, fast, bad)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from accel_bench.interchange.bundle import Bundle
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.runner.bundling import scenario_of_session
-from accel_bench.runner.reproducing import draft_of, repeats, request_of
+from accel_bench.runner.reproducing import OWN, TAKEN, draft_of, repeats, request_of
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.records import SessionRecord
 
 
@@ -26,9 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def asking(made: Bundle, **scenario: Any) -> Bundle:
     """A bundle whose scenario asks for something more; its checksums would be right."""
-    return Bundle(
-        made.file, made.manifest, SCENARIO | scenario, made.sessions, made.results, made.conclusion
-    )
+    return replace(made, scenario=SCENARIO | scenario)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,39 @@ def test_the_launcher_is_this_machines_own(made: Bundle) -> None:
     slurm = {"launcher": {"use": "slurm", "partition": "all"}}
     assert draft_of(asking(made, **slurm), []).get("launcher") is None
     stacks = {"stacks": {"lora": {"set": {"launcher.use": "slurm"}, "use": []}}}
-    with pytest.raises(BundleError, match="'lora' sets a launcher"):
+    with pytest.raises(BundleError, match=r"'lora' sets 'launcher\.use'; a bundle may not"):
         draft_of(asking(made, **stacks), [])
+
+
+def test_trackers_are_chosen_here(made: Bundle) -> None:
+    """Each would write files of the bundle's choice here, or send what is measured away."""
+    evil = [
+        {"use": "tensorboard", "folder": "public_html"},
+        {"use": "mlflow", "tracking_uri": "http://evil.test"},
+        {"use": "mlflow", "tracking_uri": "sqlite:////root/.bashrc"},
+        {"use": "wandb", "mode": "online"},
+    ]
+    assert "trackers" not in draft_of(asking(made, trackers=evil), []).data
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message"),
+    [
+        ({"notify": "http://evil.test"}, "the scenario sets 'notify'"),
+        ({"ladder": ["x"]}, "the scenario sets 'ladder'"),
+        ({"sweep": {"launcher.partition": ["all"]}}, r"its sweep sets 'launcher\.partition'"),
+        ({"zip": {"trackers": [[], ["wandb"]]}}, "its zip sets 'trackers'"),
+    ],
+)
+def test_a_key_that_is_not_listed_is_refused(
+    made: Bundle, scenario: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BundleError, match=f"{message}; a bundle may not choose that"):
+        draft_of(asking(made, **scenario), [])
+
+
+def test_every_key_of_a_scenario_is_taken_left_out_or_refused_on_purpose() -> None:
+    assert {*ScenarioFile.model_fields} == {*TAKEN, *OWN, "ladder"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +139,7 @@ def test_the_request_names_the_stacks_of_which_there_are_runs(made: Bundle) -> N
     request = request_of(asked, PlanRequest())
     assert sorted(request.only) == ["fast", "lora", "slow"]
     assert request.tags == ()
-    assert repeats(asked).sha256 == made.manifest.sha256
+    assert repeats(asked).sha256 == made.identity
     assert (repeats(asked).file, repeats(asked).origin) == ("bundle.zip", "measured")
 
 

@@ -43,8 +43,8 @@ def run_reproduction(options: ReproduceOptions) -> int:
         build_environments=not options.dry_run,
         notify=lambda line: typer.echo(line, err=True),
     )
-    request = request_of(bundle, asked)
     draft = draft_of(bundle, [key for key, _ in parse_overrides(options.set_ or [], {})])
+    request = request_of(bundle, asked)
     with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
         if allocation is not None and allocation.exit_code is not None:
             return allocation.exit_code
@@ -62,7 +62,7 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     """Print what is repeated, and the versions and hardware that differ here."""
     made = bundle.manifest
     typer.echo(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"), err=True)
-    typer.echo(f"verified, sha256 {made.sha256}", err=True)
+    typer.echo(f"verified, sha256 {made.sha256}, identity {bundle.identity}", err=True)
     there = next((run.machine for run in reversed(bundle.results) if run.machine), None)
     if there is None:
         typer.echo("the bundle does not say on which machine it was measured", err=True)
@@ -103,7 +103,7 @@ def _run(
 def _earlier(store: Store, bundle: Bundle) -> tuple[str, ...]:
     """Return the sessions that repeat this bundle."""
     known = store.sessions()
-    return tuple(one.id for one in known if one.document.get("repeats") == bundle.manifest.sha256)
+    return tuple(one.id for one in known if one.document.get("repeats") == bundle.identity)
 
 
 def _compare(plan: Plan, bundle: Bundle, session: Session) -> Reproduction:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +17,23 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.load import MAXIMUM_BYTES, load_yaml
+from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.archive import unpack
 from accel_bench.result import Result
+from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.records import SHA256_DIGITS, SessionRecord, parse_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 MANIFEST, SCENARIO, SESSIONS, RUNS = "manifest.json", "scenario.yaml", "sessions.json", "runs.gz"
-CONCLUSION = "conclusion.md"
+CONCLUSION, REPORT, SUMMARY = "conclusion.md", "report.html", "summary.json"
+MACHINES, VERSIONS = "machines.json", "versions.json"
+
+NEEDED = frozenset({MANIFEST, SCENARIO, SESSIONS, RUNS})
+KNOWN = NEEDED | {CONCLUSION, REPORT, SUMMARY, MACHINES, VERSIONS}
+"""Names of members: those that every bundle has, and all."""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 MAXIMUM_RUNS_BYTES = 128 * 1024 * 1024
 """Size of all runs of a bundle as JSON."""
@@ -60,13 +71,13 @@ class Manifest(Frozen):
     """Ids of its sessions."""
 
     repeats: str = ""
-    """`sha256` of the bundle that these sessions repeat; empty where they repeat none."""
+    """Identity of the bundle that these sessions repeat; empty where they repeat none."""
 
     members: tuple[Member, ...]
     """All other members, by name."""
 
     sha256: str
-    """Checksum of the rest of this manifest as canonical JSON: it names the bundle."""
+    """Checksum of the rest of this manifest as canonical JSON."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,10 @@ class Bundle:
     results: tuple[Result, ...]
 
     conclusion: str
-    """The answer as text, in the words of the version that wrote it."""
+    """The answer as text, in its author's words."""
+
+    identity: str
+    """Checksum of its sessions and runs: a report with or without plots does not change it."""
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -95,7 +109,8 @@ def read_bundle(path: Path) -> Bundle:
         manifest = Manifest.model_validate_json(members.get(MANIFEST, b""))
         _verify(manifest, members)
         sessions = tuple(map(SessionRecord.model_validate, _list(members[SESSIONS])))
-        results = tuple(_results(members[RUNS]))
+        identity = hashlib.sha256(members[SESSIONS])
+        results = tuple(_results(members[RUNS], identity.update))
         _check_origin(manifest, sessions, results)
         return Bundle(
             file=str(path),
@@ -104,6 +119,7 @@ def read_bundle(path: Path) -> Bundle:
             sessions=sessions,
             results=results,
             conclusion=members.get(CONCLUSION, b"").decode(),
+            identity=identity.hexdigest(),
         )
     except (ValueError, KeyError, RecursionError, zlib.error, AccelBenchError) as error:
         first = str(error).splitlines()[:3]
@@ -128,6 +144,10 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
     if {*stated, MANIFEST} != {*members}:
         odd = sorted({*stated, MANIFEST} ^ {*members})
         raise ValueError(f"the manifest and the file differ in the members {', '.join(odd)}")
+    if unknown := sorted({*members} - KNOWN):
+        raise ValueError(f"no bundle has the members {', '.join(map(repr, unknown))}")
+    if missing := sorted(NEEDED - {*members}):
+        raise ValueError(f"it has no {', '.join(missing)}")
     for name, one in stated.items():
         if name != RUNS and one.bytes > MAXIMUM_PAYLOAD_BYTES:
             raise ValueError(f"the member {name!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
@@ -140,12 +160,18 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
 def _check_origin(
     manifest: Manifest, sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> None:
-    """Raise ValueError for runs that do not belong to the sessions, or were not measured there."""
+    """Raise ValueError for runs that do not belong to the sessions, or were not measured there,
+    and for times that are none."""
     ids = [one.id for one in sessions]
     if tuple(ids) != manifest.sessions or len({*ids}) < len(ids):
         raise ValueError("its sessions are not those of the manifest")
     if not results:
         raise ValueError("it holds no run")
+    starts = [one.started_at for one in sessions]
+    for time in (manifest.started_at, *starts, *(result.started_at for result in results)):
+        _check_time(time)
+    if manifest.started_at not in starts:
+        raise ValueError(f"none of its sessions started at {manifest.started_at}")
     names = [result.run_id for result in results]
     if len({*names}) < len(names):
         raise ValueError("two of its runs have one id")
@@ -158,9 +184,20 @@ def _check_origin(
             )
 
 
-def _results(content: bytes) -> Iterator[Result]:
-    """Yield the runs. Raises ValueError for one that cannot be read, zlib.error."""
+def _check_time(text: str) -> None:
+    """Raise ValueError for what is no time of ISO 8601."""
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"started_at is {text[:40]!r}, no time like 2026-01-05T08:00:00Z")
+    datetime.fromisoformat(text)
+
+
+def _results(content: bytes, note: Callable[[bytes], object]) -> Iterator[Result]:
+    """Yield the runs, each after `note` has got its line.
+
+    Raises ValueError for one that cannot be read, zlib.error.
+    """
     for number, line in enumerate(_lines(content), 1):
+        note(line + b"\n")
         try:
             yield parse_result(line.decode())
         except ValueError as error:
@@ -187,7 +224,9 @@ def _lines(content: bytes) -> Iterator[bytes]:
 def _scenario(content: bytes, source: str) -> dict[str, Any]:
     if len(content) > MAXIMUM_BYTES:
         raise ValueError(f"{SCENARIO} is larger than {MAXIMUM_BYTES} bytes, which no scenario is")
-    return load_yaml(content.decode(), source).data
+    data = load_yaml(content.decode(), source).data
+    validate(ScenarioFile, data, lambda inner: ".".join(map(str, (SCENARIO, *inner))), BundleError)
+    return data
 
 
 def _list(content: bytes) -> list[JsonValue]:

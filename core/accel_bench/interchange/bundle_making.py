@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +44,17 @@ class Content:
 def anonymous(
     sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> tuple[list[SessionRecord], list[Result]]:
-    """Return both without secrets, and without names of people, hosts and folders.
+    """Return both without secrets, trackers, and names of people, hosts, folders and jobs.
 
     Raises BundleError where such a name is a word without which a run cannot be read.
     """
     results = [redact_result(result) for result in results]
     dumped = [result.model_dump(mode="json") for result in results]
     redactor = Redactor.of_this_process()
-    records = [redactor.redact_value(session.model_dump(mode="json")) for session in sessions]
+    records = [
+        redactor.redact_value(_without_private(session).model_dump(mode="json"))
+        for session in sessions
+    ]
     known = names_within(Result.model_json_schema()) | names_within(
         SessionRecord.model_json_schema()
     )
@@ -64,6 +68,29 @@ def anonymous(
         )
     except ValueError as error:
         raise BundleError(f"a run cannot be read without a name that is in it: {error}") from error
+
+
+def _without_private(session: SessionRecord) -> SessionRecord:
+    """Return a session without its job and trackers: names and addresses inside a team."""
+    document = {key: one for key, one in session.document.items() if key != "job"}
+    for name in ("scenario", "written"):
+        if isinstance(scenario := document.get(name), dict):
+            document[name] = {key: one for key, one in scenario.items() if key != "trackers"}
+    command = tuple(_without_overrides(session.command, "trackers"))
+    return session.model_copy(update={"document": document, "command": command})
+
+
+def _without_overrides(command: Sequence[str], key: str) -> Iterator[str]:
+    """Yield the arguments but `--set KEY=...`, in each of its spellings."""
+    pattern = re.compile(rf"(--set[= ])?{key}[.=]")
+    arguments = iter(command)
+    for argument in arguments:
+        if argument == "--set":
+            value = next(arguments, "")
+            if not pattern.match(value):
+                yield from (argument, value)
+        elif not pattern.match(argument):
+            yield argument
 
 
 def write_bundle(path: Path, content: Content) -> Manifest:

@@ -43,7 +43,8 @@ class ShownBundle:
     file: str
     """Its path from the page, with `/`."""
 
-    sha256: str
+    identity: str
+    """Checksum of its sessions and runs."""
 
     date: str
     """Day of its first session, ISO 8601."""
@@ -57,7 +58,7 @@ class ShownBundle:
     """Versions of plugins, by the plugin's name, and of what they run on."""
 
     repeats: str = ""
-    """File of the bundle that it repeats; its checksum where that is not in the folder."""
+    """File of the bundle that it repeats; its identity where that is not in the folder."""
 
     repetitions: Repetitions = field(default_factory=dict)
 
@@ -141,7 +142,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         "href": f"./{quote(os.fsencode(bundle.file))}",  # a name need not be UTF-8
         "file": bundle.file,
         "repeats": bundle.repeats,
-        "sha256": bundle.sha256,
+        "identity": bundle.identity,
     }
 
 

@@ -14,7 +14,15 @@ from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
-from accel_bench.interchange.bundle import CONCLUSION, SCENARIO, Manifest
+from accel_bench.interchange.bundle import (
+    CONCLUSION,
+    MACHINES,
+    REPORT,
+    SCENARIO,
+    SUMMARY,
+    VERSIONS,
+    Manifest,
+)
 from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
 from accel_bench.report.formats import render, render_json
 from accel_bench.report.render_html import render_html
@@ -24,9 +32,6 @@ from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS
-
-MACHINES, VERSIONS, SUMMARY = "machines.json", "versions.json", "summary.json"
-REPORT = "report.html"
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:

@@ -18,33 +18,54 @@ from accel_bench.interchange.bundle import Bundle
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.result import Provenance
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.layers import AXES
+
+TAKEN = frozenset(
+    """
+    name description task mode model adapter data optimizer engine parallel metrics train resources
+    measure environment slow stacks baseline sweep zip environments exclude tag
+    """.split()
+)
+"""Keys of a scenario that a bundle may have: any other is refused until it is listed here."""
+
+OWN = ("launcher", "trackers")
+"""Keys that are left out: this machine and the command line have their own."""
 
 NOT_RUN = ("name", "description", "exclude", "tag")
 """Keys whose texts lead nowhere."""
 
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
-    """Return the bundle's scenario as a draft, without its launcher: this machine has its own.
+    """Return the bundle's scenario as a draft, without its launcher and trackers.
 
-    `overridden` are the dotted keys that the command line sets. Raises BundleError for a path of
-    this machine that the bundle names and the command line does not: it may be any file.
+    `overridden` are the dotted keys that the command line sets. Raises BundleError for a key that
+    no bundle may have, and for a path of this machine that the bundle names and the command line
+    does not: it may be any file.
     """
-    data = copy.deepcopy(bundle.scenario)
-    data.pop("launcher", None)
+    data = {key: copy.deepcopy(one) for key, one in bundle.scenario.items() if key not in OWN}
+    for where, key in _keys(data):
+        if key.partition(".")[0] not in TAKEN:
+            raise BundleError(
+                f"{bundle.file}: {where} sets {key!r}; a bundle may not choose that. What you want "
+                f"of it, you choose: --set {key}=..."
+            )
     for key, text in _texts(data, ""):
         if _is_path(text) and not any(f"{key}.".startswith(f"{one}.") for one in overridden):
             raise BundleError(
                 f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
                 f"machine. Name your own: --set {key}=PATH"
             )
-    for name, stack in (data.get("stacks") or {}).items():
-        settings = stack.get("set") if isinstance(stack, dict) else None
-        if isinstance(settings, dict) and any(key.startswith("launcher") for key in settings):
-            raise BundleError(
-                f"{bundle.file}: the stack {name!r} sets a launcher; a bundle may not choose one"
-            )
     scenario = bundle.manifest.scenario
     return Draft(f"{bundle.file}:scenario.yaml", data, preset=scenario)
+
+
+def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each key of the work that a scenario file sets, after the part of the file."""
+    yield from (("the scenario", key) for key in data)
+    for name, stack in data.get("stacks", {}).items():
+        yield from ((f"the stack {name!r}", key) for key in stack.get("set", {}))
+    for axis in AXES:
+        yield from ((f"its {axis}", key) for key in data.get(axis, {}))
 
 
 def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
@@ -61,7 +82,7 @@ def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
 
 def repeats(bundle: Bundle) -> Provenance:
     """Return what is stored with each run that repeats a bundle."""
-    return Provenance(file=PurePath(bundle.file).name, sha256=bundle.manifest.sha256)
+    return Provenance(file=PurePath(bundle.file).name, sha256=bundle.identity)
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

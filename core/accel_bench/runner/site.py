@@ -33,6 +33,7 @@ class Verified(NamedTuple):
 
     path: Path
     manifest: Manifest
+    identity: str
     shown: ShownBundle
 
 
@@ -51,9 +52,9 @@ def write_site(folder: Path, output: Path) -> Site:
         name = path.relative_to(folder).as_posix()
         try:
             one = _verified(path, output)
-            if same := found.get(one.manifest.sha256):
-                raise BundleError(f"the same bundle as {same.path.relative_to(folder).as_posix()}")
-            found[one.manifest.sha256] = one
+            if same := found.get(one.identity):
+                raise BundleError(f"the same runs as {same.path.relative_to(folder).as_posix()}")
+            found[one.identity] = one
         except AccelBenchError as error:
             refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
     if not found and not refused:
@@ -88,7 +89,7 @@ def _verified(path: Path, page: Path) -> Verified:
     made = bundle.manifest
     shown = ShownBundle(
         file=Path(os.path.relpath(path, page.parent)).as_posix(),
-        sha256=made.sha256,
+        identity=bundle.identity,
         date=made.started_at[:10],
         summary=evaluated(bundle),
         models={run.experiment.id: _model(run) for run in bundle.results},
@@ -96,7 +97,7 @@ def _verified(path: Path, page: Path) -> Verified:
         versions=_versions(bundle.results),
         repeats=made.repeats[:12],
     )
-    return Verified(path, made, shown)
+    return Verified(path, made, bundle.identity, shown)
 
 
 def _with_repetitions(
@@ -109,9 +110,9 @@ def _with_repetitions(
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
     verdicts: dict[tuple[str, str], Counter[str]] = {}
-    seen = {one.manifest.sessions}  # a copy with other checksums is no further repetition
+    seen = {one.manifest.sessions}  # a copy with other texts is no further repetition
     for other in found.values():
-        if other.manifest.repeats != one.manifest.sha256 or other.manifest.sessions in seen:
+        if other.manifest.repeats != one.identity or other.manifest.sessions in seen:
             continue
         seen.add(other.manifest.sessions)
         try:
