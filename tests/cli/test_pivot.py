@@ -12,6 +12,7 @@ from analysis_factory import make_experiment
 from cli.program import Done, call
 from store.store_factory import make_rank, make_result, make_session
 
+from accel_bench.analysis.claims import Claim, check_claim
 from accel_bench.result import Status
 from accel_bench.store.database import open_store
 
@@ -103,6 +104,25 @@ def test_stacks_are_compared_with_the_baseline_that_is_stored(folder: Path) -> N
     text = succeed("summary", "tuesday", "--by", "stack", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["value"], row["pairs"]) for row in rows] == [("nf4", "0"), ("lora", "1")]
+
+
+def test_a_figure_has_one_name_in_tables_histories_and_claims(folder: Path) -> None:
+    for figure, value in {
+        **dict.fromkeys(("peak_memory", "peak_memory_bytes"), 1000),
+        **dict.fromkeys(("step_seconds", "median_step_seconds"), 0.5),
+        **{"samples_per_second": 2.0, "tokens_per_hour": 720_000, "mfu": None},
+    }.items():
+        made = json.loads(succeed("pivot", "run-0", "--values", figure, "--format", "json").out)
+        found = made["cells"][0]["figures"][made["values"][0]["name"]]
+        assert (found and found["median"]) == value
+        arguments = ["history", "run_id = run-0", "--figure", figure, "--format", "json"]
+        series = json.loads(succeed(*arguments).out)
+        values = [one for point in series["points"] for one in point["values"]]
+        assert values == ([value] if value else [])
+        claim = Claim(stack="lora", metric=figure, at_least=1)
+        with open_store(folder, write=False) as store:
+            checked = check_claim(claim, store.find("run-0"))
+        assert (checked.value and checked.value.median) == value
 
 
 def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None:

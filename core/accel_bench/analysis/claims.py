@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.figures import SHORT_NAMES
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
@@ -180,6 +181,7 @@ def _newest(results: Sequence[Result], stack: str) -> list[ExperimentRuns]:
 
 
 def _values(row: ExperimentRuns, metric: str) -> dict[tuple[str, int], float]:
+    metric = SHORT_NAMES.get(metric, metric)
     found = {key: figures_of(run).get(metric) for key, run in row.completed.items()}
     return {key: value for key, value in found.items() if value is not None}
 

@@ -50,7 +50,7 @@ class Figure:
 def find_figures(names: Iterable[str]) -> list[Figure]:
     """Return the figures of these names. Raises StoreError with the nearest name."""
     found = []
-    for name in names:
+    for name in (SHORT_NAMES.get(name, name) for name in names):
         if name not in FIGURES:
             raise StoreError(f"there is no figure {name!r}{did_you_mean(name, FIGURES)}")
         found.append(FIGURES[name])
@@ -171,15 +171,15 @@ FIGURES = {
         Figure("tokens_per_hour", "tokens/h", _of_runs(lambda s: s.tokens_per_hour), "higher"),
         Figure("samples_per_second", "samples/s", _of_runs(_samples_per_second), "higher"),
         Figure("steps_per_second", "steps/s", _of_runs(lambda s: s.steps_per_second), "higher"),
-        Figure("step_seconds", "s", _of_runs(lambda s: median(s.step_seconds)), "lower"),
+        Figure("median_step_seconds", "s", _of_runs(lambda s: median(s.step_seconds)), "lower"),
         Figure(TIMES_AS_FAST, "times", _none, "higher"),
         Figure("mfu", "of peak", _mfu, "higher"),
         Figure("mfu_6n", "of peak, 6N", _mfu_6n, "higher"),
         Figure("hfu", "of peak", _hfu, "higher"),
-        Figure("peak_memory", "bytes per device", _peak_memory, "lower"),
+        Figure("peak_memory_bytes", "bytes per device", _peak_memory, "lower"),
         Figure("peak_memory_run", "bytes per device", _memory("allocated", lambda m: m.run_bytes)),
         Figure("peak_reserved", "bytes per device", _memory("reserved", lambda m: m.bytes)),
-        Figure("peak_nvml", "bytes per device", _memory("nvml", lambda m: m.bytes)),
+        Figure("peak_nvml_bytes", "bytes per device", _memory("nvml", lambda m: m.bytes)),
         Figure("peak_rss", "bytes per process", _memory("rss", lambda m: m.bytes)),
         Figure("first_loss", "", _of_losses(lambda s: s.losses[0])),
         Figure("last_loss", "", _of_losses(lambda s: s.losses[-1]), "lower"),
@@ -196,7 +196,14 @@ FIGURES = {
         Figure("dollars", "USD", _dollars, "lower"),
     )
 }
-"""All figures by name."""
+"""All figures by name: that of their column, where stored runs have one."""
+
+SHORT_NAMES = {
+    "step_seconds": "median_step_seconds",
+    "peak_memory": "peak_memory_bytes",
+    "peak_nvml": "peak_nvml_bytes",
+}
+"""Other names that are accepted."""
 
 STATED = {
     "tokens_per_second": "tokens_per_second",

@@ -95,7 +95,7 @@ USUAL = (
     "steps_per_second",
     TIMES_AS_FAST,
     "mfu",
-    "peak_memory",
+    "peak_memory_bytes",
     "last_loss",
     "dollars_per_million_tokens",
     "hours",

@@ -1,6 +1,6 @@
 """Figures of a run that are followed over time and compared with a reference, and their directions.
 
-A figure has the name of its column in the store.
+They are those of a pivot, by the same names, which stored runs have in columns.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
-from accel_bench.analysis.listing import flat_speed, metrics_by_name
-from accel_bench.analysis.metrics.throughput import run_throughput
+from accel_bench.analysis.figures import FIGURES, SHORT_NAMES
+from accel_bench.analysis.listing import flat_figures, metrics_by_name
+from accel_bench.analysis.pivot_schema import Better
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 
-Better: TypeAlias = Literal["lower", "higher", "neither"]
 Change: TypeAlias = Literal["better", "worse", "different"]
 
 
@@ -32,18 +32,28 @@ class TrackedFigure(NamedTuple):
         return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"
 
 
-TOKENS_PER_SECOND = TrackedFigure("tokens_per_second", "tokens/s", "higher")
+COLUMNS = (
+    *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour"),
+    *("samples_per_second", "steps_per_second", "median_step_seconds", "mfu"),
+    *("peak_memory_bytes", "first_loss", "last_loss"),
+)
+"""Figures of a pivot that have a column, or follow from columns."""
+
+UNITS = {
+    "median_step_seconds": "seconds",
+    "peak_memory_bytes": "bytes",
+    "first_loss": "nats/token",
+    "last_loss": "nats/token",
+}
+"""Units that are written otherwise where no table says the scope."""
 
 COLUMN_FIGURES = {
-    one.name: one
-    for one in (
-        TOKENS_PER_SECOND,
-        TrackedFigure("median_step_seconds", "seconds", "lower"),
-        TrackedFigure("peak_memory_bytes", "bytes", "lower"),
-        TrackedFigure("last_loss", "nats/token", "lower"),
-    )
+    name: TrackedFigure(name, UNITS.get(name, FIGURES[name].unit), FIGURES[name].better)
+    for name in COLUMNS
 }
-"""Figures that have a column of their own."""
+"""Those figures by name."""
+
+TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
 
 METRICS = "metrics."
 """Prefix of a plugin's metric, as conditions on stored runs have it."""
@@ -54,6 +64,7 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
 
     Raises StoreError for an unknown name.
     """
+    name = SHORT_NAMES.get(name, name)
     if name in COLUMN_FIGURES:
         return COLUMN_FIGURES[name]
     known = {one: figure for result in results for one, figure in metrics_of(result).items()}
@@ -78,7 +89,7 @@ def figures_of(result: Result) -> dict[str, float]:
     peaks = [
         one.value for rank in result.ranks for one in rank.metrics if one.figure == "peak_memory"
     ]
-    known = flat_speed(run_throughput(result))
+    known = flat_figures(result)
     known["peak_memory_bytes"] = max((one for one in peaks if one is not None), default=None)
     found = {name: known.get(name) for name in COLUMN_FIGURES}
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}

@@ -19,7 +19,7 @@ class HistoryOptions(MeasureOptions):
     ]
     stack: Annotated[Names, typer.Option(help="Only this stack; repeatable.")] = None
     figure: Annotated[
-        str, typer.Option(metavar="NAME", help="A column, such as peak_memory_bytes; metrics.NAME.")
+        str, typer.Option(metavar="NAME", help="A figure, such as peak_memory_bytes; metrics.NAME.")
     ] = "tokens_per_second"
     where: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="Only runs for which it holds.")

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, select
 from accel_bench.analysis.listing import Cells
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
-from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
+from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
 from accel_bench.store.records import intact
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
@@ -40,7 +40,7 @@ def run_columns(
 
 
 def _cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
-    if not intact({name: row[name] for name in row if name not in COMPUTED}):
+    if not intact(stored_part(row)):
         return {"run_id": str(row["run_id"]), "status": "corrupt"}
     cells = {name: row[_column(name)] for name in known_names()}
     options = json.loads(row["options"] or "{}")

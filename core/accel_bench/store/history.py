@@ -14,6 +14,7 @@ from accel_bench.analysis.tracked_figures import METRICS, TrackedFigure, figure_
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
+from accel_bench.store.names import COMPUTED, stored_part
 from accel_bench.store.records import intact
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
 from accel_bench.store.selection import MOST_AT_ONCE
@@ -29,13 +30,14 @@ def read_history(
     from sqlalchemy import select
 
     measured = RUNS.c.audited_status != IMPORTED
-    query = select(*within_limits(RUNS, store.on_sqlite)).where(measured, *conditions)
-    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(row)]
+    computed = [value.label(name) for name, value in COMPUTED.items()]
+    query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(measured, *conditions)
+    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(stored_part(row))]
     examples = _one_of_each(store, rows)
     tracked = figure_named(figure, examples.values())
     experiments = {name: one.experiment for name, one in examples.items()}
     known = [row for row in rows if row["experiment_id"] in experiments]
-    return [_run(row, experiments, figure) for row in known], tracked
+    return [_run(row, experiments, tracked.name) for row in known], tracked
 
 
 def _one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:

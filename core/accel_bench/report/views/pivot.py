@@ -161,7 +161,7 @@ def _unit(value: PivotValue) -> str:
 
 
 def _title(name: str) -> str:
-    return name.replace("_", " ")
+    return name.removesuffix("_bytes").replace("_", " ")
 
 
 def _headed(made: Pivot, values: Values) -> str:
