@@ -122,7 +122,14 @@ def test_a_figure_has_one_name_in_tables_histories_and_claims(folder: Path) -> N
         claim = Claim(stack="lora", metric=figure, at_least=1)
         with open_store(folder, write=False) as store:
             checked = check_claim(claim, store.find("run-0"))
-        assert (checked.value and checked.value.median) == value
+        assert (checked.value and checked.value.median) == pytest.approx(value)
+
+
+def test_a_figure_that_lacks_an_option_says_which(folder: Path) -> None:
+    text = succeed("pivot", "--price", "0.1", "--values", "dollars").out
+    assert "dollars: not known without --for-tokens" in text and "--instance" not in text
+    text = succeed("pivot", "--for-tokens", "1e6", "--values", "hours,dollars").out
+    assert "dollars: not known without --price or --instance" in text
 
 
 def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None:
@@ -150,6 +157,12 @@ def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> No
         (["--rows", "stck"], "no experiment has a key 'stck'; did you mean 'stack'?"),
         (["--values", "tokens"], "there is no figure 'tokens'; did you mean"),
         (["--against", "batch_size=3"], f"no experiment of the table has {BATCH}=3; known: 1, 4"),
+        (
+            ["--against", "hardware=x"],
+            f"of --rows and --columns no key is 'hardware'; known: batch_size, stack, {BATCH}\n",
+        ),
+        (["--against", "stack=a", "--against", "stack=b"], "stack is given twice"),
+        (["--against", "batch_size=1", "--against", f"{BATCH}=4"], f"{BATCH} is given twice"),
         (["--against", "batch_size"], "expected KEY=VALUE, such as stack=lora"),
         (["--spot"], "--provider, --region and --spot choose a price of --instance"),
     ],

@@ -83,8 +83,10 @@ def keys_of(row: ExperimentRuns) -> Keys:
     }
 
 
-def find_key(name: str, known: Iterable[str]) -> str:
+def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key") -> str:
     """Return the key that a name means among those that are known. Raises StoreError.
+
+    `of` begins the message where there is none.
 
     The last part of a key will do where no other has it, and `optimizer` means `optimizer.use`.
     """
@@ -98,7 +100,8 @@ def find_key(name: str, known: Iterable[str]) -> str:
         return own[0]
     if own:
         raise StoreError(f"{name!r} means several keys: {', '.join(own)}")
-    raise StoreError(f"no experiment has a key {name!r}{did_you_mean(name, {*names, *ALIASES})}")
+    short = {alias for alias, key in ALIASES.items() if key in names}
+    raise StoreError(f"{of} {name!r}{did_you_mean(name, names | short)}")
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:

@@ -210,7 +210,13 @@ def _reference(
             return {STACK: baseline}
         last = (several or list(known))[-1:]
         return {key: known[key][0] for key in last}
-    chosen = {find_key(name, known): value for name, value in named.items()}
+    missing = "--against: of --rows and --columns no key is"
+    chosen: dict[str, JsonValue] = {}
+    for name, value in named.items():
+        key = find_key(name, known, missing)
+        if key in chosen:
+            raise StoreError(f"--against: {key} is given twice; a cell has one value of it")
+        chosen[key] = value
     return {key: _one_of(key, value, known[key]) for key, value in chosen.items()}
 
 

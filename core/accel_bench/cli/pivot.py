@@ -69,10 +69,12 @@ def _reference(texts: Names) -> dict[str, JsonValue]:
     from accel_bench.documents.load import parse_value
     from accel_bench.errors import StoreError
 
-    parsed = {}
+    parsed: dict[str, JsonValue] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise StoreError(f"--against {text}: expected KEY=VALUE, such as stack=lora")
+        if key.strip() in parsed:
+            raise StoreError(f"--against: {key.strip()} is given twice; a cell has one value of it")
         parsed[key.strip()] = parse_value(value, f"--against {key.strip()}")
     return parsed

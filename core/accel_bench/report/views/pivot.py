@@ -86,7 +86,19 @@ def _notes(made: Pivot) -> Iterator[str]:
         yield f"tokens are real ones, without padding; it is {EXCLUDED}"
     if made.terms.tokens:
         yield f"hours and USD: for {made.terms.tokens:,.0f} tokens"
+    yield from _missing_terms(made)
     yield from made.notes
+
+
+def _missing_terms(made: Pivot) -> Iterator[str]:
+    """Yield which figures are not known for want of an option."""
+    names = [one.name for one in made.values]
+    for option, given, figures in (
+        ("--for-tokens", made.terms.tokens, ("hours", "dollars")),
+        ("--price or --instance", made.terms.rate, ("dollars_per_million_tokens", "dollars")),
+    ):
+        if not given and (empty := [name for name in figures if name in names]):
+            yield f"{' and '.join(empty)}: not known without {option}"
 
 
 def _key_column(made: Pivot, number: int) -> Column:
