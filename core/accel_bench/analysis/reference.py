@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.compare import unpaired_ratio
+from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.listing import differing_keys
+from accel_bench.analysis.reference_keys import DEFAULT_KEYS, rows_of
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tracked_figures import TrackedFigure, figures_of
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
 from accel_bench.scenario.layers import look_up
 
 State: TypeAlias = Literal[
@@ -35,20 +36,24 @@ FigureVerdict: TypeAlias = Literal[
     "better", "worse", "different", "same", "inconclusive", "unknown"
 ]
 
-DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep")
-"""Columns that tell rows of a set from one another."""
-
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
 """Figures that are compared."""
 
 TOLERANCE = 0.05
 """Relative change of a median below which nothing is called better or worse."""
 
+ERROR_RATE = 0.05
+"""How often anything at all that did not change is called better or worse, at most."""
+
 FEWEST_ROWS = 5
 """Rows without which none stands out from the others."""
 
 DEVIATIONS = 3.5
 """Robust standard deviations by which the ratio of an outlier is away from that of other rows."""
+
+
+NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
+"""Endings that say nothing of what was run."""
 
 
 class Rule(NamedTuple):
@@ -75,8 +80,13 @@ class ReferenceFigure(Frozen):
     ratio: Interval | None = None
     """Current over reference, with Welch's 95 % interval; null unless both are positive."""
 
+    p_value: float | None = None
+    """Chance of such a ratio if nothing changed, by Welch's t test, adjusted by Holm's method for
+    all rows and figures; null with fewer than two runs on a side."""
+
     verdict: FigureVerdict
-    """`same` within the tolerance; `inconclusive` where the interval has 1 in it."""
+    """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
+    0.05."""
 
     outlier: bool = False
     """Whether the ratio stands out from those of the other rows."""
@@ -136,15 +146,15 @@ def compare_with_reference(
     name: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
 ) -> ReferenceComparison:
     """Compare two sets of results row by row; the current ones stand in their order."""
-    before = _by_key(reference, rule, rule.aliases)
-    after = _by_key(current, rule, {})
-    if not before.keys() & after.keys():
+    found = rows_of(reference, current, rule.keys, rule.aliases)
+    if not any(sides.reference and sides.current for sides in found.values()):
+        before, after = ([key for key, sides in found.items() if sides[n]] for n in (0, 1))
         raise StoreError(
             f"no row of {name} has a key of the current runs ({', '.join(rule.keys)}): "
             f"{_some_keys(before)} there, {_some_keys(after)} here; choose columns with --key, or "
             "name what has another name with --alias OLD=NEW"
         )
-    rows = [_row(key, before.get(key, []), after.get(key, []), rule) for key in {**after, **before}]
+    rows = _judged([_row(key, *sides, rule) for key, sides in found.items()], rule)
     shared = _shared([row.differing for row in rows if row.reference_runs and row.current_runs])
     rows = [_without(row, shared) for row in _with_outliers(rows, rule.tolerance)]
     worse = sum(row.worse for row in rows)
@@ -159,45 +169,8 @@ def compare_with_reference(
     )
 
 
-def _by_key(
-    results: Iterable[Result], rule: Rule, aliases: Mapping[str, str]
-) -> dict[str, list[Result]]:
-    """Group results by their keys as canonical JSON."""
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        key = {name: _renamed(_key_value(result, name), aliases) for name in rule.keys}
-        found.setdefault(canonical_json(key), []).append(result)
-    return found
-
-
-def _key_value(result: Result, name: str) -> JsonValue:
-    """Return a key column of a result: of the run itself, or a setting by its dotted key."""
-    experiment = result.experiment
-    if name in ("sweep", "tag"):
-        value: JsonValue = getattr(experiment, name)
-        return value
-    if name in ("scenario", "stack"):
-        return str(getattr(experiment, name).name)
-    if name == "device":
-        device = result.ranks[0].device if result.ranks else None
-        return (device.name or device.type) if device else result.provenance.machine
-    there, value = look_up(experiment.scenario.model_dump(mode="json"), name)
-    if not there:
-        raise StoreError(
-            f"--key {name}: no column of that name; write scenario, stack, sweep, tag, device or "
-            "the dotted key of a setting, such as train.micro_batch_size"
-        )
-    return value
-
-
-def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
-    if isinstance(value, dict):
-        return {key: _renamed(one, aliases) for key, one in value.items()}
-    return aliases.get(value, value) if isinstance(value, str) else value
-
-
-def _some_keys(groups: Mapping[str, object]) -> str:
-    names = list(groups)[:2]
+def _some_keys(groups: Sequence[str]) -> str:
+    names = groups[:2]
     return f"{', '.join(names)}{' ...' if len(groups) > 2 else ''}" if names else "nothing"
 
 
@@ -207,7 +180,7 @@ def _row(
 
     before, after = _counted(reference), _counted(current)
     state = _state(before, after)
-    figures = [_figure(one, before, after, rule.tolerance) for one in rule.figures]
+    figures = [_figure(one, before, after) for one in rule.figures]
     known = [one for one in figures if one.reference is not None or one.current is not None]
     failed = [run for run in after if not run.status.completed]
     imported = any(run.imported for run in (*before, *after))
@@ -242,11 +215,18 @@ def _passes(runs: Sequence[Result]) -> bool:
     return 2 * completed >= len(runs) and all(run.status.value != "invalid" for run in runs)
 
 
+def _any_failed(runs: Sequence[Result]) -> bool:
+    """Return whether any run failed by itself, and not since something ended it."""
+    return any(not run.status.completed and run.status not in NO_FAILURES for run in runs)
+
+
 def _state(before: Sequence[Result], after: Sequence[Result]) -> State:
     if not before:
         return "new"
     if not after:
         return "missing"
+    if _any_failed(after) and not _any_failed(before):
+        return "newly failing"
     if not _passes(after):
         return "newly failing" if _passes(before) else "failing"
     return "compared" if _passes(before) else "newly passing"
@@ -258,9 +238,9 @@ def _statuses(runs: Sequence[Result]) -> str:
 
 
 def _figure(
-    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result], tolerance: float
+    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result]
 ) -> ReferenceFigure:
-    """Compare one figure of a row."""
+    """Compare one figure of a row; its verdict needs those of all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
     positive = bool(old and new) and min(*old, *new) > 0
     ratio = unpaired_ratio(new, old) if positive else None
@@ -271,7 +251,8 @@ def _figure(
         reference=median(old) if old else None,
         current=median(new) if new else None,
         ratio=ratio,
-        verdict=_verdict(figure, ratio, tolerance),
+        p_value=unpaired_p_value(new, old) if positive else None,
+        verdict="unknown",
     )
 
 
@@ -284,15 +265,31 @@ def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
             yield float(value)
 
 
-def _verdict(figure: TrackedFigure, ratio: Interval | None, tolerance: float) -> FigureVerdict:
+def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
+    """Return the rows with verdicts; what is tested of all of them is adjusted together."""
+    tested = [one.p_value for row in rows for one in row.figures if one.p_value is not None]
+    adjusted = iter(holm(tested))
+    directions = {one.name: one for one in rule.figures}
+
+    def judged(one: ReferenceFigure) -> ReferenceFigure:
+        p_value = None if one.p_value is None else next(adjusted)
+        verdict = _verdict(directions[one.name], one.ratio, p_value, rule.tolerance)
+        return one.model_copy(update={"p_value": p_value, "verdict": verdict})
+
+    return [row.model_copy(update={"figures": tuple(map(judged, row.figures))}) for row in rows]
+
+
+def _verdict(
+    figure: TrackedFigure, ratio: Interval | None, p_value: float | None, tolerance: float
+) -> FigureVerdict:
     if ratio is None:
         return "unknown"
     change = math.log(ratio.median)
+    if p_value is None:
+        return "inconclusive"
     if abs(change) <= math.log1p(tolerance):
         return "same"
-    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-        return "inconclusive"
-    return figure.change(change)
+    return figure.change(change) if p_value <= ERROR_RATE else "inconclusive"
 
 
 def _differing(

@@ -43,7 +43,7 @@ class CompareOptions:
     key: Annotated[
         options.Names,
         typer.Option(metavar="COLUMN", help="What tells rows apart; else scenario, stack, "
-                     "model.id, sweep."),
+                     "model.id, sweep, device, world_size."),
     ] = None  # fmt: skip
     figure: Annotated[
         options.Names,

@@ -10,10 +10,10 @@ from pathlib import Path
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.reference import (
     DEFAULT_FIGURES,
-    DEFAULT_KEYS,
     Rule,
     compare_with_reference,
 )
+from accel_bench.analysis.reference_keys import DEFAULT_KEYS
 from accel_bench.analysis.tracked_figures import figure_named
 from accel_bench.cli.compare import CompareOptions
 from accel_bench.cli.gate_request import parse_fraction

@@ -113,7 +113,7 @@ def t_quantile(degrees: float, probability: float) -> float:
     return float(stdtrit(degrees, probability))
 
 
-def t_tail(degrees: int, statistic: float) -> float:
+def t_tail(degrees: float, statistic: float) -> float:
     """Return the probability that Student's t exceeds a statistic."""
     from scipy.special import stdtr
 

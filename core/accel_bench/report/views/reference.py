@@ -36,7 +36,10 @@ class Line(NamedTuple):
         """Return the word of the row, or of its figure."""
         if self.figure is None:
             return self.row.state
-        return self.figure.verdict + (", outlier" if self.figure.outlier else "")
+        # Runs of two sets are no pairs: what they show stays to be confirmed.
+        known = self.figure.verdict
+        word = f"looks {known}" if known in ("better", "worse") else known
+        return word + (", outlier" if self.figure.outlier else "")
 
 
 def reference_report(found: ReferenceComparison) -> Report:
@@ -82,6 +85,12 @@ def _notes(found: ReferenceComparison) -> Iterator[str]:
             yield f"{_key(row)}: {'; '.join(row.reasons)}"
     if any(row.imported for row in found.rows):
         yield "imported: another program measured one side of these rows"
+    figures = [one for row in found.rows for one in row.figures]
+    if any(one.verdict == "inconclusive" for one in figures):
+        yield (
+            "inconclusive: a single run on a side, or a change that chance could make "
+            "(5 % over all rows and figures)"
+        )
     if found.aliases:
         yield f"aliases: {settings(found.aliases)}"
     if found.worse:

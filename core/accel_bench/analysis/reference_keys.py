@@ -1,0 +1,144 @@
+"""Rows of two sets of runs: what tells them apart, so that no row mixes devices or settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.aggregate import collect_runs
+from accel_bench.analysis.experiment_keys import WITHOUT_EFFECT, Keys, keys_of, telling_apart
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import StoreError
+from accel_bench.result import Result
+from accel_bench.scenario.layers import look_up
+
+DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep", "device", "world_size")
+"""Columns that tell rows of a set from one another."""
+
+OPEN_KEYS = ("device", "world_size")
+"""Columns that a run may not state: one that failed early, or was imported."""
+
+NO_SETTINGS = (*WITHOUT_EFFECT, "environment", "provenance", "stack", "device")
+"""Keys, and all that begin with them, that split no row: versions may differ."""
+
+
+class Sides(NamedTuple):
+    """The runs of one row."""
+
+    reference: list[Result]
+    current: list[Result]
+
+
+def rows_of(
+    reference: Iterable[Result],
+    current: Iterable[Result],
+    names: Sequence[str],
+    aliases: Mapping[str, str],
+) -> dict[str, Sides]:
+    """Return the runs of each row by its key as canonical JSON; the current ones' rows first.
+
+    A key whose runs of one side differ in settings is split by the settings that tell them apart.
+    """
+    keyed = [(_key(run, names, {}), run, False) for run in current]
+    keyed += [(_key(run, names, aliases), run, True) for run in reference]
+    _fill(keyed, [name for name in OPEN_KEYS if name in names])
+    rows: dict[str, Sides] = {}
+    for key, run, before in keyed:
+        sides = rows.setdefault(canonical_json(key), Sides([], []))
+        (sides.reference if before else sides.current).append(run)
+    first = {canonical_json(key): key for key, _, _ in keyed}
+    found: dict[str, Sides] = {}
+    for text, sides in rows.items():
+        found |= _split(first[text], sides, aliases)
+    return found
+
+
+def _key(run: Result, names: Sequence[str], aliases: Mapping[str, str]) -> Keys:
+    return {name: _renamed(_key_value(run, name), aliases) for name in names}
+
+
+def _key_value(result: Result, name: str) -> JsonValue:
+    """Return a key column of a result: of the run itself, or a setting by its dotted key."""
+    experiment = result.experiment
+    if name in ("sweep", "tag"):
+        value: JsonValue = getattr(experiment, name)
+        return value
+    if name in ("scenario", "stack"):
+        return str(getattr(experiment, name).name)
+    if name == "device":
+        return _device(result)
+    if name == "world_size":
+        stated = not result.imported or "resources.devices" in result.provenance.stated
+        return experiment.scenario.world_size if stated else None
+    there, value = look_up(experiment.scenario.model_dump(mode="json"), name)
+    if not there:
+        raise StoreError(
+            f"--key {name}: no column of that name; write scenario, stack, sweep, tag, device, "
+            "world_size or the dotted key of a setting, such as train.micro_batch_size"
+        )
+    return value
+
+
+def _device(result: Result) -> str | None:
+    """Return the device that a run used, or was planned for; None where neither is stored."""
+    used = next((rank.device for rank in result.ranks if rank.device), None)
+    if used is not None:
+        return used.name or used.type
+    environment = result.experiment.identity.get("environment")
+    planned = environment.get("devices") if isinstance(environment, Mapping) else None
+    if isinstance(planned, Sequence) and planned and not isinstance(planned, str):
+        return str(planned[0])
+    return result.provenance.machine or None
+
+
+def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _renamed(one, aliases) for key, one in value.items()}
+    return aliases.get(value, value) if isinstance(value, str) else value
+
+
+def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
+    """Give runs that state no device, or size, the only one of runs with the same other keys."""
+    for name in names:
+        known: dict[str, dict[str, JsonValue]] = {}
+        for key, _, _ in keyed:
+            if key[name] is not None:
+                values = known.setdefault(_others(key), {})
+                values[canonical_json(key[name])] = key[name]
+        for key, _, _ in keyed:
+            values = known.get(_others(key), {})
+            if key[name] is None and len(values) == 1:
+                key[name] = next(iter(values.values()))
+
+
+def _others(key: Keys) -> str:
+    return canonical_json({name: value for name, value in key.items() if name not in OPEN_KEYS})
+
+
+def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sides]:
+    """Return the rows of one key: one, unless runs of a side differ in settings."""
+    settings = [dict(_settings(runs)) for runs in sides]
+    added: list[str] = []
+    for own in settings:
+        distinct = list({canonical_json(one): one for one in own.values()}.values())
+        added += [one for one in telling_apart(distinct, added) if one not in added]
+    found: dict[str, Sides] = {}
+    for side in (1, 0):
+        names = aliases if side == 0 else {}
+        for run in sides[side]:
+            known = settings[side][run.experiment.id]
+            values = {name: _renamed(known.get(name), names) for name in added}
+            row = found.setdefault(canonical_json({**key, **values}), Sides([], []))
+            row[side].append(run)
+    return found
+
+
+def _settings(runs: Sequence[Result]) -> Iterator[tuple[str, Keys]]:
+    """Yield the settings of each experiment, by its id."""
+    for one in {run.experiment.id: run.experiment for run in runs}.values():
+        row = collect_runs(PlannedSummary(experiment=one), runs, 0)
+        ignored = tuple(f"{name}." for name in NO_SETTINGS)
+        keys = keys_of(row).items()
+        yield one.id, {key: value for key, value in keys if not f"{key}.".startswith(ignored)}
