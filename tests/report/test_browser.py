@@ -103,8 +103,8 @@ def test_plots_keep_the_size_of_their_letters(browser: Browser, file: Path) -> N
 
 def test_a_link_opens_what_it_means_and_keys_reach_everything(browser: Browser, file: Path) -> None:
     browser.look(1400)
-    browser.open(file, "#unnamed-fast-details")
-    assert browser.run("document.getElementById('unnamed-fast-details').open") is True
+    browser.open(file, "#details-row-unnamed-fast")
+    assert browser.run("document.getElementById('details-row-unnamed-fast').open") is True
     browser.open(file)
     browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", windowsVirtualKeyCode=9)
     assert browser.run("document.activeElement.className") == "skip"

@@ -8,7 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds
-from report.page_factory import HOSTILE, every_ending, page_of_endings
+from report.page_factory import (
+    HOSTILE,
+    dressed,
+    every_ending,
+    page_of_endings,
+    scenario_of_endings,
+)
 
 from accel_bench.analysis.overview import RunLine, overview
 from accel_bench.analysis.page import scenario_page
@@ -18,7 +24,9 @@ from accel_bench.report import plots
 from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned
 from accel_bench.report.render_html import render_html
 from accel_bench.report.render_page_markdown import render_page_markdown
+from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.page import page
+from accel_bench.scenario.experiment import Experiment
 
 
 class Tags(HTMLParser):
@@ -204,6 +212,96 @@ def test_history_marks_a_step_and_says_so() -> None:
     assert "The level of one changes from 100 to 80.1 tokens/s on 2026-01-11" in plot.caption
     two = [one._replace(host=f"host-{number % 2}") for number, one in enumerate(lines)]
     assert "changes from" not in page([], overview(two)).history[0].caption
+
+
+@pytest.mark.parametrize("field", ["series", "device", "origin"])
+def test_different_work_devices_and_origins_are_rows_of_their_own(field: str) -> None:
+    values = {"series": ("batch4", "batch8"), "device": ("H100", "a CPU"),
+              "origin": ("measured", "exported")}[field]  # fmt: skip
+    lines = [
+        line(20 * number, started_at=f"2026-01-{number + 1:02}T00:00:00Z", stack="one",
+             tokens_per_second=(100.0, 80.0)[number > 9] + number % 3 * 0.1,
+             **{field: values[number > 9]})
+        for number in range(20)
+    ]  # fmt: skip
+    rows = overview(lines)
+    assert [len(row.speeds) for row in rows] == [10, 10]
+    made = page([], rows)
+    assert "changes from" not in made.history[0].caption
+    if field != "series":
+        assert all(f">{value}<" in render_html(made) for value in values)
+
+
+def test_a_run_without_a_date_has_no_time_and_no_rounds() -> None:
+    old = line(0, started_at="1970-01-01T00:00:00Z", origin="imported")
+    made = page([], overview([old]))
+    assert "time not recorded" in render_html(made) and "1970" not in render_html(made)
+    plan, runs = every_ending()
+    found = [
+        run.model_copy(update={"started_at": "1970-01-01T00:00:00Z", "round": number})
+        for number, run in enumerate(run for run in runs if run.imported)
+    ]
+    planned = tuple(one for one in plan.planned if one.experiment.stack.name == "foreign")
+    one = scenario_page("monday", (), plan._replace(planned=planned), found, {})
+    assert page([one], [], plots=False).scenarios[0].measured == (
+        "1 run imported, time not recorded · session monday"
+    )
+
+
+def test_no_two_parts_of_a_page_share_an_id() -> None:
+    pages = []
+    for scenario, stacks in (
+        ("a", ("memory", "notes", "time", "x", "x-details", "b-c")),
+        ("a-b", ("c", "memory")),
+        ("a", ("memory",)),
+        ("overview", ("name",)),
+    ):
+        found = [named_in(scenario, stack) for stack in stacks]
+        planned = tuple(PlannedSummary(experiment=one) for one in found)
+        runs = [run for one in found for run in dressed(make_rounds(one, STEADY))]
+        pages.append(scenario_page("m", (), StoredPlan(stacks[0], planned, 5), runs, {}))
+    tags = Tags(render_html(page(pages, [], plots=False)))
+    assert len(tags.ids) == len(set(tags.ids))
+    anchors = {str(a["href"])[1:] for tag, a in tags.tags if tag == "a" and "href" in a}
+    assert anchors <= set(tags.ids)
+    assert {"row-a-b-c", "row-a-b-c-2", "row-a-memory", "part-a-memory"} <= set(tags.ids)
+
+
+def named_in(scenario: str, stack: str) -> Experiment:
+    """Return an experiment of a scenario and a stack of any name."""
+    experiment = make_experiment("any")
+    return experiment.model_copy(
+        update={
+            "scenario": experiment.scenario.model_copy(update={"name": scenario}),
+            "stack": experiment.stack.model_copy(update={"name": stack}),
+        }
+    )
+
+
+def test_memory_says_what_it_counts_and_the_twin_where_a_row_is_from() -> None:
+    one = scenario_of_endings()
+    rows = [row.model_copy(update={"peak_memory_kind": "rss_above_imports",
+                                   "peak_memory_bytes": 2**20})
+            for row in one.summary.experiments]  # fmt: skip
+    summary = one.summary.model_copy(update={"experiments": tuple(rows)})
+    made = page([replace(one, summary=summary)], [], plots=False)
+    assert "host MiB above imports" in render_html(made)
+    assert "900 bytes at the peak, the whole process" in render_html(made)
+    text = render_page_markdown(made)
+    assert "| memory host MiB above imports |" in text
+    assert "| origin |" in text and "| imported |" in text
+
+
+def test_padding_free_shows_the_kernel_that_ran() -> None:
+    row = scenario_of_endings().rows[0]
+    for kernels, shown in ((None, []), ({"VarlenAttn": 4}, ["attention by VarlenAttn"])):
+        effective = row.summary.effective.model_copy(
+            update={"padding_free": True, "attention_kernels": kernels}
+        )
+        summary = row.summary.model_copy(update={"effective": effective})
+        texts = [text for text, _ in configuration(replace(row, summary=summary), None)]
+        assert [text for text in texts if text.startswith("attention")] == shown
+        assert "without padding" in texts
 
 
 def test_environments_that_differ_stand_side_by_side() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from store.store_factory import make_experiment, make_result, make_session
 
+from accel_bench.analysis.history import series_of
 from accel_bench.errors import StoreError
+from accel_bench.result import Provenance
 from accel_bench.store import commands
 from accel_bench.store.commands import select_commands
 from accel_bench.store.database import Store, open_store
@@ -34,6 +36,25 @@ def test_without_a_word_it_is_the_newest_command_with_all_its_sessions(store: St
     assert len(selected.lines) == 4
     found = next(iter(selected.elsewhere.values()))
     assert set(found) == {"monday", "tuesday", "wednesday"}
+
+
+def test_runs_of_an_export_are_marked_and_reproduce_nothing(store: Store) -> None:
+    store.add_session(make_session("thursday"))
+    for number, origin in enumerate(("exported", "measured")):
+        run = make_result(f"thursday-{number}", session="thursday", experiment=make_experiment())
+        store.add(
+            run.model_copy(
+                update={
+                    "started_at": f"2026-01-05T08:0{number}:00Z",
+                    "provenance": Provenance(origin=origin),
+                }
+            )
+        )
+    selected = select_commands(store)
+    assert [line.origin for line in selected.lines] == ["exported", "measured"]
+    assert {line.series for line in selected.lines} == {series_of(make_experiment())}
+    found = [one["thursday"] for one in selected.elsewhere.values() if "thursday" in one]
+    assert [len(speeds) for speeds in found] == [1]
 
 
 @pytest.mark.parametrize(("word", "command"), [("peft", "wednesday"), ("tues", "tuesday"),

@@ -29,6 +29,11 @@ class RunLine(NamedTuple):
     peak_memory_bytes: int | None
     host: str | None
     device: str | None
+    origin: str = "measured"
+    """`measured`, `exported` or `imported`."""
+
+    series: str = ""
+    """What runs of the same work on the same kind of device share; empty where it is not known."""
 
     @property
     def completed(self) -> bool:
@@ -49,12 +54,18 @@ class SessionSpeed(NamedTuple):
 
 
 class OverviewRow(NamedTuple):
-    """The runs of one stack at one sweep point of a scenario."""
+    """The runs of one stack at one sweep point of a scenario: the same work, device and origin."""
 
     scenario: str
     stack: str
     point: str
     """Tag or swept values of the point; empty where nothing is swept."""
+
+    device: str
+    """Device on which they ran; empty where it is not known."""
+
+    origin: str
+    """`measured`, `exported` or `imported`."""
 
     endings: dict[str, int]
     """Runs by status, last attempts alone."""
@@ -73,14 +84,15 @@ class OverviewRow(NamedTuple):
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
-    """Return a row for each stack and sweep point of each scenario, in the order of first runs.
+    """Return a row for each series: the same stack and work on the same kind of device.
 
     Of the attempts of a run only the last counts. Speeds are medians within a command: commands
     differ in machines and versions, so nothing is averaged over them.
     """
-    groups: dict[tuple[str, str, str], list[RunLine]] = {}
+    groups: dict[tuple[str | None, ...], list[RunLine]] = {}
     for line in _last_attempts(lines):
-        groups.setdefault((line.scenario, line.sweep, line.stack), []).append(line)
+        key = (line.scenario, line.sweep, line.stack, line.series, line.device, line.origin)
+        groups.setdefault(key, []).append(line)
     return [_row(found) for found in groups.values()]
 
 
@@ -112,6 +124,8 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         scenario=first.scenario,
         stack=first.stack,
         point=first.tag or ("" if first.sweep == "{}" else first.sweep),
+        device=first.device or "",
+        origin=first.origin,
         endings=dict(Counter(line.status for line in lines)),
         hosts=len({line.host for line in lines}),
         speeds=tuple(sorted(speeds)),

@@ -125,6 +125,15 @@ def milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else significant(value, 3)
 
 
+EARLIEST = "1970-01-01T00:00:00Z"
+"""Time of an imported run whose file has none."""
+
+
+def time_text(time: str) -> str:
+    """Return an ISO 8601 time as `2026-11-22 13:18`."""
+    return "time not recorded" if time == EARLIEST else time[:16].replace("T", " ")
+
+
 def mebibytes(size: float) -> str:
     """Return bytes as MiB: `1,234`, with one decimal below 100."""
     value = size / 2**20

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from accel_bench.analysis.wording import EARLIEST
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import as_text, read_bytes, slug
@@ -38,9 +39,6 @@ UNKNOWN = "unknown"
 
 LONGEST_NAME = 64
 """Characters of a scenario's or a stack's name."""
-
-EARLIEST = "1970-01-01T00:00:00Z"
-"""Start of a run whose file has no date."""
 
 
 @dataclass(frozen=True)

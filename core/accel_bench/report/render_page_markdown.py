@@ -84,7 +84,8 @@ def _columns(part: ScenarioView) -> list[Column]:
         Column(f"{column.header} {column.unit}".strip(), _reader(column)) for column in part.columns
     ]
     changed = Column("in effect, unlike the baseline", _changed)
-    return [Column("stack", lambda row: row.name), *figures, changed]
+    origin = Column("origin", lambda row: row.origin)
+    return [Column("stack", lambda row: row.name), *figures, origin, changed]
 
 
 def _reader(column: Column) -> Callable[[RowView], str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
+from accel_bench.analysis.history import series_of
 from accel_bench.analysis.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
+from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
-from accel_bench.store.schema import CHRONOLOGICAL, RUNS
+from accel_bench.store.records import is_exported
+from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""
@@ -29,7 +32,7 @@ COMPLETED = tuple(status.value for status in Status if status.completed)
 COLUMNS = (
     *("run_id", "session", "experiment_id", "scenario", "stack", "sweep", "tag", "round"),
     *("attempt", "audited_status", "status", "started_at", "tokens_per_second"),
-    *("peak_memory_bytes", "host", "device"),
+    *("peak_memory_bytes", "host", "device", "options"),
 )
 """Columns of a run that a report needs where it does not read the run."""
 
@@ -94,6 +97,13 @@ def command_of(session: str) -> str:
     return session.partition(".")[0]
 
 
+def origin_of(columns: Mapping[str, Any]) -> str:
+    """Return `measured`, `exported` or `imported`."""
+    if columns["audited_status"] == IMPORTED:
+        return IMPORTED
+    return EXPORTED if is_exported(columns["options"]) else "measured"
+
+
 def _keys_of(store: Store, word: str) -> list[CommandKey]:
     named = _keys(store, RUNS.c.scenario == word)
     if named:
@@ -131,10 +141,17 @@ def _of_command(key: CommandKey) -> ColumnElement[bool]:
 def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[RunLine]:
     columns = (RUNS.c[name] for name in COLUMNS)
     query = select(*columns).where(*conditions).order_by(*CHRONOLOGICAL)
-    for row in store.fetch(query):
+    rows = list(store.fetch(query))
+    # What an id stands for does not differ between runs: one of each is read.
+    series = {
+        name: series_of(result.experiment) for name, result in one_of_each(store, rows).items()
+    }
+    for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
-            status=str(row.pop("audited_status") or row["status"]),
+            status=str(row["audited_status"] or row["status"]),
+            origin=origin_of(row),
+            series=series.get(row["experiment_id"], ""),
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
         )
 
@@ -187,6 +204,8 @@ def _elsewhere(
     for start in range(0, len(ids), IDS_AT_ONCE):
         part = query.where(RUNS.c.experiment_id.in_(ids[start : start + IDS_AT_ONCE]))
         for row in store.fetch(part):
+            if origin_of(row) != "measured":
+                continue  # it may be the very session that is shown
             by_command = found.setdefault((row["experiment_id"], row["stack"]), {})
             by_command.setdefault(command_of(row["session"]), []).append(row["tokens_per_second"])
     return found

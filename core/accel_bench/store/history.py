@@ -33,14 +33,14 @@ def read_history(
     computed = [value.label(name) for name, value in COMPUTED.items()]
     query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(measured, *conditions)
     rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(stored_part(row))]
-    examples = _one_of_each(store, rows)
+    examples = one_of_each(store, rows)
     tracked = figure_named(figure, examples.values())
     experiments = {name: one.experiment for name, one in examples.items()}
     known = [row for row in rows if row["experiment_id"] in experiments]
     return [_run(row, experiments, tracked.name) for row in known], tracked
 
 
-def _one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
     """Return a result of each experiment: what an id stands for does not differ between runs."""
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)

@@ -351,7 +351,7 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         broken=None if problem else _broken(columns),
         problem=problem,
         imported_from=form,
-        exported=_is_exported(columns["options"]),
+        exported=is_exported(columns["options"]),
     )
 
 
@@ -367,7 +367,8 @@ def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _is_exported(options: Any) -> bool:
+def is_exported(options: Any) -> bool:
+    """Return whether a run came with an export, by the text of its column `options`."""
     # Few rows are, and parsing the options of all would take as long as all the rest.
     there = isinstance(options, str) and ORIGIN in options
     return there and _mapping(options).get(ORIGIN) == EXPORTED

@@ -27,7 +27,7 @@ def _facts(row: PageRow) -> dict[str, str]:
         "dtype": effective.matmul_dtype or next(iter(effective.trained_dtypes), ""),
         "weights": _weights(effective),
         "batch": batch,
-        "attention": f"attention {effective.attention}" if effective.attention else "",
+        "attention": _attention(effective),
         "padding": "without padding" if effective.padding_free else "",
         "checkpointing": _checkpointing(effective),
         "compilation": _compilation(effective),
@@ -36,6 +36,15 @@ def _facts(row: PageRow) -> dict[str, str]:
         "device": effective.device or "",
         "threads": count(effective.threads, "thread") if effective.threads else "",
     }
+
+
+def _attention(effective: EffectiveConfiguration) -> str:
+    """Return the attention that ran; the setting alone where no plugin may have replaced it."""
+    if not effective.padding_free:
+        return f"attention {effective.attention}" if effective.attention else ""
+    # Sequences in one row need other kernels than those that the setting names.
+    kernels = ", ".join(effective.attention_kernels or ())
+    return f"attention by {kernels}" if kernels else ""
 
 
 def _weights(effective: EffectiveConfiguration) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import PageRow, ScenarioPage, count_endings
 from accel_bench.analysis.wording import (
+    EARLIEST,
     count,
     duration,
     join_names,
@@ -26,6 +27,7 @@ from accel_bench.analysis.wording import (
     rate_interval,
     settings,
     size,
+    time_text,
 )
 from accel_bench.documents.files import slug
 from accel_bench.machine.info import Machine
@@ -33,7 +35,7 @@ from accel_bench.report.plots import COLOURS, MISSING, Plot, plots_available
 from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.page_bars import MemoryView, WaterfallView, memory_views, waterfalls
-from accel_bench.report.views.page_plots import figures_of, history_of
+from accel_bench.report.views.page_plots import figures_of, history_of, memory_unit
 from accel_bench.report.views.stack_comparison import comparison_notes, extra_tables, stack_columns
 from accel_bench.scenario.tags import is_chosen
 
@@ -197,11 +199,8 @@ def page(
     """
     numbers = _numbers(scenarios, rows)
     draw = plots and plots_available()
-    views = [
-        _scenario(one, numbers, f"{slug(one.summary.scenario)}-{index}" if index else
-                  slug(one.summary.scenario), draw)
-        for index, one in enumerate(scenarios)
-    ]  # fmt: skip
+    used: set[str] = set()
+    views = [_scenario(one, numbers, used, draw) for one in scenarios]
     several = len(scenarios) > 1 or any(len(row.speeds) > 1 for row in rows) or not scenarios
     names = list(dict.fromkeys(one.summary.scenario for one in scenarios))
     missing = [MISSING] if plots and not draw else []
@@ -237,10 +236,17 @@ def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> 
     return numbers
 
 
-def _scenario(one: ScenarioPage, numbers: Mapping[str, int], key: str, draw: bool) -> ScenarioView:
+def _scenario(
+    one: ScenarioPage, numbers: Mapping[str, int], used: set[str], draw: bool
+) -> ScenarioView:
     answer, *more = conclusions(one.summary)
-    columns = [column for column in stack_columns(one.summary) if column.key in SHOWN_COLUMNS]
-    groups = list(_groups(one, numbers, key, columns))
+    columns = [
+        _with_kind(column, one)
+        for column in stack_columns(one.summary)
+        if column.key in SHOWN_COLUMNS
+    ]
+    key = _unused(slug(one.summary.scenario), used)
+    groups = list(_groups(one, numbers, key, used, columns))
     rows = [row for group in groups for row in group.rows]
     memories, memory_note = memory_views(rows)
     return ScenarioView(
@@ -261,6 +267,14 @@ def _scenario(one: ScenarioPage, numbers: Mapping[str, int], key: str, draw: boo
         machine=_machine(one.machines),
         notes=comparison_notes(one.summary),
     )
+
+
+def _with_kind(column: Column, one: ScenarioPage) -> Column:
+    """Return the column; that of memory names what is counted, where rows agree on it."""
+    kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
+    if column.key != "memory" or len(kinds) != 1:
+        return column
+    return replace(column, unit=memory_unit(kinds.pop()))
 
 
 def _endings_together(clauses: Sequence[str]) -> list[str]:
@@ -288,18 +302,22 @@ def _measured(one: ScenarioPage) -> str:
     runs = [run for row in one.rows for run in row.runs.counted.values()]
     rounds = len({(run.session, run.round) for run in runs})
     seconds = sum(run.seconds for run in runs)
+    imported = bool(runs) and all(run.imported for run in runs)
     hosts = list(dict.fromkeys(machine.host for machine in one.machines))
     on = f" on {join_names(hosts)}" if hosts else ""
-    return (
-        f"{count(len(runs), 'run')} in {count(rounds, 'round')}, {duration(seconds)} of them{on}, "
-        f"{one.started_at[:16].replace('T', ' ')} UTC · session {one.command}"
-    )
+    # Rounds of an import are made up: its files have none.
+    what = "imported" if imported else f"in {count(rounds, 'round')}, {duration(seconds)} of them"
+    when = time_text(one.started_at) + ("" if one.started_at == EARLIEST else " UTC")
+    return f"{count(len(runs), 'run')} {what}{on}, {when} · session {one.command}"
 
 
 def _groups(
-    one: ScenarioPage, numbers: Mapping[str, int], key: str, columns: Sequence[Column]
+    one: ScenarioPage,
+    numbers: Mapping[str, int],
+    key: str,
+    used: set[str],
+    columns: Sequence[Column],
 ) -> Iterator[Group]:
-    used: set[str] = set()
     for rows in one.points:
         first = rows[0].summary
         tag = first.tag if is_chosen(first.tag, first.sweep) else settings(first.sweep)
@@ -308,13 +326,13 @@ def _groups(
         for row in rows:
             stack = row.summary.stack
             name = label(stack, row.summary.sweep)
-            anchor = _unused(slug(f"{key}-{name}"), used)
+            anchor = _unused(f"row-{slug(f'{key}-{name}')}", used)
             views.append(_row(row, base, anchor, numbers[stack], columns))
         yield Group(tag if len(one.points) > 1 else "", views)
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return a name that no other row has."""
+    """Return a name that nothing else on the page has."""
     number, found = 1, name
     while found in used:
         number += 1
@@ -509,6 +527,7 @@ def _overview(rows: Sequence[OverviewRow]) -> Table:
         Column("scenario", lambda row: row.scenario, kind="name"),
         Column("stack", lambda row: row.stack, kind="name"),
         Column("point", lambda row: row.point or None, kind="name"),
+        Column("device", lambda row: row.device or None, kind="name"),
         Column("runs", lambda row: sum(row.endings.values()), kind="number"),
         Column("ended", lambda row: ", ".join(f"{n} {word}" for word, n in row.endings.items())),
         Column("commands", lambda row: len(row.speeds), kind="number"),
@@ -516,15 +535,16 @@ def _overview(rows: Sequence[OverviewRow]) -> Table:
                kind="number"),
         Column("memory", lambda row: row.peak_memory_bytes, unit="MiB", form=mebibytes,
                kind="number"),
-        Column("newest", lambda row: row.newest[:16].replace("T", " ")),
+        Column("newest", lambda row: time_text(row.newest)),
+        Column("origin", lambda row: row.origin),
     ]  # fmt: skip
     ranked = sorted(rows, key=lambda row: (row.scenario, row.point, row.stack))
     more = len(ranked) - MOST_ROWS
     notes = ["speeds are medians within a command; those of several commands may be of different "
-             "machines and versions, and nothing is ranked by them"]  # fmt: skip
+             "versions, and nothing is ranked by them"]  # fmt: skip
     notes += [f"{more:,} more rows are left out: `accel-bench results list --group-by "
               "scenario,stack,tag` has all"] if more > 0 else []  # fmt: skip
-    return Table(columns, ranked[:MOST_ROWS], "By scenario, stack and sweep point", notes)
+    return Table(columns, ranked[:MOST_ROWS], "By scenario, stack, sweep point and device", notes)
 
 
 MOST_ROWS = 500

@@ -139,6 +139,7 @@ def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
     for row, memory in shown:
         if memory is None:
             continue
+        whole = ", the whole process" if memory.place == "host" else ""
         left = ""
         if memory.headroom is not None and memory.capacity:
             share = percent(memory.headroom / memory.capacity)
@@ -152,7 +153,7 @@ def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
             )
             for number, part in enumerate(memory.parts)
         ]
-        views.append(MemoryView(row, f"{size(memory.peak)} at the peak{left}", parts))
+        views.append(MemoryView(row, f"{size(memory.peak)} at the peak{whole}{left}", parts))
     capacity = {memory.capacity for _, memory in shown if memory and memory.capacity}
     note = f"The longest bar is {size(most)}." if capacity else ""
     return views, note

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import ScenarioPage
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
-from accel_bench.analysis.wording import label, rate
+from accel_bench.analysis.wording import EARLIEST, label, rate
 from accel_bench.report.plots import (
     MOST_POINTS,
     Plot,
@@ -35,6 +35,9 @@ MOST_STEPS = 4
 MOST_HISTORIES = 6
 """Scenarios with a plot of their history."""
 
+MEMORY_UNITS = {"rss_above_imports": "host MiB above imports", "allocated": "MiB of tensors"}
+"""Units of the peak by what is counted."""
+
 EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its mark."
 
 
@@ -51,7 +54,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
 def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
     """Return a plot for each scenario with several commands: the newest scenarios first."""
     plots = []
-    several = [row for row in rows if len(row.speeds) > 1]
+    several = [row for row in rows if len(row.speeds) > 1 and row.newest != EARLIEST]
     scenarios = dict.fromkeys(
         row.scenario for row in sorted(several, key=lambda row: row.newest, reverse=True)
     )
@@ -60,7 +63,7 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
         steps = {id(row): _steps(row) for row in own[:MOST_STEPS]}
         series = [
             Series(
-                f"{row.stack} {row.point}".strip(),
+                _series_name(row, own),
                 numbers.get(row.stack, 0),
                 [(_seconds(one.started_at), one.tokens_per_second) for one in row.speeds],
                 steps=[
@@ -76,11 +79,17 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
             f" {len(own) - MOST_SERIES} more rows are left out." if len(own) > MOST_SERIES else ""
         )
         caption = (
-            "Each dot is the median of a command's processes. Machines and versions may have "
+            "Each dot is the median of a command's processes. Versions may have "
             f"changed between them: no verdict rests on this.{changes}{thin}{more}"
         )
         plots.append(dated(f"{scenario} over time", caption, series, "tokens/s"))
     return plots
+
+
+def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
+    """Return the name of a row's series; its device stands there where they differ."""
+    devices = {one.device for one in rows}
+    return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
 
 
 def _steps(row: OverviewRow) -> list[Step]:
@@ -167,8 +176,14 @@ def _memory(rows: Sequence[RowView]) -> Iterator[Plot]:
         if len(frontier) > 1
         else f"No other beats {points[[p for _, p in points].index(frontier[0])][0].name} in both."
     )
-    names = ("peak memory, MiB", "tokens/s")
+    kinds = {row.row.summary.peak_memory_kind for row, _ in points}
+    names = (f"peak memory, {memory_unit(kinds.pop() if len(kinds) == 1 else '')}", "tokens/s")
     yield scatter("Speed and memory", caption, series[:MOST_SERIES], names, frontier)
+
+
+def memory_unit(kind: str | None) -> str:
+    """Return the unit of peak memory with what is counted: tables and bars may differ in that."""
+    return MEMORY_UNITS.get(kind or "", "MiB")
 
 
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
