@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.facts import device_models
 from accel_bench.analysis.figures import FIGURES
 from accel_bench.analysis.metrics.cost import cost_of_results
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.pivot import Layout, pivot, pivot_experiments
 from accel_bench.analysis.pivot_schema import Pivot
 from accel_bench.errors import StoreError
+from accel_bench.machine.info import Machine
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -188,6 +190,18 @@ def test_an_imported_row_is_marked_and_stands_apart_from_a_measured_one() -> Non
     made = pivot([run, foreign.model_copy(update={"experiment": experiment})], rows=[LENGTH])
     assert [cell.origin for cell in made.cells].count("imported trainer") == 1
     assert len(made.rows) == 2
+
+
+def test_a_device_has_one_name_in_tables_and_facts() -> None:
+    (run,) = rounds(point(), STEADY[:1])
+    machine = Machine(
+        host="h", system="Linux", processor="", cores=4, memory_bytes=1, python="3", versions={}
+    )
+    for processor, name in (("a Xeon", "a Xeon"), ("", "a CPU")):
+        there = machine.model_copy(update={"processor": processor})
+        one = run.model_copy(update={"machine": there})
+        assert pivot([one]).shared["device"] == name
+        assert device_models([one]) == (name,)
 
 
 def test_an_unknown_key_or_figure_is_an_error_with_the_nearest() -> None:

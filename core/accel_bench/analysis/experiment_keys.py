@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.facts import device_model
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError, did_you_mean
@@ -231,15 +232,10 @@ def _device(row: ExperimentRuns) -> str | None:
     A CPU has its processor's name where that is known.
     """
     runs, experiment = list(row.counted.values()), row.planned.experiment
-    if described := next((run.provenance.machine for run in runs), ""):
-        return described
-    used = next((rank.device for run in runs for rank in run.ranks if rank.device), None)
-    on_cpu = experiment.scenario.resources.device == "cpu" if used is None else used.type == "cpu"
-    if on_cpu:
-        processor = next((run.machine.processor for run in runs if run.machine), "")
-        return processor or (used.name if used else "") or "cpu"
-    if used is not None:
-        return used.name or used.type
+    if used := next(filter(None, map(device_model, runs)), None):
+        return used
+    if experiment.scenario.resources.device == "cpu":
+        return next((run.machine.processor for run in runs if run.machine), "") or "cpu"
     environment = experiment.identity.get("environment")
     planned = environment.get("devices") if isinstance(environment, Mapping) else None
     return str(planned[0]) if isinstance(planned, list) and planned else None

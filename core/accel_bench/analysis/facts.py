@@ -17,13 +17,22 @@ def device_models(results: Sequence[Result]) -> tuple[str, ...]:
     return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
 
 
+def device_model(run: Result) -> str:
+    """Return the model of the first device that a run used, of an imported one as its file says.
+
+    Empty where it reached none.
+    """
+    used = (model for rank in run.ranks if (model := _model(rank, run)))
+    return run.provenance.machine or next(used, "")
+
+
 def _model(rank: RankResult, run: Result) -> str:
     device = rank.device
     if device is None:
         return ""
-    if device.type == "cpu" and run.machine is not None:
-        return run.machine.processor  # a CPU's own name says no more than its type
-    return device.name or device.type
+    # A CPU's own name says no more than its type.
+    processor = run.machine.processor if device.type == "cpu" and run.machine else ""
+    return processor or device.name or device.type
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
