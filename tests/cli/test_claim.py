@@ -13,12 +13,25 @@ from analysis_factory import STEADY, make_experiment, make_failures, make_rounds
 from cli.program import Done, call
 from store.store_factory import make_session
 
-from accel_bench.result import Status
+from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
 
 BASE = make_experiment("lora")
 FAST = BASE.model_copy(update={"stack": BASE.stack.model_copy(update={"name": "fast"})})
 BROKEN = make_experiment("broken")
+LATER, PLAIN, UNTOLD = map(make_experiment, ("later", "plain", "untold"))
+
+
+def without_loss(run: Result) -> Result:
+    """The same run with neither losses nor an update, as a foreign engine leaves it."""
+    (rank,) = run.ranks
+    assert rank.window is not None
+    bare = {
+        part: tuple(one.model_copy(update={"loss": None}) for one in getattr(rank.window, part))
+        for part in ("samples", "warmup")
+    }
+    rank = rank.model_copy(update={"update": None, "window": rank.window.model_copy(update=bare)})
+    return run.model_copy(update={"ranks": (rank,)})
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +42,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *make_rounds(BASE, STEADY),
         *make_rounds(FAST, scaled(0.8)),
         *make_failures(BROKEN, Status.OOM),
+        *make_rounds(LATER, scaled(0.8), session="tuesday"),
+        *map(without_loss, make_rounds(PLAIN, STEADY)),
+        *map(without_loss, make_rounds(UNTOLD, scaled(0.8))),
     ]
     with open_store("accel_bench_results", write=True) as store:
-        store.add_session(make_session())
+        for name in ("monday", "tuesday"):
+            store.add_session(make_session(name))
         for number, run in enumerate(runs):
             store.add(run.model_copy(update={"run_id": f"run-{number:02}"}))
     return tmp_path
@@ -68,7 +85,7 @@ def test_claims_that_hold_exit_with_0_and_show_numbers_and_evidence(here: Path) 
         "tokens_per_second of fast over lora is at least 1.2 and at most 1.3"
     )
     done = check(HOLDS)
-    assert "3 claims: 3 holds." in done.out
+    assert "3 claims: 3 holds. Each claim on its own is wrongly said to hold in at most" in done.out
     assert "1.250 [1.249, 1.251] in 5 rounds" in done.out
     rows = list(csv.DictReader(io.StringIO(check(HOLDS, "--format", "csv").out)))
     assert [row["verdict"] for row in rows] == ["holds"] * 3
@@ -89,6 +106,8 @@ UNKNOWN = {
     "{stack: broken, baseline: lora, at_least: 1}": "broken ended as oom",
     "{stack: fast, baseline: lora, at_least: 1, where: round < 2}": "2 of the 5 rounds",
     "{stack: fast, metric: metrics.other, at_least: 1}": "no completed run or round has",
+    "{stack: later, baseline: lora, at_least: 1}": "later and lora have no round in common",
+    "{stack: untold, baseline: plain, at_least: 1}": "training is not shown to be the baseline's",
 }
 
 
@@ -105,6 +124,10 @@ BAD = {
     "claims:\n  - {stack: fast}": "claims.yaml:2:5: claims.0: a claim has at_least, at_most",
     "claims:\n  - {stack: fast, at_least: fast}": "claims.yaml:2:19: claims.0.at_least:",
     "claims:\n  - {stack: fast, between: [2, 1]}": "nothing is at least 2 and at most 1",
+    "claims:\n  - {stack: fast, metric: tokens_per_secnd, at_least: 1}": (
+        "claims.yaml:2:19: claims.0.metric: no run has a figure 'tokens_per_secnd'; did you mean "
+    ),
+    "claims:\n  - {stack: lora, baseline: lora, at_least: 1}": "cannot be compared with itself",
     "claims: []": "claims.yaml:1:1: there are no claims",
     "claims: [{stack: fast, at_least: 1, where: status ?}]": "cannot be understood",
 }
@@ -115,3 +138,10 @@ def test_a_bad_file_is_an_error_that_names_its_place() -> None:
         done = check(text)
         assert (done.code, done.out) == (2, "")
         assert said in done.err
+
+
+def test_a_file_of_another_kind_is_refused() -> None:
+    Path("claims.txt").write_text("claims: []", encoding="utf8")
+    done = call("claim", "check", "claims.txt")
+    assert (done.code, done.out) == (2, "")
+    assert "claims.txt: a file of claims ends in .yaml, .yml, .toml, .json" in done.err

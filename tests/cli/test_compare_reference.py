@@ -179,9 +179,7 @@ def on(device: str, runs: list[Result]) -> list[Result]:
 
 
 def test_another_device_or_setting_is_another_row(here: Path) -> None:
-    one, two = (
-        make_experiment("lora", scenario={"train": {"gradient_accumulation": n}}) for n in (1, 2)
-    )
+    one, two = (make_experiment("lora", scenario={"train": {"seed": n}}) for n in (1, 2))
     before = on("NVIDIA H100", make_rounds(one, STEADY))
     store(here / "h100", "may", before)
     slow = on("NVIDIA A100", make_rounds(one, scaled(2.0)))
@@ -194,7 +192,7 @@ def test_another_device_or_setting_is_another_row(here: Path) -> None:
     other = [run.model_copy(update={"experiment": two}) for run in other]
     store(here / "accel_bench_results", "july", [*before, *other])
     code, found = document("july", "--reference", "h100")
-    keys = [row["key"].get("train.gradient_accumulation") for row in found["rows"]]
+    keys = [row["key"].get("train.seed") for row in found["rows"]]
     assert (code, keys, verdicts(found)) == (0, [1, 2], ["same", "new"])
 
 

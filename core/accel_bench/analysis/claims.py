@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Literal, TypeAlias
 
@@ -17,18 +18,22 @@ from pydantic import Field, model_validator
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
-from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training import compare_training, training_obstacle
 from accel_bench.analysis.figures import SHORT_NAMES
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.tracked_figures import figures_of
+from accel_bench.analysis.tracked_figures import METRICS, figure_named, figures_of
 from accel_bench.analysis.wording import significant
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError
+from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 
 ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
+ERROR_RATE = 0.025
+"""How often an end of a 95 % interval is on the wrong side."""
+
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -67,6 +72,8 @@ class Claim(Frozen):
         if (self.between is None) == (self.at_least is None and self.at_most is None):
             raise ValueError("a claim has at_least, at_most or both of them, or else between")
         low, high = self.limits
+        if self.stack == self.baseline:
+            raise LocatedError(("baseline",), f"{self.stack!r} cannot be compared with itself")
         if low is not None and high is not None and low > high:
             raise ValueError(f"nothing is at least {low:g} and at most {high:g}")
         return self
@@ -130,6 +137,9 @@ class ClaimsReport(Document):
     exit_code: int
     """0 where all hold, 1 where one does not, 5 where one cannot be told."""
 
+    error_rate: float = ERROR_RATE
+    """How often each claim, on its own, is said to hold though it does not, at most."""
+
 
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
     """Return the report; the worst verdict gives the exit code."""
@@ -149,13 +159,29 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
     values = [_values(row, claim.metric) for row in rows]
     keys = [key for key in values[0] if all(key in one for one in values)]
     evidence = tuple(row.completed[key].run_id for row in rows for key in keys)
-    obstacle = _obstacle(claim, rows) if keys else f"no completed run or round has {claim.metric}"
+    obstacle = _obstacle(claim, rows) if keys else _no_value(claim, rows)
     if len(rows) == 2 and any(values[1][key] == 0 for key in keys):
         obstacle = f"{claim.metric} of {rows[1].name} is 0"
     if obstacle:
         return _told(claim, None, obstacle, evidence)
     figures = [values[0][key] / (values[1][key] if len(rows) == 2 else 1.0) for key in keys]
     return _told(claim, _interval(figures), "", evidence)
+
+
+def check_metric(claim: Claim, results: Sequence[Result]) -> None:
+    """Raise StoreError for a metric that is no column, or that is misspelt."""
+    if not claim.metric.startswith(METRICS):
+        figure_named(claim.metric, results)
+        return
+    known = {name for run in results for name in figures_of(run)}
+    if claim.metric not in known and get_close_matches(claim.metric, known):
+        raise StoreError(f"no run has a figure {claim.metric!r}{did_you_mean(claim.metric, known)}")
+
+
+def _no_value(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
+    if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
+        return f"{rows[0].name} and {rows[1].name} have no round in common"
+    return f"no completed run or round has {claim.metric}"
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
@@ -204,8 +230,8 @@ def _obstacle(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
         return refusal
     if claim.same_training:
         training = compare_training(baseline.completed, stack.completed)
-        if training.not_the_same:
-            return f"the training is {training.not_the_same} (same_training: false allows that)"
+        if obstacle := training_obstacle(training):
+            return f"{obstacle} (same_training: false allows that)"
     return ""
 
 

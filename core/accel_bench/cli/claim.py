@@ -29,23 +29,30 @@ def check_claims(
     A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
     0 when all hold, 1 when one does not, 5 when one cannot be told.
     """
-    from accel_bench.analysis.claims import ClaimsFile, check_claim, report_of
-    from accel_bench.documents.load import load_file
+    from accel_bench.analysis.claims import ClaimsFile, check_claim, check_metric, report_of
+    from accel_bench.documents.load import SUFFIXES, load_file
     from accel_bench.documents.validate import validate
-    from accel_bench.errors import ScenarioError
+    from accel_bench.errors import ScenarioError, StoreError
     from accel_bench.report.views.claims import claims_report
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.queries import condition_of
     from accel_bench.store.schema import RUNS
 
+    if file.suffix not in SUFFIXES:
+        raise ScenarioError(f"{file}: a file of claims ends in {', '.join(SUFFIXES)}")
     document = load_file(file)
     claims = validate(ClaimsFile, document.data, document.where, ScenarioError).claims
     checked = []
     with open_results(results) as store:
-        for claim in claims:
+        for number, claim in enumerate(claims):
             stacks = [name for name in (claim.stack, claim.baseline) if name is not None]
             chosen = [condition_of(store, claim.where)] if claim.where is not None else []
             found = store.results(RUNS.c.stack.in_(stacks), *chosen)
+            try:
+                check_metric(claim, found)
+            except StoreError as error:
+                place = document.where(("claims", number, "metric"))
+                raise ScenarioError(f"{place}: claims.{number}.metric: {error}") from None
             checked.append(check_claim(claim, found))
     report = report_of(str(file), checked)
     print_report(claims_report(report), output)

@@ -153,6 +153,18 @@ def training_not_compared(reason: str) -> TrainingComparison:
     return TrainingComparison(loss_reason=reason, update_reason=reason)
 
 
+def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
+    """Return why a training is not shown to be the baseline's; empty where it is."""
+    if different := training.not_the_same:
+        return different
+    if training.update_missing:
+        return training.update_reason
+    if "equivalent" in (training.loss_verdict, training.update_verdict):
+        return ""
+    why = training.loss_reason or training.update_reason or reason
+    return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
+
+
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
-from accel_bench.analysis.checks.training import TrainingComparison, compare_training
+from accel_bench.analysis.checks.training import compare_training, training_obstacle
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
@@ -245,18 +245,6 @@ def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return row.verdict_reason
     return training_obstacle(row, row.ratio_reason)
-
-
-def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return why a training is not shown to be the baseline's; empty where it is."""
-    if different := training.not_the_same:
-        return different
-    if training.update_missing:
-        return training.update_reason
-    if "equivalent" in (training.loss_verdict, training.update_verdict):
-        return ""
-    why = training.loss_reason or training.update_reason or reason
-    return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
 
 
 def same_training(base: Candidate, other: Candidate) -> str:

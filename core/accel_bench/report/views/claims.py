@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from accel_bench.analysis.claims import ClaimsReport
+from accel_bench.analysis.wording import percent
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 
 MOST_EVIDENCE = 3
@@ -17,7 +18,8 @@ def claims_report(found: ClaimsReport) -> Report:
     answer = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     section = Section(
         title=f"{found.file} (exit {found.exit_code})",
-        answer=f"{len(found.claims)} claims: {answer}.",
+        answer=f"{len(found.claims)} claims: {answer}. Each claim on its own is wrongly said to "
+        f"hold in at most {percent(found.error_rate)} of cases.",
         tables=[Table(COLUMNS, found.claims)],
     )
     return Report([section], found, Table(FLAT, found.claims))
