@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,23 @@ def test_markdown_alone_is_printed_and_no_page_is_written(folder: Path, tmp_path
     assert done.out.startswith("## nulls\n\n**no verdict against baseline for other")
     assert "skipped; " in done.out
     assert not list(tmp_path.iterdir())
+
+
+def test_neither_page_nor_twin_names_this_machine(folder: Path, tmp_path: Path) -> None:
+    page, twin = tmp_path / "page.html", tmp_path / "twin.md"
+    arguments = ("report", "--html", str(page), "--markdown", str(twin),
+                 "--results", str(folder / "accel_bench_results"))  # fmt: skip
+    done = call(*arguments, folder=folder)
+    assert done.code == 0, done.err
+    texts = [file.read_text(encoding="utf8") for file in (page, twin)]
+    for text in texts:
+        assert str(folder) not in text and str(tmp_path) not in text
+        assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
+        assert sys.executable not in text
+        assert "--quiet --only other" in text and "on HOST1" in text
+    done = call(*arguments, "--with-names", folder=folder)
+    assert done.code == 0, done.err
+    assert str(folder) in page.read_text(encoding="utf8")
 
 
 def test_a_part_of_a_session_is_shown_as_that(folder: Path, tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ class ReportOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Markdown for a pull request; - prints it."),
     ] = None
+    with_names: Annotated[
+        bool,
+        typer.Option(
+            "--with-names",
+            help="Keep names of users and hosts, and folders; else words stand in their place.",
+        ),
+    ] = False
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
     results: Results = DEFAULT_RESULTS
 
@@ -97,15 +104,20 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     from accel_bench.analysis.overview import overview
     from accel_bench.analysis.page import scenario_page
     from accel_bench.analysis.stored_plan import stored_plan
+    from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.report.views.page import page
+    from accel_bench.runner.anonymous import anonymous_commands
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.commands import select_commands
 
     with open_results(options.results) as store:
         selected = select_commands(store, options.selection or (), options.where)
     scenarios = []
-    for one in selected.commands:
+    commands = selected.commands
+    if not options.with_names:
+        commands = anonymous_commands(commands)
+    for one in commands:
         record = one.session
         document = record.document if record else {}
         plan = stored_plan(document, one.results, whole=options.where is None)
@@ -113,4 +125,9 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         scenarios.append(scenario_page(one.id, arguments, plan, one.results, selected.elsewhere))
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     only = [f"only runs where {options.where}"] if options.where is not None else []
-    return page(scenarios, overview(selected.lines), (*only, *selected.notes), made_by, plots=plots)
+    notes = (*only, *selected.notes)
+    if not options.with_names:
+        anonymizer = Anonymizer.of_texts((*made_by, *notes), ())
+        notes = tuple(map(anonymizer.text, notes))
+        made_by = list(map(anonymizer.text, made_by))
+    return page(scenarios, overview(selected.lines), notes, made_by, plots=plots)

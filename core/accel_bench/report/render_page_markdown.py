@@ -133,8 +133,8 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
 def _commands(rows: Sequence[RowView]) -> str:
     """Return the commands as they are; those that are too long or too many are left out whole."""
     shown, left_out, room = [], 0, COMMAND_LETTERS
-    for row in (row for row in rows if row.command):
-        text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.command))}"
+    for row in (row for row in rows if row.shared_command):
+        text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.shared_command))}"
         if len(text) > room:
             left_out += 1
             continue

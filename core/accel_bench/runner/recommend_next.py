@@ -13,6 +13,7 @@ from accel_bench.analysis.estimates.schema import CostEstimate
 from accel_bench.analysis.recommendation.candidates import Candidate
 from accel_bench.analysis.recommendation.ranking import Ranked, point_of, verdict_between
 from accel_bench.analysis.recommendation.schema import NextRun
+from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import NamedHardware
@@ -103,15 +104,7 @@ def _resumed(
     words = list(session.command) if session else []
     if len(words) < 2 or words[1] not in ("run", "scaling"):
         return ""
-    kept, skip = [], 0
-    for word in words[2:]:
-        name = word.partition("=")[0]
-        if skip:
-            skip -= 1
-        elif name in REPLACED:
-            skip = 0 if "=" in word else REPLACED[name]
-        else:
-            kept.append(word)
+    kept = without_options(words[2:], REPLACED)
     stacks = dict.fromkeys(one.row.stack for one in (best, other) if not one.is_baseline)
     only = [word for name in stacks for word in ("--only", name)]
     tags = dict.fromkeys(one.experiment.tag for one in (best, other))

@@ -143,15 +143,18 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     query = select(*columns).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
-    series = {
-        name: series_of(result.experiment) for name, result in one_of_each(store, rows).items()
-    }
+    try:
+        series = {
+            name: series_of(result.experiment) for name, result in one_of_each(store, rows).items()
+        }
+    except StoreError:
+        series = {}  # Of very many runs none was checked; then each experiment stands alone.
     for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
             status=str(row["audited_status"] or row["status"]),
             origin=origin_of(row),
-            series=series.get(row["experiment_id"], ""),
+            series=series.get(row["experiment_id"], str(row["experiment_id"])),
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
         )
 

@@ -15,6 +15,7 @@ from accel_bench.analysis.conclusion import conclusions
 from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import PageRow, ScenarioPage, count_endings
+from accel_bench.analysis.repeated import command_for_stack
 from accel_bench.analysis.wording import (
     EARLIEST,
     count,
@@ -29,6 +30,7 @@ from accel_bench.analysis.wording import (
     size,
     time_text,
 )
+from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.files import slug
 from accel_bench.machine.info import Machine
 from accel_bench.report.plots import COLOURS, MISSING, Plot, plots_available
@@ -80,6 +82,11 @@ class RowView:
 
     reason: str = ""
     command: str = ""
+    """What repeats a run of it; with names taken out, the session's command for this stack."""
+
+    shared_command: str = ""
+    """The session's command for this stack, as others can give it."""
+
     log: str = ""
     facts: Sequence[tuple[str, str]] = ()
     differences: Table | None = None
@@ -327,7 +334,7 @@ def _groups(
             stack = row.summary.stack
             name = label(stack, row.summary.sweep)
             anchor = _unused(f"row-{slug(f'{key}-{name}')}", used)
-            views.append(_row(row, base, anchor, numbers[stack], columns))
+            views.append(_row(row, base, one.arguments, (anchor, numbers[stack]), columns))
         yield Group(tag if len(one.points) > 1 else "", views)
 
 
@@ -342,11 +349,17 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def _row(
-    row: PageRow, base: PageRow | None, anchor: str, number: int, columns: Sequence[Column]
+    row: PageRow,
+    base: PageRow | None,
+    arguments: Sequence[str],
+    place: tuple[str, int],
+    columns: Sequence[Column],
 ) -> RowView:
-    summary, last = row.summary, row.last_run
+    summary, last, (anchor, number) = row.summary, row.last_run, place
     origin, title = _origin(row)
     failed = not summary.status.completed
+    command = shlex.join(last.command) if last else ""
+    again = command_for_stack(arguments, summary.stack, summary.tag or "") if command else ""
     reason = "; ".join(summary.reasons) if failed or row.runs.imported else ""
     return RowView(
         id=anchor,
@@ -359,7 +372,8 @@ def _row(
         origin_title=title,
         configuration=configuration(row, base) if summary.status.completed else (),
         reason=clipped(_last_line(reason)),
-        command=shlex.join(last.command) if last and last.command else "",
+        command=again if FOLDER in command and again else command,
+        shared_command=again or command,
         log=last.log_tail if last and failed else "",
         facts=list(_facts(row)),
         differences=_differences(row),
