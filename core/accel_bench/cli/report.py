@@ -11,7 +11,7 @@ import typer
 from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
 
 if TYPE_CHECKING:
-    from accel_bench.report.views.page import Page
+    from accel_bench.report.views.page_model import Page
 
 DEFAULT_FILE = Path("accel-bench-report.html")
 """Where the page is written when no file is named."""

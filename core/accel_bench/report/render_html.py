@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_bench.documents.shown import plain, printable
-from accel_bench.report.views.page import Page
+from accel_bench.report.views.page_model import Page
 
 if TYPE_CHECKING:
     from markupsafe import Markup

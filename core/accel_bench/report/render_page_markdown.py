@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from accel_bench.documents.shown import plain
 from accel_bench.report.render_markdown import escape
 from accel_bench.report.table import EMPTY, Column, Table, listed
-from accel_bench.report.views.page import Page, RowView, ScenarioView
+from accel_bench.report.views.page_model import Page, RowView, ScenarioView
 
 MOST_CHARACTERS = 64_000
 """Length of the text; GitHub takes 65,536 characters."""

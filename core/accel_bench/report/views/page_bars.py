@@ -9,7 +9,7 @@ from accel_bench.analysis.metrics.waterfall import Waterfall
 from accel_bench.analysis.wording import milliseconds, percent, size
 
 if TYPE_CHECKING:
-    from accel_bench.report.views.page import RowView
+    from accel_bench.report.views.page_model import RowView
 
 MOST_ROWS = 12
 """Rows that have bars; the table has all."""

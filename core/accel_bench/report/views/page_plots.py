@@ -24,7 +24,7 @@ from accel_bench.report.plots import (
 )
 
 if TYPE_CHECKING:
-    from accel_bench.report.views.page import RowView
+    from accel_bench.report.views.page_model import RowView
 
 MOST_SERIES = 16
 """Stacks of one plot: beyond that nothing can be told apart."""
