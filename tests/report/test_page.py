@@ -26,6 +26,7 @@ from accel_bench.report.render_html import render_html
 from accel_bench.report.render_page_markdown import render_page_markdown
 from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.page import page
+from accel_bench.report.views.page_tables import row_origin
 from accel_bench.scenario.experiment import Experiment
 
 
@@ -290,6 +291,22 @@ def test_memory_says_what_it_counts_and_the_twin_where_a_row_is_from() -> None:
     text = render_page_markdown(made)
     assert "| memory host MiB above imports |" in text
     assert "| origin |" in text and "| imported |" in text
+
+
+@pytest.mark.parametrize(
+    ("origin", "title"),
+    [
+        ("exported", "it came with the export there.tar"),
+        ("measured", "measured by this program, to repeat the bundle there.tar"),
+    ],
+)
+def test_a_run_that_repeats_a_bundle_is_no_export(origin: str, title: str) -> None:
+    (run,) = make_rounds(make_experiment("lora"), STEADY[:1])
+    where = run.provenance.model_copy(update={"origin": origin, "file": "there.tar"})
+    found = [run.model_copy(update={"provenance": where})]
+    plan = StoredPlan("lora", (PlannedSummary(experiment=run.experiment),), 1)
+    one = scenario_page("monday", (), plan, found, {})
+    assert row_origin(one.rows[0])[1] == title
 
 
 def test_padding_free_shows_the_kernel_that_ran() -> None:

@@ -37,7 +37,12 @@ def row_origin(row: PageRow) -> tuple[str, str]:
     word = "measured" if row.runs.completed else "run"
     where = f"{word} {'elsewhere' if 'exported' in origins else 'here'}"
     file = run.provenance.file
-    title = f"it came with the export {file}" if file else "measured by this program"
+    exported = run.provenance.origin == "exported"
+    title = (
+        f"it came with the export {file}"
+        if exported
+        else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
+    )
     if not row.elsewhere:
         return where, title
     speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
