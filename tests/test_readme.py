@@ -51,25 +51,35 @@ def is_ours(command: str) -> bool:
     return command.startswith(("accel-bench", "python -m accel_bench"))
 
 
+FORKING = ("--set", "launcher=forking")
+
 FEW = (
     *("--rounds", "1", "--set", "measure.steps=2", "--set", "measure.warmup=1"),
     *("--set", "model.overrides.num_hidden_layers=1", "--set", "data.sequence_length=32"),
     *("--set", "data.limit_bytes=100000"),
     *("--set", "stacks.torch-compile.torch-compile.backend=aot_eager"),
-    *("--set", "launcher=forking"),
+    *FORKING,
 )
 """What makes a run of the quickstart short; inductor alone takes most of a minute. The demo of
 `make` and the tests of the launchers start workers as a reader's program does."""
 
 
+SHORTER = {
+    "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
+    "estimate": ("--only", "baseline", "--no-limits"),  # tests/cli/test_estimate.py looks for them
+    # A scenario without torch has no process group to join.
+    "scaling": ("--rounds", "1", "--set", "parallel=none", "--oversubscribe"),
+    "tune": ("--trials", "1", *FORKING),
+}
+"""What keeps other commands from taking minutes."""
+
+
 def shortened(arguments: list[str]) -> list[str]:
     """Return a command's arguments, with those that keep it from measuring for minutes."""
-    if arguments[0] == "doctor":
-        return [*arguments, "--no-noise"]  # tests/cli/test_doctor.py measures the noise.
-    if arguments[0] == "estimate":  # tests/cli/test_estimate.py looks for limits
-        return [*arguments, "--only", "baseline", "--no-limits"]
-    if arguments[0] == "scaling":  # a scenario without torch has no process group to join
-        return [*arguments, "--rounds", "1", "--set", "parallel=none", "--oversubscribe"]
+    if "--race" in arguments:  # it needs rounds after its first look
+        return [*arguments, "--rounds", "6", *FORKING]
+    if arguments[0] in SHORTER:
+        return [*arguments, *SHORTER[arguments[0]]]
     if arguments[0] not in ("run", "gate") or "--dry-run" in arguments:
         return arguments
     own_file = any(word.endswith(".yaml") for word in arguments)

@@ -95,7 +95,8 @@ def test_nothing_that_fits_is_an_answer_too() -> None:
     assert report.answer.startswith("lora: not even train.micro_batch_size = 1 fits")
 
 
-def test_a_smaller_value_that_once_ran_out_of_memory_is_named() -> None:
-    points = [point(8, 8), FitPoint(value=4, outcome="does not fit")]
-    report = fit_report("some", "lora", KEY, SearchRange(start=4), points)
-    assert report.notes[0].startswith("4 ran out of memory although 8 fits")
+def test_one_round_out_of_memory_is_enough_not_to_fit() -> None:
+    oom = make_result(status=Status.OOM, reasons=["out of memory in forward"], round=1)
+    found = fit_point(3, [make_result(), oom, make_result(round=2)])
+    assert (found.outcome, found.run_id) == ("does not fit", oom.run_id)
+    assert found.reason == "it fits in 2 of 3 rounds: out of memory in forward"

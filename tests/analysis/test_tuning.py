@@ -16,8 +16,10 @@ from accel_bench.analysis.tuning import (
     loss_at,
     steps_to_reach,
     training_curve,
+    with_answer,
 )
-from accel_bench.analysis.tuning_schema import Objective, TuneTrial
+from accel_bench.analysis.tuning_schema import Objective, TuneReport, TuneTrial
+from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 
 SPEED = Objective(goal="tokens_per_second")
@@ -131,3 +133,55 @@ def test_a_lower_loss_is_called_better_only_where_seeds_show_it() -> None:
     scattered = [(2.0, 1.9), (2.0, 2.2), (2.0, 1.7), (2.0, 2.1), (2.0, 1.95)]
     assert check_losses(scattered, "loss", "monday").verdict == "open"
     assert check_losses([], "loss", "monday").ratio is None
+
+
+def test_a_seed_that_diverges_is_worse_and_a_baseline_that_does_has_no_ratio() -> None:
+    sure = [(2.0, 1.5), (2.1, 1.6), (1.9, 1.45), (2.0, 1.52)]
+    found = check_losses([*sure, (2.0, math.inf)], "loss at 60 seconds", "monday")
+    assert (found.verdict, found.rounds, found.ratio) == ("worse", 5, None)
+    assert found.reason == (
+        "over 5 seeds its loss at 60 seconds is worse than the baseline's: it is not finite with "
+        "1 seed"
+    )
+    found = check_losses([*sure, (math.inf, 1.5)], "loss", "monday")
+    assert (found.verdict, found.ratio) == ("open", None)
+    assert "has no ratio to the baseline's, which is not finite with 1 seed" in found.reason
+
+
+def test_later_looks_need_a_surer_loss() -> None:
+    pairs = [(2.0, 1.5), (2.0, 1.7), (2.0, 1.4), (2.0, 1.75), (2.0, 1.6)]
+    assert check_losses(pairs, "loss", "monday").verdict == "better"
+    assert check_losses(pairs, "loss", "monday", looks=4).verdict == "open"
+
+
+def report(best: dict[str, JsonValue], *others: TuneTrial) -> TuneReport:
+    """A study whose winner held."""
+    trials = [TuneTrial(number=0, parameters=best, outcome="ok", value=2.0, run_id="b"), *others]
+    return TuneReport(
+        scenario="some",
+        stack="lora",
+        stack_sets=("train.micro_batch_size",),
+        study="some/lora",
+        objective=loss("tokens", 10),
+        baseline=TuneTrial(number=None, parameters={}, outcome="ok", value=3.0, run_id="a"),
+        trials=tuple(trials),
+        best=trials[0],
+        check=check_losses([(2.0, 1.5 + seed / 100) for seed in range(5)], "loss", "monday"),
+    )
+
+
+def test_the_smallest_value_that_does_not_fit_is_named_where_one_of_them_is_null() -> None:
+    key = "train.micro_batch_size"
+    oom = [TuneTrial(number=n, parameters={key: n}, outcome="out of memory") for n in (4, 2)]
+    none = TuneTrial(number=3, parameters={key: None}, outcome="out of memory")
+    answer = with_answer(report({key: 1}, none, *oom)).answer
+    assert answer.startswith(f"First fit: 3 of 4 trials ran out of memory, such as {key}=2.")
+
+
+def test_the_advice_is_what_the_command_line_and_the_scenario_take() -> None:
+    values: dict[str, JsonValue] = {"train.gradient_checkpointing": True, "optimizer.eps": None}
+    answer = with_answer(report({**values, "train.micro_batch_size": 4})).answer
+    assert answer.endswith(
+        "Use --set train.gradient_checkpointing=true --set optimizer.eps=null, and "
+        "`set: {train.micro_batch_size: 4}` in the stack lora of the scenario."
+    )

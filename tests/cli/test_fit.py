@@ -18,6 +18,7 @@ from accel_bench.store.database import open_store
 HUNGRY = """
 import mmap
 import resource
+from pathlib import Path
 
 import psutil
 
@@ -26,6 +27,7 @@ from accel_bench import Options, Plugin, hookimpl
 
 class HungryOptions(Options):
     breaks_at: int = 1000
+    once: str = ""
 
 
 class Hungry(Plugin[HungryOptions]):
@@ -39,13 +41,20 @@ class Hungry(Plugin[HungryOptions]):
             raise ValueError("broken on purpose")
         limit = psutil.Process().memory_info().vms + 200 * 2**23
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        again = bool(self.options.once) and scenario.train.micro_batch_size == 12
+        if again and not Path(self.options.once).exists():
+            Path(self.options.once).touch()
+            again = False
         try:
-            self.held = mmap.mmap(-1, tokens * 2**23)
+            self.held = mmap.mmap(-1, tokens * 2**23 * (2 if again else 1))
         except OSError as error:
             raise MemoryError(str(error)) from error
 """
 """A plugin that maps 8 MiB for each token, where those of 200 are left: so much that what else the
-process maps or gives back makes no difference."""
+process maps or gives back makes no difference.
+
+With `once`, a file, a batch of 12 fits only before that is there.
+"""
 
 SCENARIO = """\
 name: hungry
@@ -135,6 +144,19 @@ def test_a_length_is_found_with_a_global_batch_that_a_batch_would_not_divide() -
     assert "train.gradient_accumulation=2" in found["notes"][0]
     used = stored()[-1].experiment.scenario.train
     assert used.gradient_accumulation == 2
+
+
+def test_a_gap_is_searched_where_the_largest_runs_out_of_memory_in_a_later_round(
+    tmp_path: Path,
+) -> None:
+    once = f"stacks.baseline.hungry.once={tmp_path / 'seen'}"
+    found = document("--from", "6", "--rounds", "2", "--set", once)
+    assert (found["largest"]["value"], found["refused"]["value"]) == (11, 12)
+    assert found["refused"]["reason"].startswith("it fits in 1 of 2 rounds: out of memory in acc")
+    assert found["largest"]["tokens_per_second"]["low"] is not None
+    outcomes = {one["value"]: one["outcome"] for one in found["points"]}
+    assert list(outcomes) == [6, 12, 24, 18, 15, 13, 9, 10, 11]
+    assert outcomes[12] == "does not fit"
 
 
 def test_another_failure_ends_the_search_with_its_reason() -> None:

@@ -66,6 +66,11 @@ def test_what_is_surely_not_the_best_runs_no_more_rounds_also_when_resumed() -> 
     (drop,) = found["race"]["drops"]
     assert (drop["stack"], drop["runs_saved"], found["race"]["runs_planned"]) == ("slow", 1, 18)
 
+    with open_store(Path("accel_bench_results"), write=False) as store:
+        assert all(session.document["race"] is True for session in store.sessions())
+    report = call("report", "--format", "markdown")
+    assert "runs completed" not in report.out, report.out
+
     found, _ = race("--rounds", "7", "--resume")
     assert runs() == {"baseline": 7, "slow": 5, "fast": 7}
     assert found["race"]["drops"][0]["runs_saved"] == 2

@@ -144,6 +144,9 @@ def test_a_learning_rate_wins_and_the_study_goes_on_where_it_was_stopped() -> No
     again = document(*RATE, *at, "--trials", "5")
     assert len(stored()) == len(runs), "nothing was run again"
     assert (again["trials"], again["answer"]) == (found["trials"], found["answer"])
+    more = document(*RATE, *at, "--trials", "5", "--check-rounds", "6")
+    assert len(stored()) == len(runs) + 2, "the check goes on"
+    assert (more["check"]["rounds"], more["check"]["verdict"]) == (6, "better")
     assert call("results", "list").code == call("audit").code == 0, "the tables stand side by side"
 
 
@@ -211,6 +214,14 @@ def test_loss_at_a_time_is_read_from_runs_that_are_long_enough() -> None:
         (("--over", "train.rate=1..2"), "rate"),
         (("--over", "train.learning_rate=0.1,0.2", "--objective", "loss"), "--at seconds=60"),
         (("--over", "train.learning_rate=0.1,0.2", "--at", "seconds=1"), "--objective loss"),
+        (
+            ("--over", "data.sequence_length=8,16", *RATE[2:], "--at", "tokens=9"),
+            "--over data.sequence_length with --objective loss: losses on other data, or of",
+        ),
+        (
+            ("--over", "model.id=a,b", *RATE[2:], "--at", "tokens=9"),
+            "--over model.id with --objective loss",
+        ),
         ((*RATE, "--at", "dollars=1"), "--at dollars=N needs --price"),
         ((*RATE, "--at", "tokens=9", "--memory-below", "much"), "write 16GiB"),
         ((*RATE, "--at", "tokens=9", "--stack", "none"), "none"),

@@ -49,6 +49,9 @@ VERSIONS = ("environment.plugins.", "environment.fingerprints.")
 ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
 """Those that also have to agree between devices, whose machines differ in all else."""
 
+ONE_TASK = ("model.attention", "model.dtype")
+"""Keys of the model that leave it the same."""
+
 Keys = dict[str, JsonValue]
 """Values of an experiment by dotted key."""
 
@@ -196,6 +199,11 @@ def common_baseline(rows: Iterable[ExperimentRuns], baselines: Mapping[str, str]
     named = [baselines[session] for session in newest if baselines.get(session) in stacks]
     found = Counter(named).most_common(1)
     return found[0][0] if found else None
+
+
+def changes_task(key: str) -> bool:
+    """Return whether losses with two values of a key are of different tasks: data, or models."""
+    return f"{key}.".startswith(("data.", "model.")) and key not in ONE_TASK
 
 
 def place(value: JsonValue) -> tuple[int, float, str]:

@@ -95,7 +95,7 @@ class FitReport(Document):
     """All of that in a sentence."""
 
     notes: tuple[str, ...] = ()
-    """What was changed for the search, and what contradicts itself."""
+    """What was changed for the search."""
 
     @property
     def exit_code(self) -> int:
@@ -104,23 +104,30 @@ class FitReport(Document):
 
 
 def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> FitPoint:
-    """Return what the runs of a value show; the last of them decides."""
-    last = results[-1]
-    outcomes: dict[bool, Fits] = {True: "fits", False: "failed"}
-    outcome = "does not fit" if last.status is Status.OOM else outcomes[last.status.completed]
+    """Return what the runs of a value show: it fits where none of them ran out of memory."""
+    full = [run for run in results if run.status is Status.OOM]
+    last = full[-1] if full else results[-1]
     completed = [run for run in results if run.status.completed]
+    outcomes: dict[bool, Fits] = {True: "fits", False: "failed"}
+    outcome = "does not fit" if full else outcomes[last.status.completed]
     speeds = [speed.tokens_per_second for run in completed if (speed := run_throughput(run))]
     return FitPoint(
         value=value,
         outcome=outcome,
         status=last.status,
-        reason="" if outcome == "fits" else "; ".join(last.reasons),
+        reason="" if outcome == "fits" else _why(last, len(completed), len(results)),
         run_id=last.run_id,
         stored=stored,
         tokens_per_second=geometric_interval(speeds),
         peak_memory_bytes=peak_memory(completed)[0],
         seconds=sum(run.seconds for run in results),
     )
+
+
+def _why(run: Result, completed: int, runs: int) -> str:
+    """Return why a run did not complete, and that others did."""
+    beside = f"it fits in {completed} of {count(runs, 'round')}: " if completed else ""
+    return beside + "; ".join(run.reasons)
 
 
 def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
@@ -160,7 +167,6 @@ def fit_report(
         refused=refused,
         failed=failed,
         answer="",
-        notes=tuple(_contradictions(points)),
     )
     return report.model_copy(update={"answer": _answer(report)})
 
@@ -179,18 +185,6 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
         if one.outcome == "does not fit" and (low is None or one.value > low.value)
     )
     return min(above, key=lambda one: one.value, default=None)
-
-
-def _contradictions(points: Sequence[FitPoint]) -> list[str]:
-    low = _largest(points)
-    below = [one.value for one in points if low and one.value < low.value]
-    odd = [one.value for one in points if one.outcome == "does not fit" and one.value in below]
-    return [
-        f"{value} ran out of memory although {low.value} fits: its memory was short for another "
-        "reason, or it needs more"
-        for value in sorted(odd)
-        if low
-    ]
 
 
 def _answer(report: FitReport) -> str:

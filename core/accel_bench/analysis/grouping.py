@@ -16,6 +16,7 @@ from accel_bench.analysis.best_rates import best_rates
 from accel_bench.analysis.experiment_keys import (
     VERSIONS,
     Keys,
+    changes_task,
     common_baseline,
     find_key,
     keys_of,
@@ -169,7 +170,7 @@ def _group(
         (row, one[first][0]) for one in alike.sets if first in one for row in one.get(name, ())
     ]
     ratios = [] if name == first else [against(row, base).ratio for row, base in pairs]
-    of_one_task = key != "model.id" and not key.startswith("data.")
+    of_one_task = not changes_task(key)
     losses = [found for one in alike.sets if of_one_task and name in (found := _losses(one))]
     return Group(
         value=groups[name][0][0].get(key),

@@ -16,7 +16,7 @@ from accel_bench.analysis.metrics.memory_parts import MemoryAtPeak, memory_at_pe
 from accel_bench.analysis.metrics.waterfall import Waterfall, waterfall
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.stored_plan import StoredPlan
-from accel_bench.analysis.summary import summarize_runs
+from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
 from accel_bench.result import Result, Status
 
@@ -97,10 +97,14 @@ def scenario_page(
     elsewhere: Elsewhere,
 ) -> ScenarioPage:
     """Return the page of the runs of one scenario; at least one run."""
-    runs = [collect_runs(planned, results, plan.rounds) for planned in plan.planned]
+    if plan.race:
+        runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
+    else:
+        runs = [collect_runs(planned, results, plan.rounds) for planned in plan.planned]
+        raced = None
     summary = summarize_runs(
         results[0].experiment.scenario.name, plan.baseline, runs, plan.reference
-    )
+    ).model_copy(update={"race": raced})
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):
         points.setdefault(own.planned.experiment.point, []).append((row, own))

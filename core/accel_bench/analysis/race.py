@@ -1,20 +1,23 @@
 """A race of stacks: drop those that are surely not the best, and spend no more rounds on them.
 
 The rounds are looked at after 5, 10, 20, ... of them. A stack is dropped when another one, which
-trains the same as the baseline, is surely faster by more than the practical floor: by the rule of
-the gate, at the level of the look, and divided by the number of rivals that it has. So the best
-stack of a sweep point is dropped in at most 0.5 % of races, over all looks and rivals together
-(alpha spending with Bonferroni's inequality, as `statistics.sequential` describes it).
+trains the same as the baseline, is surely faster, and by its estimate by more than the practical
+floor: by the rule of the gate, at the level of the look, and divided by the number of rivals that
+it has. So the best stack of a sweep point is dropped in at most 0.5 % of races, over all looks and
+rivals together (alpha spending with Bonferroni's inequality, as `statistics.sequential` describes
+it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.race_schema import RaceDrop
 from accel_bench.analysis.statistics.estimators import log_interval
 from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
@@ -24,7 +27,12 @@ from accel_bench.analysis.statistics.verdict import (
     RoundKey,
     paired_logs,
 )
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
+
+ENDS_A_STACK = frozenset(
+    {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
+)
+"""Statuses after which a stack is not run again in its session: it would likely fail again."""
 
 Times = Mapping[RoundKey, float]
 """Seconds per token of the runs of a stack."""
@@ -39,18 +47,26 @@ def race_looks(rounds: int) -> tuple[int, ...]:
 
 
 def run_race(
-    times: Mapping[str, Times], baseline: str, rounds: int, eligible: Eligible
+    times: Mapping[str, Times],
+    baseline: str,
+    rounds: int,
+    eligible: Eligible,
+    failed: Collection[str] = (),
 ) -> list[RaceDrop]:
     """Return the stacks that are dropped, by all rounds so far; the baseline never is.
 
     A look is taken once so many rounds are complete in every stack that is still in the race, and
-    always at the same rounds, whatever comes later.
+    always at the same rounds, whatever comes later. What has `failed` leaves the race at the first
+    look for which it has too few rounds: what it dropped before stays dropped.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
     for look, size in enumerate(race_looks(rounds), 1):
         keys = _complete([times[name] for name in alive])[:size]
         if len(keys) < size:
+            alive = [name for name in alive if name not in failed]
+            keys = _complete([times[name] for name in alive])[:size]
+        if len(keys) < size or baseline not in alive:
             break
         here = {name: {key: times[name][key] for key in keys} for name in alive}
         rivals = [name for name in alive if name == baseline or eligible(name, keys)]
@@ -89,25 +105,43 @@ def _complete(times: Sequence[Times]) -> list[RoundKey]:
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
     """Return the stacks of a sweep point that are dropped, by the runs so far."""
     by_name = {row.planned.experiment.stack.name: row for row in rows}
-    base = by_name.get(baseline)
-    if base is None or not base.usable:
+    if baseline not in by_name:
         return []
-    times = {name: row.seconds_per_token if row.usable else {} for name, row in by_name.items()}
+    sound = {name: _sound(row) for name, row in by_name.items()}
+    times = {name: {key: one[1] for key, one in runs.items()} for name, runs in sound.items()}
+    failed = [name for name, row in by_name.items() if not row.usable or _ended(row)]
 
     def eligible(name: str, keys: Sequence[RoundKey]) -> bool:
         chosen: list[dict[RoundKey, Result]] = [
-            {key: row.completed[key] for key in keys} for row in (base, by_name[name])
+            {key: sound[one][key][0] for key in keys} for one in (baseline, name)
         ]
         training = compare_training(*chosen)
         other = training.not_the_same or training.update_missing
         return not other and comparability_of_rounds(*chosen).comparable
 
-    drops = run_race(times, baseline, rounds, eligible)
+    drops = run_race(times, baseline, rounds, eligible, failed)
     return [_with_savings(drop, by_name[drop.stack], rounds) for drop in drops]
 
 
+def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
+    """Return each run that counts by itself, whatever came after it, and its seconds per token."""
+    kept = {
+        key: run
+        for key, run in row.counted.items()
+        if run.status.completed and not run.imported and not disowning(run)
+    }
+    speeds = ((key, run, run_throughput(run)) for key, run in kept.items())
+    return {key: (run, speed.seconds_per_token) for key, run, speed in speeds if speed}
+
+
+def _ended(row: ExperimentRuns) -> bool:
+    """Return whether the last run failed in a way after which a stack is not run again."""
+    statuses = [run.status for run in row.counted.values()]
+    return bool(statuses) and statuses[-1] in ENDS_A_STACK
+
+
 def _with_savings(drop: RaceDrop, row: ExperimentRuns, rounds: int) -> RaceDrop:
-    seconds = [run.seconds for run in row.completed.values()]
+    seconds = [run.seconds for run in row.counted.values() if run.status.completed]
     saved = max(0, rounds - len(seconds))
     return drop.model_copy(
         update={

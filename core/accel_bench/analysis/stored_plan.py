@@ -31,6 +31,9 @@ class StoredPlan(NamedTuple):
     reference: str = ""
     """Tag of the sweep point with which the others are compared; empty for the first."""
 
+    race: bool = False
+    """Whether stacks that surely were not the best have run fewer rounds."""
+
 
 class Place(NamedTuple):
     """Where an experiment stands in a plan."""
@@ -76,6 +79,7 @@ def stored_plan(
         planned=tuple(planned),
         rounds=rounds if whole and isinstance(rounds, int) else 0,
         reference=reference if isinstance(reference, str) else "",
+        race=whole and document.get("race") is True,
     )
 
 

@@ -63,12 +63,26 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     tag of the sweep point with which the others are compared; else it is the first. With `race`,
     stacks that surely were not the best have run fewer rounds.
     """
-    measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
-    raced = _race(planned, results, baseline, rounds) if race else None
-    if raced:
-        measured = [_as_dropped(row, raced, results, stopped) for row in measured]
+    if race:
+        measured, raced = collect_raced(planned, results, baseline, rounds, stopped)
+    else:
+        measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
+        raced = None
     found = summarize_runs(scenario, baseline, measured, reference)
     return found.model_copy(update={"race": raced})
+
+
+def collect_raced(
+    planned: Sequence[PlannedSummary],
+    results: Sequence[Result],
+    baseline: str,
+    rounds: int,
+    stopped: StopReason = BY_THE_USER,
+) -> tuple[list[ExperimentRuns], RaceSummary]:
+    """Return the runs of a race, of which dropped stacks lack none, and what it saved."""
+    raced = _race(planned, results, baseline, rounds)
+    measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
+    return [_as_dropped(row, raced, results, stopped) for row in measured], raced
 
 
 def summarize_runs(

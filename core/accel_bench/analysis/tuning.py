@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -11,10 +13,15 @@ from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.experiment_keys import place
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import log_interval, t_bound
-from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, ONE_SIDED_ALPHA
+from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
+from accel_bench.analysis.statistics.verdict import (
+    MINIMUM_ROUNDS,
+    ONE_SIDED_ALPHA,
+    fraction_of_look,
+)
 from accel_bench.analysis.tuning_schema import (
     CheckVerdict,
     Objective,
@@ -24,6 +31,7 @@ from accel_bench.analysis.tuning_schema import (
     TuneTrial,
 )
 from accel_bench.analysis.wording import (
+    assignments,
     count,
     interval_text,
     percent,
@@ -219,28 +227,60 @@ def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> 
     return best.value > baseline.value if higher else best.value < baseline.value
 
 
-def check_losses(pairs: Sequence[tuple[float, float]], words: str, session: str) -> TuneCheck:
+def check_losses(
+    pairs: Sequence[tuple[float, float]], words: str, session: str, looks: int = 1
+) -> TuneCheck:
     """Compare losses of (baseline, winner), a pair for each seed, by a t bound on log-ratios.
 
-    It is called better or worse at the level at which every verdict on speed is.
+    It is called better or worse at the level at which every verdict on speed is, whose error the
+    looks share: one for each session that added seeds. A winner that diverges with a seed with
+    which the baseline does not is worse.
     """
+    if diverged := _diverged(pairs):
+        verdict, what = diverged
+        reason = f"over {count(len(pairs), 'seed')} its {words} {what}"
+        return _check(verdict, reason, pairs, session)
     logs = [math.log(winner / base) for base, winner in pairs if base > 0 and winner > 0]
-    verdict: CheckVerdict = "open"
     found = log_interval(logs)
     if found is None:
-        return TuneCheck(
-            verdict=verdict, reason=f"no seed with a {words}", rounds=0, ratio=None, session=session
-        )
-    if len(logs) >= MINIMUM_ROUNDS and abs(fmean(logs)) > t_bound(logs, 1 - ONE_SIDED_ALPHA):
+        return _check("open", f"no seed with a {words}", (), session)
+    verdict = "open"
+    probability = 1 - ONE_SIDED_ALPHA * fraction_of_look(looks)
+    if len(logs) >= MINIMUM_ROUNDS and abs(fmean(logs)) > t_bound(logs, probability):
         verdict = "better" if fmean(logs) < 0 else "worse"
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
-    sure = {"better": "surely ", "worse": "surely ", "open": "not surely "}[verdict]
+    sure = "not surely" if verdict == "open" else "surely"
     reason = (
-        f"over {count(len(logs), 'seed')} its {words} is {sure}{lower} than the baseline's "
+        f"over {count(len(logs), 'seed')} its {words} is {sure} {lower} than the baseline's "
         f"({interval_text(found, ratio)} times it)"
     )
-    return TuneCheck(verdict=verdict, reason=reason, rounds=len(logs), ratio=found, session=session)
+    return _check(verdict, reason, logs, session, found)
+
+
+def _check(
+    verdict: CheckVerdict,
+    reason: str,
+    seeds: Sequence[object],
+    session: str,
+    found: Interval | None = None,
+) -> TuneCheck:
+    return TuneCheck(
+        verdict=verdict, reason=reason, rounds=len(seeds), ratio=found, session=session
+    )
+
+
+def _diverged(pairs: Sequence[tuple[float, float]]) -> tuple[CheckVerdict, str] | None:
+    """Return what losses mean that are not finite; None where all are."""
+    bases = sum(not math.isfinite(base) for base, _ in pairs)
+    winners = sum(not math.isfinite(winner) for _, winner in pairs)
+    if bases:
+        with_seeds = f"which is not finite with {count(bases, 'seed')}"
+        return "open", f"has no ratio to the baseline's, {with_seeds}"
+    if winners:
+        with_seeds = f"it is not finite with {count(winners, 'seed')}"
+        return "worse", f"is worse than the baseline's: {with_seeds}"
+    return None
 
 
 def with_answer(report: TuneReport) -> TuneReport:
@@ -261,7 +301,9 @@ def _fit(report: TuneReport) -> str:
         )
     if not oom:
         return "First fit: no trial ran out of memory"
-    smallest = min(oom, key=lambda one: [one.parameters.get(key, 0) for key in GROWS_WITH_MEMORY])
+    smallest = min(
+        oom, key=lambda one: [place(one.parameters.get(key)) for key in GROWS_WITH_MEMORY]
+    )
     return (
         f"First fit: {len(oom)} of {count(len(report.trials), 'trial')} ran out of memory, such as "
         f"{settings(smallest.parameters)}"
@@ -293,6 +335,15 @@ def _value(objective: Objective, trial: TuneTrial) -> str:
 def _advice(report: TuneReport) -> str:
     assert report.check and report.best
     if report.check.verdict == "better":
-        changes = " ".join(f"--set {key}={value}" for key, value in report.best.parameters.items())
-        return f"Use {changes}"
+        return f"Use {_use(report, report.best.parameters)}"
     return "So keep the baseline, or settle it with more --check-rounds"
+
+
+def _use(report: TuneReport, parameters: Mapping[str, JsonValue]) -> str:
+    """Return how to use values: options of the command, and YAML for what the stack itself sets."""
+    own = {key: value for key, value in parameters.items() if key in report.stack_sets}
+    changed = {key: value for key, value in parameters.items() if key not in own}
+    parts = [shlex.join(assignments(changed))] if changed else []
+    entry = ", ".join(f"{key}: {json.dumps(value)}" for key, value in own.items())
+    parts += [f"`set: {{{entry}}}` in the stack {report.stack} of the scenario"] if own else []
+    return ", and ".join(parts)

@@ -118,6 +118,9 @@ class TuneReport(Document):
     stack: str
     """The stack whose settings were tuned."""
 
+    stack_sets: tuple[str, ...] = ()
+    """Keys that the stack itself sets, so that `--set` does not change them."""
+
     study: str
     """Name of the study in the results database."""
 

@@ -26,6 +26,15 @@ def settings(values: Mapping[str, JsonValue]) -> str:
     return ", ".join(f"{key}={plain_value(value)}" for key, value in values.items())
 
 
+def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
+    """Return `--set key=value` for each key, as the command line takes them."""
+    words: list[str] = []
+    for key, value in changed.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        words += ["--set", f"{key}={text}"]
+    return words
+
+
 def label(stack: str, sweep: Mapping[str, JsonValue]) -> str:
     """Return a stack's name, with the values of its sweep point where something is swept."""
     return f"{stack} ({settings(sweep)})" if sweep else stack

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import typer
 
+from accel_bench.analysis.experiment_keys import changes_task
 from accel_bench.analysis.tuning import beats, best_of, with_answer
 from accel_bench.analysis.tuning_schema import Objective, TuneReport, Unit
 from accel_bench.cli.dry_run import print_plan
@@ -78,6 +79,8 @@ def run_tune(options: TuneOptions) -> int:
     if len({axis.key for axis in axes}) < len(axes):
         raise ScenarioError("--over names a key twice; give each key once")
     objective = parse_objective(options)
+    if objective.goal == "loss":
+        _refuse_tasks(axes)
     draft = one_draft(options.scenario, "tune")
     machine = read_machine()
     request = replace(plan_request(options, {}), force=True)
@@ -120,6 +123,15 @@ def parse_objective(options: TuneOptions) -> Objective:
         usd_per_hour=options.price,
         memory_below_bytes=memory,
     )
+
+
+def _refuse_tasks(axes: Sequence[Axis]) -> None:
+    """Raise ScenarioError for a key whose values make losses that nothing can compare."""
+    if key := next((axis.key for axis in axes if changes_task(axis.key)), None):
+        raise ScenarioError(
+            f"--over {key} with --objective loss: losses on other data, or of another model, are "
+            "of other tasks; tune them for speed, or vary what only changes the training"
+        )
 
 
 def parse_size(text: str) -> int:
@@ -202,6 +214,7 @@ def _search(search: TuneSearch, task: _Task, options: TuneOptions) -> TuneReport
     return TuneReport(
         scenario=task.planned.experiment.scenario.name,
         stack=task.plans.stack,
+        stack_sets=tuple(task.planned.experiment.stack.settings),
         study=search.study.name,
         objective=task.objective,
         baseline=baseline,

@@ -50,13 +50,17 @@ class FitSearch:
     def search(self) -> FitReport:
         """Try values until the answer is known; each run is stored when it has ended."""
         points: list[FitPoint] = []
-        while (value := next_value(points, self.range)) is not None:
-            points.append(self._try(value))
-        report = self._report(points)
-        if report.largest and self.rounds > 1:
-            measured = self._measure(report.largest)
-            report = self._report([measured if p is report.largest else p for p in points])
-        return report
+        measured: set[int] = set()
+        while True:
+            while (value := next_value(points, self.range)) is not None:
+                points.append(self._try(value))
+            report = self._report(points)
+            best = report.largest
+            if best is None or report.failed or self.rounds == 1 or best.value in measured:
+                return report
+            # One that runs out of memory in a later round leaves a gap to search.
+            measured.add(best.value)
+            points[points.index(best)] = self._measure(best)
 
     def _report(self, points: list[FitPoint]) -> FitReport:
         return fit_report(self.scenario, self.stack, self.key, self.range, points)
@@ -80,7 +84,14 @@ class FitSearch:
         session = self.runner.new_session(resume=True)
         session.run_plan(plan)
         runs = self.runner.store.results(experiment_ids=[single(plan).experiment.id])
-        counted = [run for run in runs if run.status.completed or run.session == session.id]
+        first = next(n for n, run in enumerate(runs) if run.run_id == point.run_id)
+        # What ran out of memory before the run that fits was outdone by it.
+        counted = [
+            run
+            for n, run in enumerate(runs)
+            if run.session == session.id
+            or (self.runner.counts(run) and (run.status.completed or n >= first))
+        ]
         return fit_point(point.value, counted, point.stored)
 
 

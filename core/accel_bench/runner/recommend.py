@@ -33,13 +33,14 @@ from accel_bench.analysis.recommendation.schema import (
     RecommendRequest,
 )
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import assignments
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.result import Result
 from accel_bench.runner.device_estimates import DeviceEstimate, DeviceEstimator
 from accel_bench.runner.estimate_cost import is_price_of
-from accel_bench.runner.recommend_next import assignments, first_run, more_rounds
+from accel_bench.runner.recommend_next import first_run, more_rounds
 from accel_bench.runner.recommend_offers import (
     choose,
     estimated_answer,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from accel_bench.analysis.estimates.schema import CostEstimate
 from accel_bench.analysis.recommendation.candidates import Candidate
@@ -84,15 +82,6 @@ def first_run(
         usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,
         basis=time.basis,
     )
-
-
-def assignments(changed: Mapping[str, Any]) -> list[str]:
-    """Return `--set key=value` for each key, as the command line takes them."""
-    words: list[str] = []
-    for key, value in changed.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        words += ["--set", f"{key}={text}"]
-    return words
 
 
 def _resumed(

@@ -126,6 +126,7 @@ class Session:
             "written": plan.file.model_dump(mode="json", exclude_unset=True),
             "order": order,
             "reference": plan.request.reference_point,
+            "race": plan.request.race,
             "skipped": [_skipped(planned) for planned in plan.planned if planned.skipped],
             **({"job": self.job} if self.job else {}),
             **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),

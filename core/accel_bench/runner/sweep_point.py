@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from accel_bench.analysis.aggregate import collect_runs, replaced_rounds
-from accel_bench.analysis.race import race_point
+from accel_bench.analysis.race import ENDS_A_STACK, race_point
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import ResultTooLargeError
@@ -28,11 +28,6 @@ from accel_bench.store.records import redact_result
 
 if TYPE_CHECKING:
     from accel_bench.runner.session import Session
-
-DROPPED = frozenset(
-    {Status.FAILED, Status.HUNG, Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.TIMEOUT}
-)
-"""Statuses after which a stack is not run again in this session: it would likely fail again."""
 
 
 class NodesChangedError(Exception):
@@ -98,7 +93,8 @@ class SweepPoint:
         while not self._run_stacks(number):
             self.prepare()
         self._warmup = self._warmup or self._found or None
-        before, self._raced = self._raced, self._losers()
+        before = self._raced
+        self._raced = {**self._losers(), **before}
         for name in [one for one in self._raced if one not in before]:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
@@ -159,7 +155,7 @@ class SweepPoint:
                 return
             self._failed[order] += 1
             if result.status.repeatable or self._failed[order] > self._session.retries:
-                if result.status in DROPPED:
+                if result.status in ENDS_A_STACK:
                     self._dropped.add(planned.experiment.stack.name)
                 return
 

@@ -45,16 +45,18 @@ class TrialRunner:
         return Trial(planned, self.store.results(session=session.id)[-1], False)
 
     def stored(self, planned: Planned) -> Result | None:
-        """Return the newest measured run that completed or ran out of memory.
+        """Return the newest run that counts; None without one."""
+        runs = reversed(self.store.results(experiment_ids=[planned.experiment.id]))
+        return next(filter(self.counts, runs), None)
+
+    def counts(self, run: Result) -> bool:
+        """Return whether a run was measured, and completed or ran out of memory.
 
         One that ran out of another machine's memory, or of what a container had then, is none.
         """
-        for run in reversed(self.store.results(experiment_ids=[planned.experiment.id])):
-            here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
-            counts = run.status.completed or (run.status is Status.OOM and here)
-            if counts and run.provenance.origin == "measured":
-                return run
-        return None
+        here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
+        ended = run.status.completed or (run.status is Status.OOM and here)
+        return ended and run.provenance.origin == "measured"
 
 
 def single(plan: Plan) -> Planned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.tuning import check_losses, loss_at, training_curve
 from accel_bench.analysis.tuning_schema import CheckVerdict, Objective, TuneCheck, TuneTrial
@@ -25,11 +26,12 @@ class TuneChecker(NamedTuple):
     def check(self, best: TuneTrial) -> TuneCheck:
         """Run both in rounds, or with as many seeds where the loss decides.
 
-        What an earlier session of the same check has completed counts.
+        What an earlier session of the same check has completed counts, and with more rounds it
+        goes on: each session that added some is a look, and all looks share the error.
         """
         plan = self._plan(best)
         study = self.search.study
-        key = f"check {canonical_json([best.parameters, self.rounds])}"[:500]
+        key = f"check {canonical_json(best.parameters)}"[:500]
         earlier = study.notes.get(key, [])
         session = self.search.runner.new_session(continues=tuple(earlier))
         study.note(key, [*earlier, session.id])
@@ -37,7 +39,8 @@ class TuneChecker(NamedTuple):
         results = session.results(plan)
         if self.search.objective.goal == "loss":
             pairs = paired_losses(results, self.search.objective)
-            return check_losses(pairs, self.search.objective.words, session.id)
+            looks = len({run.session for run in results if run.status.completed})
+            return check_losses(pairs, self.search.objective.words, session.id, max(looks, 1))
         return _of_speed(plan, results, session.id)
 
     def _plan(self, best: TuneTrial) -> Plan:
@@ -53,7 +56,8 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
     """Return the losses of (baseline, winner) for each seed with which both have one."""
     found: dict[str, dict[bool, float]] = {}
     for run in results:
-        loss = loss_at(training_curve(run), objective) if run.status.completed else None
+        sound = run.status.completed and not disowning(run)
+        loss = loss_at(training_curve(run), objective) if sound else None
         if loss is not None:
             experiment = run.experiment
             found.setdefault(experiment.point, {})[experiment.stack.name == TUNED] = loss
