@@ -113,7 +113,8 @@ def test_a_command_runs(
     words = [stored_id(workplace) if word == "ID" else word for word in shlex.split(command)]
     arguments = words[3:] if words[0] == "python" else words[1:]
     short = shortened(arguments)
-    with forking(tmp_path) if "launcher=forking" in short else nullcontext():
+    trains = "my.yaml" not in short
+    with forking(tmp_path, trains=trains) if "launcher=forking" in short else nullcontext():
         done = call(*short)
     # A gate needs five rounds, and has one here: it stays open.
     assert done.code == (5 if "gate" in words else 0), done.out + done.err
