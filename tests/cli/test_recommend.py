@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from statistics import median
 
 import pytest
-from cli.program import Done, call
-from recommendation_factory import experiment, in_turn, runs
+from cli.program import Done, call, write_nulls
+from recommendation_factory import LOSSES, experiment, in_turn, runs
 
+from accel_bench.result import Result
 from accel_bench.store.database import open_store
 from accel_bench.store.records import SessionRecord
 
@@ -86,6 +89,55 @@ def test_a_model_that_is_not_stored_cannot_be_told(results: Path) -> None:
     done = recommend("--model", "gpt2", code=1)
     assert "Cannot tell: nothing that is stored of gpt2 answers this." in done.out
     assert done.out.lower().count("cannot tell") == 1
+
+
+def test_the_next_command_is_planned_with_its_rounds_and_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    measure = "{warmup: 1, steps: 12, rounds: 1}"
+    write_nulls(tmp_path, "my.yaml", measure=measure)
+    assert call("run", "my.yaml", "-q", "--format", "json").code == 0
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        found, sessions = [learning(run) for run in store.results()], store.sessions()
+    with open_store(tmp_path / "results", write=True) as store:
+        for session in sessions:
+            store.add_session(session)
+        for run in found:
+            store.add(run)
+    arguments = ("--scenario", "my.yaml", "--results", "results", "--tokens", "1e6")
+    (more,) = json.loads(recommend(*arguments, "--format", "json").out)["next_runs"]
+    command = "accel-bench run my.yaml -q --only other --resume --rounds"
+    assert more["command"].startswith(command)
+    rounds = int(more["command"].rpartition(" ")[2])
+    more_runs = 2 * (rounds - 1)
+    assert f"; the command runs {rounds - 1} rounds, {more_runs} runs" in more["why"]
+    # Both stacks are empty, and so one experiment.
+    seconds = more_runs * median(run.seconds for run in found)
+    assert more["minutes"] == pytest.approx(seconds / 60)
+    write_nulls(tmp_path, "my.yaml", measure="{warmup: 1, steps: 11, rounds: 1}")
+    (more,) = json.loads(recommend(*arguments, "--format", "json").out)["next_runs"]
+    assert f"runs {rounds} rounds, {2 * rounds} runs: no stored round counts" in more["why"]
+    (tmp_path / "other.yaml").write_text((tmp_path / "my.yaml").read_text())
+    (tmp_path / "my.yaml").unlink()
+    arguments = ("--scenario", "other.yaml", *arguments[2:])
+    (more,) = json.loads(recommend(*arguments, "--format", "json").out)["next_runs"]
+    assert "the command cannot be planned here: " in more["why"] and more["minutes"] is None
+
+
+def learning(run: Result) -> Result:
+    """A run of the null engine as if it had learnt: its losses are random, and fall here."""
+    (rank,) = run.ranks
+    assert rank.window is not None
+    parts = {
+        part: tuple(
+            one.model_copy(update={"loss": LOSSES[one.step]}) for one in getattr(rank.window, part)
+        )
+        for part in ("warmup", "samples")
+    }
+    window = rank.window.model_copy(update=parts)
+    return run.model_copy(update={"ranks": (rank.model_copy(update={"window": window}),)})
 
 
 WORK = """\

@@ -48,7 +48,10 @@ def sessions() -> dict[str, SessionRecord]:
             id=name,
             started_at="2026-01-01",
             scenario="unnamed",
-            command=("/bin/accel-bench", "run", "work.yaml", "--rounds", "3", "--only=fast", "-q"),
+            command=(
+                *("/bin/accel-bench", "run", "work.yaml", "--rounds", "3", "--only=fast", "-q"),
+                *("--race", "--format", "json"),
+            ),
             document=document,
         )
         for name in ("monday", "tuesday")
@@ -176,14 +179,13 @@ def test_imported_runs_are_no_evidence_and_exported_ones_are_marked() -> None:
     assert document.recommended.evidence.origin == "exported"
 
 
-def test_open_answers_come_with_the_command_its_minutes_and_dollars() -> None:
+def test_open_answers_come_with_the_command_and_without_minutes_that_nothing_planned() -> None:
     few = [run for run in stored()[:10] if run.round < 3]
     document = ask(few)
     assert document.certainty == "open"
     (more,) = document.next_runs
     assert more.command == "accel-bench run work.yaml -q --only fast --resume --rounds 5"
-    assert more.minutes == pytest.approx(2 * 2 * 1.0 / 60), "two rounds of two runs of a second"
-    assert more.usd == pytest.approx(2 * 2 * 1.0 / 3600)
+    assert (more.minutes, more.usd) == (None, None)
     assert ask(stored()[:10]).next_runs == ()
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import click
+import typer
 
 from accel_bench.analysis.estimates.lengths import read_lengths
 from accel_bench.analysis.recommendation.schema import FittingModels, RecommendRequest
@@ -16,14 +20,16 @@ from accel_bench.catalog.models import list_cards
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_report
 from accel_bench.cli.recommend import RecommendOptions
-from accel_bench.cli.request import find_drafts
+from accel_bench.cli.request import find_drafts, run_request
+from accel_bench.cli.run import RunOptions, run
 from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError
-from accel_bench.machine.info import read_machine
+from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.duration import recent_results
+from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.report.views.recommend import models_report, recommend_report
 from accel_bench.runner.device_estimates import DeviceEstimator
@@ -57,7 +63,7 @@ def run_recommend(options: RecommendOptions) -> int:
             simulator = Simulator(options.trust_remote_code)
             stack.enter_context(closing(simulator))
             estimator = _estimator(request, stored, simulator, options.trust_remote_code)
-        document = Recommender(request, stored, read_prices(), estimator).answer()
+        document = Recommender(request, stored, read_prices(), estimator, _plan_of_run).answer()
     print_report(recommend_report(document), options.output)
     return NOTHING if document.offer is None else 0
 
@@ -155,6 +161,21 @@ def _estimator(
         read_prices(),
         request.tokens or lengths,
     )
+
+
+def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
+    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
+    app = typer.Typer()
+    app.command()(run)
+    command = typer.main.get_command(app)
+    try:
+        options = RunOptions(**command.make_context("run", list(words)).params)
+    except click.ClickException as error:
+        raise ScenarioError(error.format_message()) from None
+    machine = read_machine()
+    draft = _draft(options.files[0] if options.files else "quickstart")
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
 
 
 def _draft(scenario: str) -> Draft:

@@ -45,6 +45,7 @@ __all__ = [
     "plan_request",
     "print_failures",
     "run_plans",
+    "run_request",
 ]
 
 LOG_LINES = 15
@@ -61,8 +62,20 @@ def run_scenarios(options: RunOptions) -> int:
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
     machine = read_machine()
+    request = run_request(options)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts(options.files or ["quickstart"])
+    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _plan_and_run(drafts, machine, request, options, allocation)
+
+
+def run_request(options: RunOptions) -> PlanRequest:
+    """Return the request of `accel-bench run` to the planner."""
     added, _ = split_trackers(options.plugin or ())
-    request = plan_request(
+    return plan_request(
         options,
         {"measure.rounds": options.rounds},
         # Who names a plugin and no file wants that one beside the baseline of the quickstart.
@@ -74,13 +87,6 @@ def run_scenarios(options: RunOptions) -> int:
         reference_point=options.reference_point or "",
         race=options.race,
     )
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        drafts = find_drafts(options.files or ["quickstart"])
-    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        return _plan_and_run(drafts, machine, request, options, allocation)
 
 
 def _plan_and_run(

@@ -40,7 +40,7 @@ from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.result import Result
 from accel_bench.runner.device_estimates import DeviceEstimate, DeviceEstimator
 from accel_bench.runner.estimate_cost import is_price_of
-from accel_bench.runner.recommend_next import first_run, more_rounds
+from accel_bench.runner.recommend_next import Earlier, PlanOf, first_run, more_rounds
 from accel_bench.runner.recommend_offers import (
     choose,
     estimated_answer,
@@ -81,6 +81,9 @@ class Recommender:
 
     estimator: DeviceEstimator | None
     """Estimates what is not stored; None for answers from stored runs alone."""
+
+    plan_of: PlanOf | None = None
+    """Plans a stored command anew; without it, the minutes of more rounds are not known."""
 
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError where the request has no answer."""
@@ -244,7 +247,8 @@ class Recommender:
         """Yield commands that would settle what is open."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
-            if more := more_rounds(ranked, self.tokens, self.stored.sessions, hourly):
+            earlier = Earlier(self.stored.sessions, self.stored.store, self.plan_of)
+            if more := more_rounds(ranked, self.tokens, earlier, hourly):
                 yield more
         elif found and self.estimator and not found.estimate.problem:
             changed = {**dict(self.estimator.request.overrides), **found.settings}

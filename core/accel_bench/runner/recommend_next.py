@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import mul
 from pathlib import Path
-from statistics import median
+from typing import NamedTuple, TypeAlias
 
 from accel_bench.analysis.estimates.schema import CostEstimate
 from accel_bench.analysis.recommendation.candidates import Candidate
-from accel_bench.analysis.recommendation.ranking import Ranked, point_of, verdict_between
+from accel_bench.analysis.recommendation.ranking import Ranked, verdict_between
 from accel_bench.analysis.recommendation.schema import NextRun
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.wording import join_names
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.hardware import NamedHardware
+from accel_bench.errors import AccelBenchError
+from accel_bench.machine.info import Machine
 from accel_bench.planning.duration import estimate_time
 from accel_bench.planning.plan import Plan
 from accel_bench.runner.device_estimates import DeviceEstimator
+from accel_bench.runner.sweep_point import missing_rounds
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.records import SessionRecord
 
-REPLACED = {"--rounds": 1, "--resume": 0, "--only": 1, "--tag": 1, "--dry-run": 0}
-"""Options of a command that its repetition gives anew, and how many values each takes."""
+REPLACED = {
+    "--rounds": 1,
+    "--resume": 0,
+    "--only": 1,
+    "--tag": 1,
+    "--dry-run": 0,
+    "--race": 0,
+    "--repeat-round": 1,
+    "--format": 1,
+}
+"""Options of a command that its repetition gives anew or leaves out, and how many values each
+takes."""
+
+PlanOf: TypeAlias = Callable[[Sequence[str]], tuple[Plan, Machine]]
+"""Returns the plan of the arguments of `accel-bench run`, for this machine."""
+
+
+class Earlier(NamedTuple):
+    """What is needed to repeat a stored command."""
+
+    sessions: Mapping[str, SessionRecord]
+    store: Store | None
+    plan_of: PlanOf | None
+    """None where commands cannot be planned."""
 
 
 def more_rounds(
     ranked: Ranked,
     tokens: float | None,
-    sessions: Mapping[str, SessionRecord],
+    earlier: Earlier,
     usd_per_hour: float | None,
 ) -> NextRun | None:
     """Return what would settle whether the best is better than the runner-up; None if settled."""
@@ -39,14 +66,57 @@ def more_rounds(
     rounds, why = _rounds_needed(best, other, tokens)
     if rounds <= done:
         return NextRun(why=why, command="")
-    seconds = (rounds - done) * _round_seconds(best, other, ranked)
+    words = _resumed(best, other, earlier.sessions, rounds)
+    work = _work_of(words, earlier)
+    if isinstance(work, str):
+        return NextRun(why=f"{why}{work}", command=shlex.join(words))
     return NextRun(
-        why=why,
-        command=_resumed(best, other, sessions, rounds),
-        minutes=seconds / 60,
-        usd=seconds / 3600 * usd_per_hour if usd_per_hour else None,
-        basis="median seconds of these stacks' stored runs",
+        why=f"{why}; {work.describe(done)}",
+        command=shlex.join(words),
+        minutes=work.seconds / 60,
+        usd=work.seconds / 3600 * usd_per_hour if usd_per_hour else None,
+        basis=work.basis,
     )
+
+
+class Work(NamedTuple):
+    """What a command would run beside what is stored and counts."""
+
+    rounds: int
+    runs: int
+    seconds: float
+    basis: str
+    counts: bool
+    """Whether a stored round counts."""
+
+    def describe(self, done: int) -> str:
+        """Return what runs, and why the stored rounds do not count where they do not."""
+        runs = f"the command runs {count(self.rounds, 'round')}, {count(self.runs, 'run')}"
+        if self.counts or not done:
+            return runs
+        return f"{runs}: no stored round counts, since the code or a setting has changed"
+
+
+def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
+    """Return what a command would run, or why that is not known."""
+    if not words or words[1] != "run" or earlier.plan_of is None:
+        return ""
+    try:
+        plan, machine = earlier.plan_of(words[2:])
+    except AccelBenchError as error:
+        return f"; the command cannot be planned here: {error}"
+    points: dict[str, list[Experiment]] = {}
+    for one in plan.runnable:
+        points.setdefault(one.experiment.point, []).append(one.experiment)
+    rounds = plan.file.measure.rounds
+    ids = [one.experiment.id for one in plan.runnable]
+    stored = earlier.store.results(experiment_ids=ids) if earlier.store else []
+    missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]
+    runs = sum(map(mul, missing, map(len, points.values())))
+    time = estimate_time(plan, machine, earlier.store)
+    share = runs / (rounds * len(ids)) if ids else 0.0
+    counts = any(one < rounds for one in missing)
+    return Work(max(missing, default=0), runs, time.seconds * share, time.basis, counts)
 
 
 def _rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
@@ -86,29 +156,17 @@ def first_run(
 
 def _resumed(
     best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
-) -> str:
+) -> list[str]:
     """Return the session's own command, for these stacks and so many rounds; empty if unknown."""
     last = list(best.runs.counted.values())[-1]
     session = sessions.get(last.session)
     words = list(session.command) if session else []
     if len(words) < 2 or words[1] not in ("run", "scaling"):
-        return ""
+        return []
     kept = without_options(words[2:], REPLACED)
     stacks = dict.fromkeys(one.row.stack for one in (best, other) if not one.is_baseline)
     only = [word for name in stacks for word in ("--only", name)]
     tags = dict.fromkeys(one.experiment.tag for one in (best, other))
     tagged = [] if "" in tags else [word for tag in tags for word in ("--tag", tag)]
     resumed = ["--resume", "--rounds", str(rounds)]
-    return shlex.join([Path(words[0]).name, words[1], *kept, *only, *tagged, *resumed])
-
-
-def _round_seconds(best: Candidate, other: Candidate, ranked: Ranked) -> float:
-    """Return the seconds of a round of both stacks and their baselines at their points."""
-    stacks = {one.row.stack for one in (best, other)}
-    points = {point_of(one) for one in (best, other)}
-    found = [
-        median(run.seconds for run in one.runs.counted.values())
-        for one in (*ranked.eligible, *ranked.refused)
-        if point_of(one) in points and (one.is_baseline or one.row.stack in stacks)
-    ]
-    return sum(found)
+    return [Path(words[0]).name, words[1], *kept, *only, *tagged, *resumed]

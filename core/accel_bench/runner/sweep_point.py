@@ -59,7 +59,9 @@ class SweepPoint:
         self._attempts: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._nodes: tuple[str, ...] = ()
-        numbers = sorted({*self._missing_rounds(measure.rounds), *self._replaces})
+        needed = [one.experiment for name, one in self._stacks.items() if name not in self._raced]
+        missing = missing_rounds(self._stored, needed, measure.rounds)
+        numbers = sorted({*missing, *self._replaces})
         most = max(measure.rounds, *(number + 1 for number in numbers), 1)
         order = williams_rounds(list(self._stacks), most, measure.seed)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
@@ -264,23 +266,25 @@ class SweepPoint:
             with self._session.writing:
                 return self._session.store.add(result.model_copy(update=short))
 
-    def _missing_rounds(self, rounds: int) -> list[int]:
-        """Return numbers of rounds to run: as many as are missing, first those with a gap.
 
-        A round is complete when every stack that no race has dropped has a completed run in it from
-        one session.
-        """
-        by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
-        replaced = replaced_rounds(self._stored)
-        for result in self._stored:
-            key = (result.session, result.round)
-            if result.status.completed and key not in replaced:
-                by_round.setdefault(key, set()).add(_name(result.experiment))
-        needed = [one for name, one in self._stacks.items() if name not in self._raced]
-        every = {_name(planned.experiment) for planned in needed}
-        complete = [number for (_, number), found in by_round.items() if found >= every]
-        missing = [number for number in range(rounds) if number not in complete]
-        return missing[: max(0, rounds - len(complete))]
+def missing_rounds(
+    stored: Sequence[Result], needed: Sequence[Experiment], rounds: int
+) -> list[int]:
+    """Return numbers of rounds to run: as many as are missing, first those with a gap.
+
+    A round is complete when every experiment that is needed has a completed run in it from one
+    session.
+    """
+    by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
+    replaced = replaced_rounds(stored)
+    for result in stored:
+        key = (result.session, result.round)
+        if result.status.completed and key not in replaced:
+            by_round.setdefault(key, set()).add(_name(result.experiment))
+    every = {*map(_name, needed)}
+    complete = [number for (_, number), found in by_round.items() if found >= every]
+    missing = [number for number in range(rounds) if number not in complete]
+    return missing[: max(0, rounds - len(complete))]
 
 
 def _name(experiment: Experiment) -> tuple[str, str]:
