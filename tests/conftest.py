@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, find_browser, open_browser
 
 from accel_bench import Run, testing
 
@@ -19,3 +21,15 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
         return testing.make_run(tmp_path, scenario)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless browser; CI installs one, elsewhere the tests are skipped without one."""
+    if find_browser() is None:
+        reason = "no chromium-headless-shell; apt-get install chromium-headless-shell"
+        if os.environ.get("ACCEL_BENCH_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

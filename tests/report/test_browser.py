@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_browser, open_browser
+from browser import Browser
 from report.page_factory import HOSTILE, page_of_endings
 
 from accel_bench.report.render_html import render_html
 
 WIDTHS = (375, 800, 1400)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless browser; CI installs one, elsewhere the tests are skipped without one."""
-    if find_browser() is None:
-        reason = "no chromium-headless-shell; apt-get install chromium-headless-shell"
-        if os.environ.get("ACCEL_BENCH_BROWSER") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

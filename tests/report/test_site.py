@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,15 +12,13 @@ from typing import Any
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
+from browser import Browser
 
 from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.report.site import ShownBundle, point_key, render_site
 from accel_bench.result import Status
 
 HOSTILE = "<script>document.title='owned'</script><img src=http://evil.test/x onerror=alert(1)>\"'&"
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
-)
 
 
 def shown(file: str = "a.zip", date: str = "2026-01-05", **changes: Any) -> ShownBundle:
@@ -122,25 +118,46 @@ def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
     assert "3 times: 1 cannot tell, 2 reproduced" in rows["fast"]
     assert "1.000" not in rows["lora"]
     assert "oom" in rows["bad"] and "±" not in rows["bad"]
+    assert (
+        "1 of 2 stacks is faster than the baseline, most of all fast of unnamed: 1.250 "
+        "[1.249, 1.251] times as fast; 1 oom. 1 bundle; repetitions"
+    ) in text
     assert "1 bundle; repetitions of stacks: 1 cannot tell, 2 reproduced." in text
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
-def test_a_browser_filters_it_and_runs_nothing_else(tmp_path: Path) -> None:
+def test_a_browser_filters_it_and_runs_nothing_else(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "index.html"
     bundles = [shown(), shown("b.zip", "2026-03-01", devices="NVIDIA L4")]
     page.write_text(render_site("Results", bundles, []), "utf8")
     (tmp_path / "bad.html").write_text(hostile_page(), "utf8")
-    dom = _dom(f"{page.as_uri()}#stack=fast&from=2026-02-01")
-    assert "1 of 6 rows" in dom
-    assert dom.count('hidden=""') == 5
-    dom = _dom((tmp_path / "bad.html").as_uri())
-    assert "3 of 3 rows" in dom  # our own script has run
-    assert "<title>owned" not in dom
+    browser.look(1400)
+    browser.open(page, "#stack=fast&from=2026-02-01")
+    assert browser.run("document.getElementById('shown').textContent") == "1 of 6 rows"
+    assert browser.run("document.querySelectorAll('tr[hidden]').length") == 5
+    assert browser.complaints() == []
+    browser.open(tmp_path / "bad.html")
+    # Our own script has run, and no other.
+    assert browser.run("document.getElementById('shown').textContent") == "3 of 3 rows"
+    assert browser.run("document.title") != "owned"
+    assert browser.complaints() == []
 
 
-def _dom(address: str) -> str:
-    """What a page has become after its scripts have run."""
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    return done.stdout
+@pytest.mark.parametrize("width", [375, 800, 1400])
+def test_stack_ratio_and_verdict_are_on_the_screen(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    for text in (render_site("Results", [shown()], []), hostile_page()):
+        (tmp_path / "index.html").write_text(text, "utf8")
+        browser.look(width)
+        browser.open(tmp_path / "index.html")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        right, first = browser.run(
+            "(() => { const cells = [...document.querySelectorAll('tbody tr')]"
+            ".flatMap((row) => [...row.children].slice(0, 3));"
+            " return [Math.max(...cells.map((one) => one.getBoundingClientRect().right)),"
+            " cells.map((one) => one.textContent.trim())]; })()"
+        )
+        assert right <= width
+        if text != hostile_page():
+            assert first[:3] == ["lora", "-", "baseline"]
+            assert first[-3:] == ["fast", "1.250 [1.249, 1.251]", "faster"]

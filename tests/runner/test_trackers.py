@@ -166,3 +166,31 @@ def test_a_tracker_that_hangs_is_called_once(monkeypatch: pytest.MonkeyPatch) ->
     assert calls == [results[0].run_id]
     (warning,) = warnings
     assert "did not come back" in warning
+
+
+def test_a_dead_server_does_not_hold_a_session_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import threading
+
+    from accel_bench import Options, Plugin, Result, hookimpl
+
+    release = threading.Event()
+
+    class Slow(Plugin[Options]):
+        @hookimpl
+        def record_result(self, result: Result | None) -> None:
+            release.wait(30)
+
+    monkeypatch.setattr(trackers, "HURRIED_SECONDS", 0.05)
+    warnings: list[str] = []
+    slow = ActivePlugins([ActivePlugin(Slow(Options(), "slow"), "slow", "trackers", "mine")])
+    made = trackers.Trackers(slow, Path(), warnings.append)
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            made.record(make_rounds(LORA, [0.1])[0])
+    release.set()
+    (warning,) = warnings
+    assert "did not come back within 0.05 s" in warning

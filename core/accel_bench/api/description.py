@@ -6,10 +6,18 @@ import json
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.result import Result, Sample
+from accel_bench.result import Result, Sample, Status
 from accel_bench.store.fields import derived_columns
 from accel_bench.store.records import identity_columns
-from accel_bench.store.schema import EFFECTIVE, FIGURES, SETTINGS, DerivedColumn
+from accel_bench.store.schema import EFFECTIVE, FIGURES, IMPORTED, SETTINGS, DerivedColumn
+
+RANKING = frozenset(
+    (
+        *("tokens_per_second", "tokens_per_second_per_device", "seconds_per_token"),
+        *("median_step_seconds", "mfu"),
+    )
+)
+"""Figures by which runs are compared; those of plugins are too."""
 
 
 class Step(NamedTuple):
@@ -44,7 +52,8 @@ class RunDescription(NamedTuple):
     """What really held, by dotted key."""
 
     figures: dict[str, float]
-    """Every figure; its name has its unit."""
+    """Every figure; its name has its unit. A run that is not completed has no speeds, no MFU and
+    no figures of plugins."""
 
     steps: tuple[Step, ...]
     """All steps; empty where a rank did not get so far."""
@@ -65,6 +74,10 @@ def describe_run(result: Result) -> RunDescription:
     metrics = json.loads(columns["metrics"] or "{}")
     figures = {name: value for name, value in found.items() if name not in texts}
     figures |= {f"metrics.{name}": value for name, value in metrics.items()}
+    if not _is_completed(texts["status"]):
+        # A tracker ranks whatever it gets: a run that counts nowhere has no speed there either.
+        figures = {name: one for name, one in figures.items() if name not in RANKING}
+        figures = {name: one for name, one in figures.items() if not name.startswith("metrics.")}
     return RunDescription(
         identity={**identity, **texts},
         settings={**known(SETTINGS), **json.loads(columns["options"] or "{}")},
@@ -72,6 +85,11 @@ def describe_run(result: Result) -> RunDescription:
         figures={name: one for name, one in figures.items() if isinstance(one, int | float)},
         steps=_steps(result),
     )
+
+
+def _is_completed(audited: str) -> bool:
+    """Return whether an audited status is one of runs that count."""
+    return audited == IMPORTED or Status(audited).completed
 
 
 def _steps(result: Result) -> tuple[Step, ...]:

@@ -64,8 +64,8 @@ def report(options: ReportOptions) -> None:
     ones in detail.
     """
     from accel_bench.cli.output import print_text
-    from accel_bench.documents.files import write_atomically
     from accel_bench.documents.shown import plain
+    from accel_bench.report.page_file import write_markdown, write_page
 
     html = options.html
     if html is None and (options.markdown is None or options.open_):
@@ -78,13 +78,13 @@ def report(options: ReportOptions) -> None:
         if str(options.markdown) == "-":
             print_text(text, end="")
         else:
-            write_atomically(options.markdown, text)
+            write_markdown(options.markdown, text)
             typer.echo(plain(f"{options.markdown}: {len(text):,} characters"))
     if html is not None:
         from accel_bench.report.render_html import render_html
 
         text = render_html(page)
-        write_atomically(html, text)
+        write_page(html, text)
         # Markdown that goes there stays alone.
         typer.echo(
             plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=str(options.markdown) == "-"

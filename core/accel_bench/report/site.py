@@ -100,7 +100,7 @@ def render_site(
 
 
 def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
-    """Return what the folder holds, in a sentence."""
+    """Return how many stacks are faster and the fastest, then what the folder holds."""
     verdicts: Counter[str] = Counter()
     for bundle in bundles:
         for found in bundle.repetitions.values():
@@ -111,7 +111,29 @@ def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
         f"repetitions of stacks: {repeated}" if repeated else "no repetition yet",
         *([f"{count(len(refused), 'file')} refused"] if refused else []),
     ]
-    return "; ".join(parts) + "."
+    return f"{_faster(bundles)} {'; '.join(parts)}."
+
+
+def _faster(bundles: Sequence[ShownBundle]) -> str:
+    """Return `2 of 3 stacks are faster than their baseline, most of all ...`."""
+    compared = [
+        (one.summary, row, _verdict(one.summary, row)[0])
+        for one in bundles
+        for row in one.summary.experiments
+        if row.stack != one.summary.baseline
+    ]
+    if not compared:
+        return "No stack is compared with another one."
+    faster = [(row.ratio, row, made) for made, row, verdict in compared if verdict == "faster"]
+    rest = Counter(verdict for _, _, verdict in compared if verdict != "faster")
+    others = "".join(f"; {number} {word}" for word, number in sorted(rest.items()))
+    start = f"{len(faster)} of {count(len(compared), 'stack')}"
+    start += f" {'is' if len(faster) == 1 else 'are'} faster than the baseline"
+    if known := [(ratio, row, made) for ratio, row, made in faster if ratio is not None]:
+        ratio, row, made = max(known, key=lambda one: one[0].median)
+        name = f"{label(row.stack, row.sweep)} of {made.scenario}"
+        start += f", most of all {name}: {ratio_interval(ratio)} times as fast"
+    return f"{start}{others}."
 
 
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:

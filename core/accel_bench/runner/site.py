@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from accel_bench.analysis.facts import device_models, plugins_of
 from accel_bench.analysis.reproduction import StackReproduction, reproduce
-from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.bundle import Manifest, read_bundle
+from accel_bench.report.page_file import write_page
 from accel_bench.report.site import ShownBundle, point_key, render_site
 from accel_bench.result import Result
 from accel_bench.runner.reproducing import evaluated, naming_the_bundle
@@ -62,7 +62,7 @@ def write_site(folder: Path, output: Path) -> Site:
     bundles = [_with_repetitions(one, found, refused) for one in found.values()]
     bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
     title = f"Results in {folder.resolve().name}"
-    write_atomically(output, render_site(title, bundles, refused))
+    write_page(output, render_site(title, bundles, refused))
     return Site(len(bundles), refused)
 
 

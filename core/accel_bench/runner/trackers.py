@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,9 @@ from accel_bench.runner.observers import call_bounded
 
 PATIENCE_SECONDS = 120.0
 """How long a tracker may take for a run: its first call imports its library."""
+
+HURRIED_SECONDS = 5.0
+"""The same once Ctrl-C ends the session."""
 
 
 class Trackers:
@@ -57,7 +61,7 @@ class Trackers:
         # Points that run at once share the trackers.
         with self._lock, restored_environment():
             try:
-                call_bounded(plugin, PATIENCE_SECONDS, call, TRACKING)
+                call_bounded(plugin, _patience(), call, TRACKING)
             except HookError as error:
                 if error.__cause__ is None:  # it raised nothing: it hangs
                     self._lost.add(plugin.name)
@@ -67,6 +71,11 @@ class Trackers:
         if plugin.name not in self._failed:
             self._failed.add(plugin.name)
             self._warn(f"{error}; the runs are stored all the same")
+
+
+def _patience() -> float:
+    """Return how long to wait: while a KeyboardInterrupt is on its way up, a few seconds."""
+    return HURRIED_SECONDS if isinstance(sys.exc_info()[1], KeyboardInterrupt) else PATIENCE_SECONDS
 
 
 def _takes_one(plugin: ActivePlugin) -> bool:

@@ -18,6 +18,7 @@ from analysis_factory import LORA, NF4, make_rounds, make_summary
 from accel_bench import Result, describe_run
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.plugins.manager import ActivePlugins, activate_use
+from accel_bench.result import Metric, Status
 from accel_bench.runner.trackers import Trackers
 from accel_bench.scenario.uses import Use
 
@@ -50,6 +51,20 @@ def test_a_run_is_described_by_the_names_of_the_store() -> None:
     assert [step.measured for step in run.steps] == [False, True, True]
     assert [step.loss for step in run.steps] == pytest.approx([2.0, 1.99, 1.98])
     assert all(step.real_tokens > 0 for step in run.steps)
+
+
+def test_a_run_that_does_not_count_has_no_figure_to_rank_by() -> None:
+    invalid = RESULTS[0].model_copy(
+        update={
+            "status": Status.INVALID,
+            "metrics": (Metric(name="speed", value=1.0, unit="1", scope="global", plugin="p"),),
+        }
+    )
+    run = describe_run(invalid)
+    assert run.identity["status"] == "invalid"
+    assert not {"tokens_per_second", "median_step_seconds", "mfu"} & {*run.figures}
+    assert not [name for name in run.figures if name.startswith("metrics.")]
+    assert run.figures["peak_memory_bytes"] == 1000
 
 
 def read_events(folder: Path) -> Any:
@@ -143,6 +158,23 @@ def test_wandb_reads_figures_steps_settings_and_the_verdict(tmp_path: Path) -> N
         losses = [row["step.loss"] for row in logged["history"]]
         assert losses == pytest.approx([step.loss for step in run.steps])
     assert by_id[None]["summary"]["conclusion"] == conclusion(SUMMARY)
+
+
+@pytest.mark.release
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_leaves_the_callers_own_run_open(tmp_path: Path) -> None:
+    import wandb
+
+    own = wandb.init(mode="offline", project="mine", dir=str(tmp_path))
+    try:
+        track("wandb", tmp_path)
+        own.log({"mine": 1.5})
+    finally:
+        own.finish()
+        wandb.teardown()
+    (file,) = (tmp_path / "wandb").rglob("*.wandb")
+    assert [row.get("mine") for row in read_offline(file)["history"]] == [1.5]
 
 
 def read_offline(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,8 @@ def log_verdict(target: Target, session: str, summary: Summary) -> None:
 def _run(
     target: Target, scenario: str, session: str, name: str, config: dict[str, Any]
 ) -> Iterator[Any]:
-    """Open a run, and end it and wandb's own process with the block."""
+    """Open a run and end it with the block, and wandb's own process where none was up before."""
+    before = _is_up()
     target.folder.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(
         silent=True,
@@ -78,4 +80,17 @@ def _run(
         yield run
     finally:
         run.finish()
-        wandb.teardown()
+        if not before:
+            wandb.teardown()
+
+
+def _is_up() -> bool:
+    """Return whether wandb serves this process already: it is the caller's, and stays up.
+
+    Where a version does not tell, it stays up too, and ends with the process.
+    """
+    try:
+        setup = sys.modules["wandb.sdk.wandb_setup"]._singleton
+        return setup is not None and setup._connection is not None
+    except (AttributeError, KeyError):
+        return True
