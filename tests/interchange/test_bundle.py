@@ -67,6 +67,8 @@ def test_the_same_session_gives_the_same_bytes(made: Path, tmp_path: Path) -> No
     with open_store(tmp_path / "bundle.zip.results", write=False) as store:
         with pytest.raises(BundleError, match="already there; nothing is overwritten"):
             bundle_sessions(store, ["monday"], tmp_path / "bundle.zip")
+        with pytest.raises(BundleError, match="nowhere is not there; make it"):
+            bundle_sessions(store, ["monday"], tmp_path / "nowhere" / "bundle.zip")
 
 
 def resealed(path: Path, change: Callable[[Members], None], folder: Path) -> Path:

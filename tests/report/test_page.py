@@ -21,7 +21,7 @@ from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.report import plots
-from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned
+from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned, tick_text
 from accel_bench.report.render_html import render_html
 from accel_bench.report.render_page_markdown import render_page_markdown
 from accel_bench.report.views.configuration import configuration
@@ -345,3 +345,11 @@ def test_many_runs_become_a_row_for_each_stack_and_count_last_attempts() -> None
     made = page([], rows)
     assert made.overview is not None and len(made.history) == 1
     assert "2,000 selected runs" in render_html(made)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.85, "0.85"), (9000.0, "9000"), (12000.0, "12k"), (3_500_000.0, "3.5M"), (0.0, "0")],
+)
+def test_a_number_of_an_axis_stands_alone(value: float, text: str) -> None:
+    assert tick_text(value) == text

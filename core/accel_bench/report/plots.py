@@ -161,9 +161,11 @@ def curves(title: str, caption: str, series: Sequence[Series], axes_names: tuple
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        for one in series:
+        # The first one, whose line is solid, comes first: dashes over it leave it visible.
+        for one in sorted(series, key=lambda one: one.number):
             x, y = zip(*thinned(one.points), strict=True)
-            dashes = (0, (1 + one.number % 3 * 2, one.number % 3))
+            gaps = one.number % 3 + 1
+            dashes = (0, (2 * gaps, gaps)) if one.number else "solid"
             axes.plot(
                 x, y, color=one.colour, linewidth=1.7, linestyle=dashes, label=_short(one.name)
             )
@@ -231,13 +233,25 @@ def _svg(title: str, draw: Callable[[Any], None], width: float, height: float) -
     with _matplotlib() as matplotlib:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, ScalarFormatter
 
         matplotlib.rcParams["svg.hashsalt"] = f"{title} {width}"
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+            if isinstance(axis.get_major_formatter(), ScalarFormatter):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
         output = io.StringIO()
         FigureCanvasSVG(figure).print_svg(output, metadata={"Date": None})
     return _for_page(output.getvalue(), title)
+
+
+def tick_text(value: float) -> str:
+    """Return a number of an axis, whole: matplotlib would put a common factor at its end."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
+    return f"{value:.6g}"
 
 
 @contextmanager

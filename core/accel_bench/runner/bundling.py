@@ -38,6 +38,8 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
     """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
+    if not path.absolute().parent.is_dir():
+        raise BundleError(f"the folder {path.parent} is not there; make it, or name another file")
     sessions, results = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
     baseline = _file(scenario, sessions[-1]).baseline_name()
