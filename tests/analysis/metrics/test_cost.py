@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accel_bench.analysis.metrics.cost import (
     EXCLUDED,
@@ -180,3 +182,25 @@ def test_a_tariff_carries_the_row_it_comes_from_and_its_age() -> None:
     assert spot is not None
     assert (spot.usd_per_hour, spot.kind) == (9.0, "spot")
     assert table_tariff(make_price(), date(2025, 4, 1), spot=True) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    price=st.floats(0.01, 1e3),
+    machines=st.integers(1, 64),
+    speed=st.floats(1.0, 1e7),
+    tokens=st.floats(1.0, 1e13),
+    factor=st.floats(1.01, 100.0),
+)
+def test_a_cost_grows_with_price_and_machines_and_falls_with_speed_by_the_same_factor(
+    price: float, machines: int, speed: float, tokens: float, factor: float
+) -> None:
+    cost = usd_per_million_tokens(price, machines, speed)
+    hours = 1e6 / speed / 3600
+    assert cost == pytest.approx(price * machines * hours)
+    assert usd_per_million_tokens(price * factor, machines, speed) == pytest.approx(cost * factor)
+    assert usd_per_million_tokens(price, machines, speed * factor) == pytest.approx(cost / factor)
+    whole, half = usd_for_tokens(cost, tokens), usd_for_tokens(cost, tokens / 2)
+    assert whole == pytest.approx(2 * half)
+    rows = sensitivity(cost)
+    assert all(row.throughput * row.price == pytest.approx(cost**2) for row in rows)
