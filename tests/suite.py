@@ -105,14 +105,32 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
     return report
 
 
+class Heap:
+    """Knows whether the heap is frozen: to count what is would walk through all of it."""
+
+    def __init__(self) -> None:
+        self.is_thawed = True
+        self._unfreeze = gc.unfreeze
+
+    def unfreeze(self) -> None:
+        """Stand in for `gc.unfreeze`."""
+        self._unfreeze()
+        self.is_thawed = True
+
+
+HEAP = Heap()
+gc.unfreeze = HEAP.unfreeze
+
+
 def freeze_heap(config: pytest.Config) -> None:
     """Let the collector look at what this test makes, and not at all that is imported.
 
     A run collects garbage before its window, and lets the collector look at everything after it:
     half a second for a run of tiny models, which would take less itself.
     """
-    if gc.get_freeze_count():
+    if not HEAP.is_thawed:
         return
+    HEAP.is_thawed = False
     thawed = config.stash[THAWED] = config.stash.get(THAWED, 0) + 1
     if thawed % COLLECTED_EVERY == 0:
         gc.collect()
