@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_bench.documents.shown import plain, printable
+from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.views.page_model import Page
 
 if TYPE_CHECKING:
@@ -34,24 +33,8 @@ def _options(text: str) -> Markup:
 
 def render_html(page: Page) -> str:
     """Return the page; all its text is escaped, and the browser runs our script alone."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # Messages and names are not ours: what would act or hide in them is shown as an escape.
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
+    environment = html_environment(TEMPLATES, printable)
     environment.filters["plain"] = plain
     environment.filters["options"] = _options
-    script = (TEMPLATES / "page.js").read_text(encoding="utf8")
-    digest = hashlib.sha256(script.encode()).digest()
-    return environment.get_template("page.html").render(
-        page=page,
-        style=(TEMPLATES / "style.css").read_text(encoding="utf8"),
-        script=script,
-        script_hash=f"sha256-{base64.b64encode(digest).decode()}",
-    )
+    inline = inline_files(TEMPLATES / "style.css", TEMPLATES / "page.js")
+    return environment.get_template("page.html").render(page=page, **inline)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.shown import plain
+from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.table import EMPTY
 
 FOLDER = Path(__file__).with_name("templates")
@@ -72,17 +71,7 @@ def render_site(
     title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
 ) -> str:
     """Return the page; `refused` are names of files and the reasons."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: plain(value) if type(value) is str else value,
-        trim_blocks=True,
-    )
-    style, script = ((FOLDER / f"site.{kind}").read_text("utf8") for kind in ("css", "js"))
+    environment = html_environment(FOLDER, plain)
     rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
     return environment.get_template("site.html").render(
         title=title,
@@ -92,10 +81,7 @@ def render_site(
         refused=refused,
         margin=percent(MARGIN),
         version=__version__,
-        style=Markup(style),  # our own files
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        **inline_files(FOLDER / "site.css", FOLDER / "site.js"),
     )
 
 
@@ -193,8 +179,3 @@ def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     if name == "version":
         return sorted({one for row in rows for one in row["versions"]})
     return sorted({str(row[name]) for row in rows})
-
-
-def _hash(text: str) -> str:
-    """Return the source by which a content security policy allows an inline text."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
