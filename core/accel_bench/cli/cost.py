@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, PriceOptions, Results, takes
+from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
 
 if TYPE_CHECKING:
     from accel_bench.analysis.metrics.rate import HourlyRate
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostOptions(PriceOptions):
+class CostOptions(PriceOptions, ExperimentOptions):
     """Options of `cost`."""
 
-    experiments: Annotated[
-        Names,
-        typer.Argument(
-            metavar="ID",
-            help="Runs, experiments or sessions; their beginning will do. Without any, all.",
-        ),
-    ] = None
-    results: Results = DEFAULT_RESULTS
     output: Annotated[
         Literal["table", "json", "csv"], typer.Option("--format", help="How to print.")
     ] = "table"
@@ -47,9 +39,7 @@ def cost(options: CostOptions) -> None:
     if rate is None:
         raise PriceError("a cost needs --price or --instance, and not both")
     with open_results(options.results) as store:
-        names = options.experiments or ()
-        ids = {run.experiment.id for name in names for run in store.find(name)}
-        runs = store.results(experiment_ids=ids if names else None)
+        runs = store.results(experiment_ids=options.named(store))
     document = cost_of_results(runs, rate, options.for_tokens, options.instances)
     print_report(cost_report(document), options.output)
     warn_if_stale(rate)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import MeasureOptions, Names, takes
+from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,7 @@ class HistoryOptions(MeasureOptions):
     figure: Annotated[
         str, typer.Option(metavar="NAME", help="A figure, such as peak_memory_bytes; metrics.NAME.")
     ] = "tokens_per_second"
-    where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="Only runs for which it holds.")
-    ] = None
+    where: Where = None
     confirm: Annotated[
         bool,
         typer.Option("--confirm", help="Run what the newest step made worse again."),

@@ -15,6 +15,7 @@ from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from accel_bench.result import Result
+    from accel_bench.store.database import Store
 
 __all__ = [
     "DEFAULT_RESULTS",
@@ -22,6 +23,7 @@ __all__ = [
     "Names",
     "PlanOptions",
     "Results",
+    "Where",
     "former_option",
     "takes",
 ]
@@ -35,6 +37,10 @@ Results: TypeAlias = Annotated[
     ),
 ]
 Names: TypeAlias = list[str] | None
+Where: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITION", help="Only runs for which it holds, as in `results list`."),
+]
 
 
 def former_option(name: str, successor: str) -> Any:
@@ -118,8 +124,8 @@ class PriceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionOptions:
-    """Options that choose stored runs."""
+class ExperimentOptions:
+    """Options that name stored experiments."""
 
     experiments: Annotated[
         Names,
@@ -128,13 +134,19 @@ class SelectionOptions:
             help="Runs, experiments or sessions; their beginning will do. Without any, all.",
         ),
     ] = None
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION", help="Only runs for which it holds, as in `results list`."
-        ),
-    ] = None
     results: Results = DEFAULT_RESULTS
+
+    def named(self, store: Store) -> set[str] | None:
+        """Return the ids of the named experiments; None stands for all. Raises StoreError."""
+        names = self.experiments or ()
+        return {run.experiment.id for name in names for run in store.find(name)} if names else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions(ExperimentOptions):
+    """Options that choose stored runs."""
+
+    where: Where = None
 
     def read(self) -> list[Result]:
         """Return the chosen runs. Raises StoreError."""
@@ -147,9 +159,7 @@ class SelectionOptions:
 
         with open_results(self.results) as store:
             conditions = [condition_of(store, self.where)] if self.where is not None else []
-            names = self.experiments or ()
-            ids = {run.experiment.id for name in names for run in store.find(name)}
-            found = store.results(*conditions, experiment_ids=ids if names else None)
+            found = store.results(*conditions, experiment_ids=self.named(store))
             sessions = store.sessions({run.session for run in found})
         return found, {one.id: one.baseline for one in sessions}
 

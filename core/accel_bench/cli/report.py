@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
+from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, takes
 
 if TYPE_CHECKING:
     from accel_bench.report.views.page_model import Page
@@ -29,12 +29,7 @@ class ReportOptions:
             "newest session.",
         ),
     ] = None
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION", help="Only runs for which it holds, as in `results list`."
-        ),
-    ] = None
+    where: Where = None
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Page to write; else {DEFAULT_FILE}.")
     ] = None
