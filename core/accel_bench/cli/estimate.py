@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
-from accel_bench.cli.output import AnyFormat
+from accel_bench.cli.options import AnswerOptions, Names, takes
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions:
+class EstimateOptions(AnswerOptions):
     """Options of `estimate`."""
 
     file: Annotated[
@@ -48,11 +47,6 @@ class EstimateOptions:
         bool,
         typer.Option("--no-limits", help="Leave out the largest batch and the longest context."),
     ] = False
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-    ] = False
-    results: Results = DEFAULT_RESULTS
-    output: AnyFormat = "table"
 
 
 @takes(EstimateOptions)

@@ -36,6 +36,9 @@ Results: TypeAlias = Annotated[
         help="Where results are kept: a folder, or postgresql+psycopg://USER@HOST/DATABASE.",
     ),
 ]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
+]
 Names: TypeAlias = list[str] | None
 Where: TypeAlias = Annotated[
     str | None,
@@ -82,9 +85,7 @@ class PlanOptions:
     allow_env: Annotated[
         bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
     ] = False
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-    ] = False
+    trust_remote_code: TrustRemoteCode = False
     output: AnyFormat = "table"
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
     repeats: Annotated[str | None, former_option("--repeats", "--rounds")] = None
@@ -162,6 +163,15 @@ class SelectionOptions(ExperimentOptions):
             found = store.results(*conditions, experiment_ids=self.named(store))
             sessions = store.sessions({run.session for run in found})
         return found, {one.id: one.baseline for one in sessions}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Options of commands that answer from a model and from stored runs, without running any."""
+
+    trust_remote_code: TrustRemoteCode = False
+    results: Results = DEFAULT_RESULTS
+    output: AnyFormat = "table"
 
 
 def split_names(texts: Names) -> list[str]:

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, takes
-from accel_bench.cli.output import AnyFormat
+from accel_bench.cli.options import AnswerOptions, Names, takes
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendOptions:
+class RecommendOptions(AnswerOptions):
     """Options of `recommend`."""
 
     model: Annotated[
@@ -52,11 +51,6 @@ class RecommendOptions:
     no_estimates: Annotated[
         bool, typer.Option("--no-estimates", help="Answer from stored runs alone.")
     ] = False
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-    ] = False
-    results: Results = DEFAULT_RESULTS
-    output: AnyFormat = "table"
 
 
 @takes(RecommendOptions)
