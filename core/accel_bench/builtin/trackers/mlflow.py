@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accel_bench import Options, Plugin, Result, Summary, describe_run, hookimpl
+from accel_bench import Options, RunDescription, Summary
 from accel_bench.builtin.trackers.naming import FOLDER
+from accel_bench.builtin.trackers.tracker import Tracker
 
 
 class MLflowOptions(Options):
@@ -19,25 +20,25 @@ class MLflowOptions(Options):
     """Name of the experiment; null is that of the scenario."""
 
 
-class MLflow(Plugin[MLflowOptions]):
+class MLflow(Tracker[MLflowOptions]):
     """Logs runs to MLflow: figures, steps, settings, and the verdict as a run of its own."""
 
     Options = MLflowOptions
     requires = ("mlflow-skinny>=3",)
-    _session = ""
 
-    @hookimpl
-    def record_result(
-        self, result: Result | None, summary: Summary | None, results_folder: Path
-    ) -> None:
-        """Log a run; at the end the verdict of its session."""
+    def log_run(self, run: RunDescription, results_folder: Path) -> None:
+        """Log a run of MLflow in the experiment of its scenario."""
         from accel_bench.builtin.trackers import mlflow_impl as impl
 
+        experiment = self.options.experiment or run.identity["scenario"]
+        impl.log_run(
+            impl.Place(self.options.tracking_uri, results_folder / FOLDER), experiment, run
+        )
+
+    def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
+        """Log the verdict as a run of its own."""
+        from accel_bench.builtin.trackers import mlflow_impl as impl
+
+        experiment = self.options.experiment or summary.scenario
         place = impl.Place(self.options.tracking_uri, results_folder / FOLDER)
-        if result is not None:
-            run = describe_run(result)
-            self._session = run.identity["session"]
-            impl.log_run(place, self.options.experiment or run.identity["scenario"], run)
-        elif summary is not None:
-            name = self.options.experiment or summary.scenario
-            impl.log_verdict(place, name, self._session, summary)
+        impl.log_verdict(place, experiment, session, summary)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accel_bench import Options, Plugin, Result, Summary, describe_run, hookimpl
+from accel_bench import Options, RunDescription, Summary
 from accel_bench.builtin.trackers.naming import FOLDER, run_name
+from accel_bench.builtin.trackers.tracker import Tracker
 
 
 class TensorBoardOptions(Options):
@@ -15,25 +16,23 @@ class TensorBoardOptions(Options):
     """Where to write; null is `trackers/tensorboard` in the results folder."""
 
 
-class TensorBoard(Plugin[TensorBoardOptions]):
+class TensorBoard(Tracker[TensorBoardOptions]):
     """Logs runs as event files of TensorBoard: figures, steps, settings, and the verdict."""
 
     Options = TensorBoardOptions
     requires = ("tensorboard>=2.19",)
 
-    @hookimpl
-    def record_result(
-        self, result: Result | None, summary: Summary | None, results_folder: Path
-    ) -> None:
-        """Write a folder of events for a run; at the end one for the verdict of its session."""
+    def log_run(self, run: RunDescription, results_folder: Path) -> None:
+        """Write a folder of events for a run, in that of its session."""
         from accel_bench.builtin.trackers import tensorboard_impl as impl
 
-        folder = Path(self.options.folder or results_folder / FOLDER / "tensorboard")
-        if result is not None:
-            run = describe_run(result)
-            impl.write_run(folder / run.identity["session"] / run_name(run), run)
-            self._session = run.identity["session"]
-        elif summary is not None:
-            impl.write_verdict(folder / self._session / "verdict", summary)
+        impl.write_run(self._folder(results_folder) / run.identity["session"] / run_name(run), run)
 
-    _session = "no-session"
+    def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
+        """Write a folder of events for the verdict."""
+        from accel_bench.builtin.trackers import tensorboard_impl as impl
+
+        impl.write_verdict(self._folder(results_folder) / session / "verdict", summary)
+
+    def _folder(self, results_folder: Path) -> Path:
+        return Path(self.options.folder or results_folder / FOLDER / "tensorboard")

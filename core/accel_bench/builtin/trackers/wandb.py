@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from accel_bench import Options, Plugin, Result, Summary, describe_run, hookimpl
+from accel_bench import Options, RunDescription, Summary
 from accel_bench.builtin.trackers.naming import FOLDER
+from accel_bench.builtin.trackers.tracker import Tracker
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.trackers.wandb_impl import Target
 
 
 class WandBOptions(Options):
@@ -25,26 +29,27 @@ class WandBOptions(Options):
     """Where to write; null is `trackers` in the results folder."""
 
 
-class WandB(Plugin[WandBOptions]):
+class WandB(Tracker[WandBOptions]):
     """Logs runs to Weights & Biases, offline: figures, steps, settings, and the verdict."""
 
     Options = WandBOptions
     requires = ("wandb>=0.19",)
-    _session = ""
 
-    @hookimpl
-    def record_result(
-        self, result: Result | None, summary: Summary | None, results_folder: Path
-    ) -> None:
-        """Log a run into the group of its session; at the end the verdict."""
+    def log_run(self, run: RunDescription, results_folder: Path) -> None:
+        """Log a run into the group of its session."""
         from accel_bench.builtin.trackers import wandb_impl as impl
+
+        impl.log_run(self._target(results_folder), run)
+
+    def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
+        """Log the verdict as a run of its session's group."""
+        from accel_bench.builtin.trackers import wandb_impl as impl
+
+        impl.log_verdict(self._target(results_folder), session, summary)
+
+    def _target(self, results_folder: Path) -> Target:
+        from accel_bench.builtin.trackers.wandb_impl import Target
 
         options = self.options
         folder = Path(options.folder or results_folder / FOLDER)
-        target = impl.Target(options.mode, options.project, options.entity, folder)
-        if result is not None:
-            run = describe_run(result)
-            self._session = run.identity["session"]
-            impl.log_run(target, run)
-        elif summary is not None:
-            impl.log_verdict(target, self._session, summary)
+        return Target(options.mode, options.project, options.entity, folder)
