@@ -13,12 +13,12 @@ KNOWN = Anonymizer(users=("alice",), hosts=("bench-1.lan", "bench-1", "gpu7"))
 @pytest.mark.parametrize(
     ("text", "anonymous"),
     [
-        ("/home/alice/work/train.txt", "[path]/train.txt"),
+        ("/Users/alice/work/train.txt", "[path]/train.txt"),
         ("--data=/mnt/team/x.txt,/srv/data/y.txt", "--data=[path]/x.txt,[path]/y.txt"),
         ('File "/opt/venv/lib/torch/x.py", line 3', 'File "[path]/x.py", line 3'),
         ("~/corpus.txt and ~bob/corpus.txt", "[path]/corpus.txt and [path]/corpus.txt"),
-        ("file:///home/alice/x", "[path]/x"),
-        ("/home/alice", "[path]/USER"),
+        ("file:///Users/alice/x", "[path]/x"),
+        ("/Users/alice", "[path]/USER"),
         ("alice@gpu7: alice's run, alice-1", "USER@HOST3: USER's run, USER-1"),
         ("bench-1.lan:29500", "HOST1:29500"),
         # What is no path and no name stays.
@@ -33,7 +33,7 @@ def test_names_and_folders_are_replaced(text: str, anonymous: str) -> None:
 
 
 def test_keys_and_nested_values_are_replaced_too() -> None:
-    value = {"gpu7": ["/home/alice/x/y", {"by": "alice"}], "steps": 3}
+    value = {"gpu7": ["/Users/alice/x/y", {"by": "alice"}], "steps": 3}
     assert KNOWN.value(value) == {"HOST3": ["[path]/y", {"by": "USER"}], "steps": 3}
 
 
@@ -52,7 +52,7 @@ def test_a_user_with_the_name_of_a_schemas_word_spoils_nothing(
     words = names_within(Result.model_json_schema())
     assert {"train", "ok", "experiment", "causal-lm"} <= words
     found = Anonymizer.of_texts([], [], keep=words)
-    assert found.value({"mode": "train", "path": "/home/train/x"}) == {
+    assert found.value({"mode": "train", "path": "/Users/train/x"}) == {
         "mode": "train",
         "path": "[path]/x",
     }

@@ -88,7 +88,7 @@ def test_trackers_are_chosen_here(made: Bundle) -> None:
     evil = [
         {"use": "tensorboard", "folder": "public_html"},
         {"use": "mlflow", "tracking_uri": "http://evil.test"},
-        {"use": "mlflow", "tracking_uri": "sqlite:////root/.bashrc"},
+        {"use": "mlflow", "tracking_uri": "sqlite:////srv/shared/other.db"},
         {"use": "wandb", "mode": "online"},
     ]
     assert "trackers" not in draft_of(asking(made, trackers=evil), []).data
