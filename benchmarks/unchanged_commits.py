@@ -11,13 +11,18 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Collection, Sequence
 from statistics import fmean
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from accel_bench.analysis.confirmation import judge_new_runs
+from accel_bench.analysis.gate import EXIT_CODES, GatePoint, GateReport
+from accel_bench.analysis.gate_confirmation import with_new_points
 from accel_bench.analysis.statistics.sequential import PASS_ALPHA, judge_rounds, look_sizes
 from accel_bench.analysis.statistics.steps import find_steps
 from accel_bench.documents.base import JsonValue
+from accel_bench.result import Status
+from accel_bench.runner.gating import settle_gate
 from benchmarks.entry import Counts, Entry, this_machine
 
 COMMITS = 1000
@@ -58,7 +63,6 @@ WINDOW, NEWEST = 100, 10
 
 SEED = 15
 Facts: TypeAlias = dict[str, JsonValue]
-Outcome: TypeAlias = Literal["passed", "regression", "inconclusive"]
 
 
 class Noise:
@@ -114,29 +118,62 @@ def gate_commits(commits: int, slower: float, seed: int) -> Counter[str]:
     return found
 
 
-def gate_commit(noise: Noise, slower: float) -> tuple[Outcome, bool]:
+def gate_commit(noise: Noise, slower: float) -> tuple[str, bool]:
     """Return the outcome of one commit, and whether its first rounds raised an alarm."""
-    logs: list[float] = []
-    for look, size in enumerate(look_sizes(FIRST, MOST), 1):
-        logs += _ratios(noise.rounds(size - len(logs), slower))
-        judged = judge_rounds(logs, FLOOR, look)
-        if judged.outcome == "passed":
-            return "passed", False
-        if judged.outcome == "regression":
-            return confirm_commit(noise, slower, look), True
-    return "inconclusive", False
+    sizes = look_sizes(FIRST, MOST)
+    report = settle_gate(SimulatedRounds(noise, slower, sizes), len(sizes))
+    return report.outcome, report.points[0].confirmed is not None
 
 
-def confirm_commit(noise: Noise, slower: float, looks: int) -> Outcome:
-    """Return what new rounds alone make of an alarm that was raised at a look."""
-    logs: list[float] = []
-    for look, size in enumerate(look_sizes(FIRST, MOST), 1):
-        logs += _ratios(noise.rounds(size - len(logs), slower))
-        if judge_rounds(logs, FLOOR, look).outcome == "regression":
-            return "regression"
-        if judge_rounds(logs, FLOOR, looks + look).outcome == "passed":
-            return "passed"
-    return "inconclusive"
+class SimulatedRounds:
+    """Rounds of a commit that is so much slower, for the loop of the gate."""
+
+    def __init__(self, noise: Noise, slower: float, sizes: Sequence[int]) -> None:
+        self._noise, self._slower, self._sizes = noise, slower, sizes
+        self._logs: list[float] = []
+        self._fresh: list[float] = []
+
+    def measure(self, look: int, settled: Collection[str]) -> GateReport:
+        """Add rounds to those of the looks before."""
+        self._add(self._logs, look)
+        return _report(_point(self._logs, look + 1))
+
+    def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
+        """Add new rounds; those of the alarm count for nothing."""
+        self._add(self._fresh, look)
+        later = _point(self._fresh, alarm.points[0].looks + look + 1)
+        return with_new_points(alarm, [_point(self._fresh, look + 1)], [later])
+
+    def _add(self, logs: list[float], look: int) -> None:
+        logs += _ratios(self._noise.rounds(self._sizes[look] - len(logs), self._slower))
+
+
+def _point(logs: Sequence[float], looks: int) -> GatePoint:
+    """Return what the gate makes of rounds whose runs all completed, with an equal loss."""
+    return GatePoint(
+        sweep={},
+        outcome=judge_rounds(logs, FLOOR, looks).outcome,
+        reason="",
+        stack_id="commit",
+        against_id="before",
+        rounds=len(logs),
+        looks=looks,
+        loss_verdict="equivalent",
+        status=Status.OK,
+        against_status=Status.OK,
+    )
+
+
+def _report(point: GatePoint) -> GateReport:
+    return GateReport(
+        scenario="simulated",
+        stack="commit",
+        against="before",
+        floor=FLOOR,
+        outcome=point.outcome,
+        exit_code=EXIT_CODES[point.outcome],
+        points=(point,),
+    )
 
 
 def watch_nights(commits: int, seed: int) -> tuple[int, int]:

@@ -46,11 +46,23 @@ def with_confirmation(
     concerned = points_to_confirm(report)
     looks = max((one.looks for one in report.points if one.stack_id in concerned), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
-    new = {one.stack_id: one for one in judge_pairs(pairs, report.floor)}
+    new = judge_pairs(pairs, report.floor)
     later = judge_pairs(pairs, report.floor, looks_before=looks)
+    return with_new_points(report, new, later)
+
+
+def with_new_points(
+    report: GateReport, new: Sequence[GatePoint], later: Sequence[GatePoint]
+) -> GateReport:
+    """Return the report with its slow-downs confirmed, or not, by points of new rounds alone.
+
+    `later` judges the same rounds as `new`, at the level of looks after those of the report.
+    """
+    concerned = points_to_confirm(report)
+    by_id = {one.stack_id: one for one in new}
     passing = {one.stack_id for one in later if one.outcome == "passed"}
     points = tuple(
-        _confirmed(one, new, one.stack_id in passing) if one.stack_id in concerned else one
+        _confirmed(one, by_id, one.stack_id in passing) if one.stack_id in concerned else one
         for one in report.points
     )
     outcome = worst_outcome(points)

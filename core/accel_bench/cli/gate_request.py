@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 
-from accel_bench.analysis.gate import GateReport, judge_gate
-from accel_bench.analysis.gate_confirmation import points_to_confirm, with_confirmation
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
@@ -23,10 +21,9 @@ from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.views.gate import render_gate
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.session import Session
+from accel_bench.runner.gating import SessionRounds, points_of_both, settle_gate
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
-from accel_bench.store.database import Store
 
 
 def run_gate(options: GateOptions) -> int:
@@ -61,7 +58,7 @@ def _plan_and_run(
     first = plans[0]
     if options.dry_run:
         print_plan(plans[:1], machine, options.results, options.output)
-    if not _points_of_both(first):
+    if not points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
     return 0 if options.dry_run else _run(plans, machine, options, floor, allocation)
 
@@ -117,66 +114,14 @@ def _run(
     allocation: Allocation | None,
 ) -> int:
     """Run rounds and judge, again with more rounds where that may settle it; print the report."""
-    sessions: list[Session] = []
-    report: GateReport | None = None
     with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine, allocation) as new_session:
-            for plan in plans:
-                session = new_session(continues=tuple(earlier.id for earlier in sessions))
-                session.run_plan(_open_points(plan, report))
-                sessions.append(session)
-                results = session.results(plan)
-                report = judge_gate(options.stack, plan.baseline, floor, plan.summaries, results)
-                if all(one.outcome != "inconclusive" for one in report.points):
-                    break
-            assert report is not None
-            report, confirming = _confirm(report, plans, new_session, store)
-            sessions += confirming
+            rounds = SessionRounds(plans, options.stack, floor, store, new_session)
+            report = settle_gate(rounds, len(plans))
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
         print_text(render_gate(report, options.output).rstrip("\n"))
         if options.output == "table":
-            print_failures(store, sessions)
+            print_failures(store, rounds.sessions)
     return report.exit_code
-
-
-def _points_of_both(plan: Plan) -> set[str]:
-    points = [planned.experiment.point for planned in plan.runnable]
-    return {point for point in points if points.count(point) == 2}
-
-
-def _confirm(
-    alarm: GateReport, plans: Sequence[Plan], new_session: Callable[..., Session], store: Store
-) -> tuple[GateReport, list[Session]]:
-    """Run what looks slower again, with looks of its own, until that is confirmed or is not."""
-    report, sessions = alarm, list[Session]()
-    concerned = open_points = points_to_confirm(alarm)
-    for plan in plans:
-        if not open_points:
-            break
-        session = new_session()
-        # The rounds that raised the alarm, and any other, count for nothing here.
-        session.continues, session.resume = tuple(one.id for one in sessions), False
-        session.run_plan(_only(plan, open_points))
-        sessions.append(session)
-        fresh = [run for one in sessions for run in store.results(session=one.id)]
-        report = with_confirmation(alarm, _only(plan, concerned).summaries, fresh)
-        undecided = {one.stack_id for one in report.points if one.outcome == "inconclusive"}
-        open_points = concerned & undecided
-    return report, sessions
-
-
-def _only(plan: Plan, stack_ids: set[str]) -> Plan:
-    """Return the plan with the sweep points of these experiments alone."""
-    points = {p.experiment.point for p in plan.planned if p.experiment.id in stack_ids}
-    return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
-
-
-def _open_points(plan: Plan, report: GateReport | None) -> Plan:
-    """Return the plan without sweep points that are settled or that skip one of the stacks."""
-    points = _points_of_both(plan)
-    if report is not None:
-        settled = {one.stack_id for one in report.points if one.outcome != "inconclusive"}
-        points -= {p.experiment.point for p in plan.planned if p.experiment.id in settled}
-    return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
