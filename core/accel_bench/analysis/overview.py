@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
 from accel_bench.result import Status
 
 
@@ -94,6 +96,13 @@ def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
         key = (line.scenario, line.sweep, line.stack, line.series, line.device, line.origin)
         groups.setdefault(key, []).append(line)
     return [_row(found) for found in groups.values()]
+
+
+def level_steps(row: OverviewRow) -> list[Step]:
+    """Return where the level of the log-speed changes, by commands of one machine alone."""
+    if row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
+        return []
+    return find_steps([math.log(one.tokens_per_second) for one in row.speeds])
 
 
 def _last_attempts(lines: Sequence[RunLine]) -> list[RunLine]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from accel_bench.analysis.overview import OverviewRow
+from accel_bench.analysis.overview import OverviewRow, level_steps
 from accel_bench.analysis.page import ScenarioPage
-from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
+from accel_bench.analysis.statistics.steps import Step
 from accel_bench.analysis.wording import EARLIEST, label, rate
 from accel_bench.report.plots import (
     MOST_POINTS,
@@ -60,7 +60,7 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
     )
     for scenario in list(scenarios)[:MOST_HISTORIES]:
         own = [row for row in several if row.scenario == scenario]
-        steps = {id(row): _steps(row) for row in own[:MOST_STEPS]}
+        steps = {id(row): level_steps(row) for row in own[:MOST_STEPS]}
         series = [
             Series(
                 _series_name(row, own),
@@ -90,13 +90,6 @@ def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
     """Return the name of a row's series; its device stands there where they differ."""
     devices = {one.device for one in rows}
     return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
-
-
-def _steps(row: OverviewRow) -> list[Step]:
-    """Return where the level changes, by commands of one machine alone, where there are enough."""
-    if row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
-        return []
-    return find_steps([math.log(one.tokens_per_second) for one in row.speeds])
 
 
 def _change(row: OverviewRow, step: Step) -> str:
