@@ -91,6 +91,16 @@ def test_a_model_that_is_not_stored_cannot_be_told(results: Path) -> None:
     assert done.out.lower().count("cannot tell") == 1
 
 
+def test_a_misspelt_model_is_named_with_the_nearest_of_the_catalog_and_of_stored_runs(
+    results: Path,
+) -> None:
+    error = recommend("--model", "tiny-lama-cpu", code=2).err
+    assert "no model of the catalog is called 'tiny-lama-cpu'" in error
+    assert "did you mean 'tiny-llama-cpu'?" in error
+    assert "runs are stored of tiny-llama-cpu" in error
+    recommend("--model", "some/hub-model", code=1)  # may well exist, and nothing is stored of it
+
+
 def test_the_next_command_is_planned_with_its_rounds_and_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,9 @@ import typer
 
 from accel_bench.analysis.estimates.lengths import read_lengths
 from accel_bench.analysis.recommendation.schema import FittingModels, RecommendRequest
+from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import named_hardware
-from accel_bench.catalog.models import list_cards
+from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_report
 from accel_bench.cli.recommend import RecommendOptions
@@ -38,7 +39,8 @@ from accel_bench.runner.recommend_models import fitting_models
 from accel_bench.runner.simulator import Simulator
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
-from accel_bench.store.queries import condition_of
+from accel_bench.scenario.uses import ModelUse
+from accel_bench.store.queries import condition_of, model_ids
 from accel_bench.store.schema import RUNS
 
 MAXIMUM_BYTES = 64 * 2**20
@@ -58,6 +60,7 @@ def run_recommend(options: RecommendOptions) -> int:
     request = read_request(options)
     check_request(request)
     with stored_runs(options.results, request) as stored, ExitStack() as stack:
+        _check_model(request, stored)
         estimator = None
         if not options.no_estimates:
             simulator = Simulator(options.trust_remote_code)
@@ -124,6 +127,19 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
         return where
 
     return validate(RecommendRequest, given, place, ScenarioError)
+
+
+def _check_model(request: RecommendRequest, stored: Stored) -> None:
+    """Raise ScenarioError for a model of which nothing is stored and that nothing else has.
+
+    The model of the scenario is as its loader takes it.
+    """
+    problem = next(model_problems(ModelUse(id=request.model)), "")
+    known = sorted(model_ids(stored.store)) if problem and stored.store else []
+    if not problem or request.model in known or _model_of(request.scenario) == request.model:
+        return
+    there = f"; runs are stored of {join_names(known, most=10)}" if known else ""
+    raise ScenarioError(f"--model: {problem}{there}")
 
 
 @contextmanager

@@ -61,6 +61,12 @@ def field_of(store: Store, name: str) -> Field:
     raise unknown_name(name, set(_option_names(store)))
 
 
+def model_ids(store: Store) -> set[str]:
+    """Return the ids of the models of all stored runs."""
+    found = store.fetch(select(RUNS.c.model_id).distinct())
+    return {row["model_id"] for row in found if row["model_id"]}
+
+
 def group_runs(
     store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[dict[str, Any]]:
