@@ -101,5 +101,9 @@ def test_sweep_points_that_both_have_are_pairs_of_their_own(tmp_path: Path) -> N
 def test_unknown_words_are_refused_with_what_is_there(store: Store) -> None:
     with pytest.raises(StoreError, match="begins with 'nf5'"):
         select_pairs("lora", "nf5", store)
+    with pytest.raises(StoreError, match=r"no stack is called 'nf5'; did you mean 'nf4'\?"):
+        select_pairs("lora", "nf5", store)
+    with pytest.raises(StoreError, match=r"no stack is called 'quantized'; there are .*lora.*nf4"):
+        select_pairs("lora", "quantized", store)
     with pytest.raises(StoreError, match="begins with 'sunday' and has a stack called 'nf4'"):
         select_pairs("lora", "sunday/nf4", store)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
-from accel_bench.errors import StoreError
+from accel_bench.analysis.wording import join_names
+from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store.database import Store, begins_with, named_by
 from accel_bench.store.queries import condition_of
@@ -24,6 +25,9 @@ CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
 
 MOST_AT_ONCE = 500
 """Runs that are read with one query."""
+
+MOST_NAMED = 20
+"""Stacks that an error names."""
 
 
 class Named(NamedTuple):
@@ -94,7 +98,19 @@ def _candidates(store: Store, word: str) -> list[Named]:
     for condition in named_by(word):
         if found := _named(store, [condition]):
             return found
-    raise store.unknown(word)
+    raise _unknown(store, word)
+
+
+def _unknown(store: Store, word: str) -> StoreError:
+    """Return the error for a word that is neither a stack nor an id, with the stacks there are."""
+    query = select(RUNS.c.stack).distinct().order_by(RUNS.c.stack)
+    stacks = [str(row["stack"]) for row in store.fetch(query)]
+    if not stacks:
+        return store.unknown(word)
+    near = did_you_mean(word, stacks)
+    if "did you mean" not in near:
+        near = f"; there are {join_names(stacks, most=MOST_NAMED)}"
+    return StoreError(f"no stack is called {word!r}{near}; {store.unknown(word)}")
 
 
 def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
