@@ -129,6 +129,7 @@ def test_a_figure_that_lacks_an_option_says_which(folder: Path) -> None:
     text = succeed("pivot", "--price", "0.1", "--values", "dollars").out
     assert "dollars: not known without --for-tokens" in text and "--instance" not in text
     text = succeed("pivot", "--for-tokens", "1e6", "--values", "hours,dollars").out
+    assert "hours: for 1,000,000 tokens" in text and "hours and USD" not in text
     assert "dollars: not known without --price or --instance" in text
 
 

@@ -85,7 +85,8 @@ def _notes(made: Pivot) -> Iterator[str]:
         yield price_note(made.terms.rate)
         yield f"tokens are real ones, without padding; it is {EXCLUDED}"
     if made.terms.tokens:
-        yield f"hours and USD: for {made.terms.tokens:,.0f} tokens"
+        what = "hours and USD" if made.terms.rate else "hours"
+        yield f"{what}: for {made.terms.tokens:,.0f} tokens"
     yield from _missing_terms(made)
     yield from made.notes
 
