@@ -109,9 +109,15 @@ def rate_interval(speed: Interval) -> str:
 
 
 def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval."""
+    """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval.
+
+    One that reaches to twice the estimate tells nothing, as with two rounds that are some 10 %
+    apart: it is not shown.
+    """
     if interval.low is None or interval.high is None or interval.median == 0:
         return form(interval.median)
+    if interval.high / interval.median >= 2:
+        return f"{form(interval.median)} (needs more rounds)"
     half = 100 * max(interval.high / interval.median - 1, 1 - interval.low / interval.median)
     return f"{form(interval.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
 
