@@ -146,6 +146,15 @@ def test_a_length_is_found_with_a_global_batch_that_a_batch_would_not_divide() -
     assert used.gradient_accumulation == 2
 
 
+def test_a_search_takes_the_place_of_a_sweep_over_its_key(folder: Path) -> None:
+    swept = SCENARIO.replace(
+        "train: {micro_batch_size: 2}", "sweep: {train.micro_batch_size: [3, 5]}"
+    )
+    (folder / "hungry.yaml").write_text(swept, encoding="utf8")
+    found = document("--at-most", "4")
+    assert [one["value"] for one in found["points"]] == [3, 4]
+
+
 def test_a_gap_is_searched_where_the_largest_runs_out_of_memory_in_a_later_round(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.runner.trial import TrialRunner, single
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.layers import look_up
+from accel_bench.scenario.layers import AXES, look_up
 from accel_bench.scenario.models import Scenario
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
@@ -115,6 +115,13 @@ def start_of(scenario: Scenario, key: str) -> int:
         f"--over {key}: it {what}, and a search needs a whole number above 0 to begin with; give "
         "one with --from, or name a key such as train.micro_batch_size or data.sequence_length"
     )
+
+
+def first_swept(draft: Draft, key: str) -> dict[str, Any]:
+    """Return the first value over which the scenario sweeps a key; a search takes its place."""
+    axes = (draft.data.get(axis) or {} for axis in AXES)
+    swept = next((axis[key] for axis in axes if isinstance(axis, dict) and key in axis), None)
+    return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
 def freed(
