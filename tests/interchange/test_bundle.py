@@ -21,6 +21,7 @@ from accel_bench.interchange.bundle import MANIFEST, RUNS, SESSIONS, read_bundle
 from accel_bench.interchange.bundle_making import anonymous
 from accel_bench.result import Node, Provenance
 from accel_bench.runner.bundling import bundle_sessions
+from accel_bench.scenario.uses import LauncherUse
 from accel_bench.store.database import open_store
 
 Members = dict[str, bytes]
@@ -280,17 +281,23 @@ def test_no_secret_and_no_name_is_in_any_member(
             "nodes": (node,),
         }
     )
+    queued = {"use": "slurm", "partition": "gold-queue", "account": "blue-account"}
+    scenario = planted.experiment.scenario
+    scenario = scenario.model_copy(update={"launcher": LauncherUse.model_validate(queued)})
+    experiment = planted.experiment.model_copy(update={"scenario": scenario})
+    planted = planted.model_copy(update={"experiment": experiment})
     document = {
         "note": f"alice ran it on {here} from /home/alice/deep/folder",
         "job": "nightly-42",
-        "scenario": SCENARIO | {"trackers": [{"use": "wandb", "entity": "blue-team"}]},
+        "scenario": SCENARIO
+        | {"trackers": [{"use": "wandb", "entity": "blue-team"}], "launcher": queued},
         "written": SCENARIO | {"trackers": [{"use": "mlflow", "uri": "http://track.corp"}]},
     }
     path = write(tmp_path, [planted, *others], document=document)
     members = unpack(path)
     members[RUNS] = gzip.decompress(members[RUNS])
     names = (SECRET, "hf_abcdef", "alice", "bob", "bench-1", "node7", "10.20.30.40")
-    names += ("trackers", "blue-team", "track.corp", "nightly-42")
+    names += ("trackers", "blue-team", "track.corp", "nightly-42", "gold-queue", "blue-account")
     folders = ("/home", "/mnt/private", "/srv/data", "deep")
     for name, content in members.items():
         assert not [word for word in (*names, *folders) if word.encode() in content], name

@@ -44,12 +44,13 @@ class Content:
 def anonymous(
     sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> tuple[list[SessionRecord], list[Result]]:
-    """Return both without secrets, trackers, and names of people, hosts, folders and jobs.
+    """Return both without secrets, trackers, options of launchers, and names of people, hosts,
+    folders and jobs.
 
     Raises BundleError where such a name is a word without which a run cannot be read.
     """
     results = [redact_result(result) for result in results]
-    dumped = [result.model_dump(mode="json") for result in results]
+    dumped = [_public_result(result.model_dump(mode="json")) for result in results]
     redactor = Redactor.of_this_process()
     records = [
         redactor.redact_value(_without_private(session).model_dump(mode="json"))
@@ -71,18 +72,32 @@ def anonymous(
 
 
 def _without_private(session: SessionRecord) -> SessionRecord:
-    """Return a session without its job and trackers: names and addresses inside a team."""
+    """Return a session without what names things inside a team: its job, trackers and queues."""
     document = {key: one for key, one in session.document.items() if key != "job"}
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
-            document[name] = {key: one for key, one in scenario.items() if key != "trackers"}
-    command = tuple(_without_overrides(session.command, "trackers"))
+            document[name] = _public_scenario(scenario)
+    command = tuple(_without_overrides(session.command, "(trackers|launcher)"))
     return session.model_copy(update={"document": document, "command": command})
 
 
-def _without_overrides(command: Sequence[str], key: str) -> Iterator[str]:
+def _public_scenario(scenario: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario without its trackers, and its launcher by name alone."""
+    kept = {key: one for key, one in scenario.items() if key != "trackers"}
+    if isinstance(launcher := kept.get("launcher"), dict):
+        kept["launcher"] = {key: one for key, one in launcher.items() if key == "use"}
+    return kept
+
+
+def _public_result(result: dict[str, Any]) -> dict[str, Any]:
+    experiment = result["experiment"]
+    scenario = _public_scenario(experiment["scenario"])
+    return {**result, "experiment": {**experiment, "scenario": scenario}}
+
+
+def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
     """Yield the arguments but `--set KEY=...`, in each of its spellings."""
-    pattern = re.compile(rf"(--set[= ])?{key}[.=]")
+    pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
     arguments = iter(command)
     for argument in arguments:
         if argument == "--set":
