@@ -40,6 +40,11 @@ def asking(made: Bundle, **scenario: Any) -> Bundle:
         ("data.tokenizer", {"data": {"use": "text", "tokenizer": "a/../../x"}}),
         ("model.id", {"model": {"id": "./weights"}}),
         ("stacks.fast.use.folder", {"stacks": {"fast": {"use": [{"use": "x", "folder": "/opt"}]}}}),
+        ("adapter.cache_dir", {"adapter": {"use": "x", "cache_dir": "kept"}}),
+        (
+            "stacks.fast.use.folder",
+            {"stacks": {"fast": {"use": [{"use": "x", "folder": "offload"}]}}},
+        ),
         ("sweep.data.path", {"sweep": {"data.path": ["a.txt", "/b.txt"]}}),
     ],
 )

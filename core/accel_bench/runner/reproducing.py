@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -34,13 +35,16 @@ OWN = ("launcher", "trackers")
 NOT_RUN = ("name", "description", "exclude", "tag")
 """Keys whose texts lead nowhere."""
 
+FOLDERS = re.compile(r"(^|[._])(folder|directory|dir)$")
+"""Keys whose texts name folders; a relative one that is not there yet is one, too."""
+
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
     """Return the bundle's scenario as a draft, without its launcher and trackers.
 
     `overridden` are the dotted keys that the command line sets. Raises BundleError for a key that
     no bundle may have, and for a path of this machine that the bundle names and the command line
-    does not: it may be any file.
+    does not: it may be any file, or a folder to write to.
     """
     data = {key: copy.deepcopy(one) for key, one in bundle.scenario.items() if key not in OWN}
     for where, key in _keys(data):
@@ -50,7 +54,9 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
                 f"of it, you choose: --set {key}=..."
             )
     for key, text in _texts(data, ""):
-        if _is_path(text) and not any(f"{key}.".startswith(f"{one}.") for one in overridden):
+        if (_is_folder(key) or _is_path(text)) and not any(
+            f"{key}.".startswith(f"{one}.") for one in overridden
+        ):
             raise BundleError(
                 f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
                 f"machine. Name your own: --set {key}=PATH"
@@ -96,6 +102,11 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _texts(inner, key)
+
+
+def _is_folder(key: str) -> bool:
+    """Return whether a key names a place to write to, wherever a text may lead."""
+    return bool(FOLDERS.search(key))
 
 
 def _is_path(text: str) -> bool:
