@@ -136,6 +136,20 @@ def test_a_stack_that_fails_later_takes_back_none_of_its_drops() -> None:
         assert summary.experiments[2].status is Status.OK
 
 
+def test_a_rival_that_a_later_session_runs_again_takes_back_no_drop() -> None:
+    """It shares no round with what was dropped before."""
+    planned = [PlannedSummary(experiment=one) for one in (LORA, FAST, NF4)]
+    monday = [*make_rounds(LORA, scaled(1.0)), *make_rounds(NF4, scaled(2.0))]
+    failed = make_result(FAST, status=Status.FAILED, reasons=["so it ended"])
+    tuesday = [
+        run for one in (LORA, FAST) for run in make_rounds(one, scaled(1.0), session="tuesday")
+    ]
+    for results in ([*monday, failed], [*monday, failed, *tuesday]):
+        rows = summarize("peft", "lora", planned, results, 12, race=True).experiments
+        assert rows[2].dropped.startswith("dropped by --race after 5 rounds")
+        assert rows[2].status is Status.OK
+
+
 def test_a_stack_that_ran_out_of_memory_does_not_end_the_race_of_the_others() -> None:
     times = keyed(noisy_race(random.Random(4), dict.fromkeys("abc", 1.0)))
     slow = {key: 1.02 * second for key, second in times["a"].items()}

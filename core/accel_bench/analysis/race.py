@@ -109,7 +109,6 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
         return []
     sound = {name: _sound(row) for name, row in by_name.items()}
     times = {name: {key: one[1] for key, one in runs.items()} for name, runs in sound.items()}
-    failed = [name for name, row in by_name.items() if not row.usable or _ended(row)]
 
     def eligible(name: str, keys: Sequence[RoundKey]) -> bool:
         chosen: list[dict[RoundKey, Result]] = [
@@ -119,8 +118,27 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
         other = training.not_the_same or training.update_missing
         return not other and comparability_of_rounds(*chosen).comparable
 
-    drops = run_race(times, baseline, rounds, eligible, failed)
-    return [_with_savings(drop, by_name[drop.stack], rounds) for drop in drops]
+    drops: dict[str, RaceDrop] = {}
+    for so_far in _after_each_session(rows):
+        known = {
+            name: {key: time for key, time in own.items() if key[0] in so_far}
+            for name, own in times.items()
+        }
+        racing = {name: {} if name in drops else own for name, own in known.items()}
+        failed = [n for n, row in by_name.items() if not row.usable or _ended(row, so_far)]
+        for drop in run_race(racing, baseline, rounds, eligible, failed):
+            drops[drop.stack] = drop
+    return [_with_savings(drop, by_name[drop.stack], rounds) for drop in drops.values()]
+
+
+def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
+    """Return the first session alone, then the first two, ...: a drop of one is never taken back.
+
+    A later session may run again what failed, and has no round of what was dropped before.
+    """
+    runs = (run for row in rows for run in row.counted.values())
+    order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda one: one.started_at)))
+    return [{*order[: number + 1]} for number in range(len(order))]
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
@@ -134,9 +152,9 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
     return {key: (run, speed.seconds_per_token) for key, run, speed in speeds if speed}
 
 
-def _ended(row: ExperimentRuns) -> bool:
-    """Return whether the last run failed in a way after which a stack is not run again."""
-    statuses = [run.status for run in row.counted.values()]
+def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
+    """Return whether the last run of these sessions failed so that a stack is not run again."""
+    statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
     return bool(statuses) and statuses[-1] in ENDS_A_STACK
 
 
