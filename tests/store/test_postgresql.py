@@ -129,6 +129,22 @@ def test_a_damaged_row_is_corrupt_and_a_newer_version_is_refused(address: str, s
                 pass
 
 
+def test_a_run_whose_json_is_damaged_does_not_stop_a_question_about_options(
+    address: str, server: str
+) -> None:
+    with open_store(address, write=True) as store:
+        fill(store)
+    engine = create_engine(server)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE runs SET options = '{\"adapter.r\": 4' WHERE run_id = 'a'"))
+    engine.dispose()
+    with open_store(address, write=False) as store:
+        chosen = store.rows(condition_of(store, "adapter.r >= 16"))
+        assert [row.run_id for row in chosen] == ["b", "c", "d", "e"]
+        groups = group_runs(store, ["adapter.r"])
+        assert [(row["adapter.r"], row["runs"]) for row in groups] == [(16, 2), (32, 2), (None, 1)]
+
+
 def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
     address = f"postgresql://me:canary@/name?host={tmp_path}&password=canary&sslpassword=canary"
     with pytest.raises(StoreUnavailableError, match="check that the server runs") as caught:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import JSON, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
+from sqlalchemy import JSON, Column, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.store.schema import COLUMN_OF, DERIVED, LABELS, RUNS, SETTINGS
@@ -108,12 +108,10 @@ class ColumnField:
 class JsonField:
     """A setting or a metric without a column, in a JSON column."""
 
-    def __init__(self, name: str, column: ColumnElement[str], key: str, sqlite: bool) -> None:
+    def __init__(self, name: str, sound: ColumnElement[Any], key: str, sqlite: bool) -> None:
         self.name = name
         path = f'$."{key}"'
-        found = cast(column, JSON)[key]
-        # A damaged text would stop the whole query of SQLite; PostgreSQL 15 cannot ask.
-        sound = case((func.json_valid(column) == 1, column))
+        found = cast(sound, JSON)[key]
         self._kind = func.json_type(sound, path) if sqlite else func.json_typeof(found)
         self._text: ColumnElement[Any] = (
             func.json_extract(sound, path) if sqlite else found.as_string()
@@ -230,14 +228,24 @@ def column_field(name: str) -> Field | None:
     return ColumnField(full, kinds[full], RUNS.c[COLUMN_OF.get(full, full)])
 
 
-def json_field(name: str, sqlite: bool) -> Field | None:
-    """Return the option `plugin.option` or the metric `metrics.name`; None for another name."""
+def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | None:
+    """Return the option `plugin.option` or the metric `metrics.name`; None for another name.
+
+    PostgreSQL reads none of the runs whose JSON is `damaged`; SQLite knows them by itself.
+    """
     if not _OPTION.fullmatch(name):
         return None
     section, _, rest = name.partition(".")
     if section == "metrics":
-        return JsonField(name, RUNS.c.metrics, rest, sqlite)
-    return JsonField(name, RUNS.c.options, name, sqlite)
+        return JsonField(name, _sound(RUNS.c.metrics, sqlite, damaged), rest, sqlite)
+    return JsonField(name, _sound(RUNS.c.options, sqlite, damaged), name, sqlite)
+
+
+def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
+    """Return the JSON of runs that can be read: a damaged text would stop the whole query."""
+    if sqlite:
+        return case((func.json_valid(column) == 1, column))
+    return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
 def unknown_name(name: str, options: set[str]) -> StoreError:

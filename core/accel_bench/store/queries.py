@@ -18,7 +18,7 @@ from sqlalchemy import (
     select,
 )
 
-from accel_bench.errors import StoreError
+from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.filter import parse_condition
@@ -56,8 +56,10 @@ def field_of(store: Store, name: str) -> Field:
     if found is not None:
         return found
     option = json_field(name, store.on_sqlite)
-    if option is not None and list(store.fetch(_some_run_with(option))):
-        return option
+    if option is not None:
+        option = option if store.on_sqlite else _of_sound_runs(store, name, option)
+        if list(store.fetch(_some_run_with(option))):
+            return option
     raise unknown_name(name, set(_option_names(store)))
 
 
@@ -65,6 +67,35 @@ def model_ids(store: Store) -> set[str]:
     """Return the ids of the models of all stored runs."""
     found = store.fetch(select(RUNS.c.model_id).distinct())
     return {row["model_id"] for row in found if row["model_id"]}
+
+
+def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
+    """Return the option as it is read of the runs whose JSON PostgreSQL can read.
+
+    Before version 16 it cannot ask whether it can, so all of it is tried once.
+    """
+    try:
+        list(store.fetch(select(func.count()).where(option.is_known())))
+    except StoreUnavailableError:
+        columns = (RUNS.c.run_id, RUNS.c.options, RUNS.c.metrics)
+        rows = store.fetch(select(*columns))
+        damaged = [row["run_id"] for row in rows if not _is_json(row["options"], row["metrics"])]
+        return json_field(name, store.on_sqlite, damaged) or option
+    return option
+
+
+def _is_json(*texts: str | None) -> bool:
+    """Return whether texts are JSON with nothing that PostgreSQL refuses."""
+    try:
+        for text in texts:
+            json.loads(text or "{}", parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return not any("\\u0000" in (text or "") for text in texts)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def group_runs(
