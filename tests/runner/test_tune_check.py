@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 
-from accel_bench.analysis.tuning_schema import Objective
+from accel_bench.analysis.searches.tuning_schema import Objective
 from accel_bench.result import Result
 from accel_bench.runner.tune_check import paired_losses
 from accel_bench.runner.tune_plans import TUNED

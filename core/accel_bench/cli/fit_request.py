@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from accel_bench.analysis.fitting import SearchRange
+from accel_bench.analysis.searches.fitting import SearchRange
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.fit import FitOptions

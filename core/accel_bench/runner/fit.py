@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accel_bench.analysis.fitting import (
+from accel_bench.analysis.searches.fitting import (
     FitPoint,
     FitReport,
     SearchRange,

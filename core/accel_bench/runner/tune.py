@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.tuning import (
+from accel_bench.analysis.searches.tuning import (
     best_of,
     dominated,
     judge_trial,
@@ -16,7 +16,7 @@ from accel_bench.analysis.tuning import (
     steps_to_reach,
     training_curve,
 )
-from accel_bench.analysis.tuning_schema import Objective, TrialOutcome, TuneTrial
+from accel_bench.analysis.searches.tuning_schema import Objective, TrialOutcome, TuneTrial
 from accel_bench.analysis.wording import settings, significant
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import AccelBenchError

@@ -6,8 +6,13 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.tuning import check_losses, loss_at, training_curve
-from accel_bench.analysis.tuning_schema import CheckVerdict, Objective, TuneCheck, TuneTrial
+from accel_bench.analysis.searches.tuning import check_losses, loss_at, training_curve
+from accel_bench.analysis.searches.tuning_schema import (
+    CheckVerdict,
+    Objective,
+    TuneCheck,
+    TuneTrial,
+)
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result

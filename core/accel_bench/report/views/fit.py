@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.fitting import FitPoint, FitReport, tried
+from accel_bench.analysis.searches.fitting import FitPoint, FitReport, tried
 from accel_bench.analysis.wording import rate_interval, size
 from accel_bench.report.table import (
     Column,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from accel_bench.analysis.tuning_schema import TuneReport, TuneTrial
+from accel_bench.analysis.searches.tuning_schema import TuneReport, TuneTrial
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,

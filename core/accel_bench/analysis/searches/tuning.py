@@ -16,19 +16,19 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.experiment_keys import place
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
-from accel_bench.analysis.statistics.verdict import (
-    MINIMUM_ROUNDS,
-    ONE_SIDED_ALPHA,
-    fraction_of_look,
-)
-from accel_bench.analysis.tuning_schema import (
+from accel_bench.analysis.searches.tuning_schema import (
     CheckVerdict,
     Objective,
     TrialOutcome,
     TuneCheck,
     TuneReport,
     TuneTrial,
+)
+from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
+from accel_bench.analysis.statistics.verdict import (
+    MINIMUM_ROUNDS,
+    ONE_SIDED_ALPHA,
+    fraction_of_look,
 )
 from accel_bench.analysis.wording import (
     assignments,

@@ -8,7 +8,7 @@ from analysis_factory import make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accel_bench.analysis.fitting import (
+from accel_bench.analysis.searches.fitting import (
     FitPoint,
     FitReport,
     SearchRange,

@@ -7,7 +7,7 @@ import math
 import pytest
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 
-from accel_bench.analysis.tuning import (
+from accel_bench.analysis.searches.tuning import (
     beats,
     best_of,
     check_losses,
@@ -18,7 +18,7 @@ from accel_bench.analysis.tuning import (
     training_curve,
     with_answer,
 )
-from accel_bench.analysis.tuning_schema import Objective, TuneReport, TuneTrial
+from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 

@@ -1,0 +1,1 @@
+"""Searches by real runs: what fits, what trains best, which stack wins a race."""
