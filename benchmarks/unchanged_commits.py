@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
-from accel_bench.analysis.confirmation import judge_new_runs
-from accel_bench.analysis.gate import EXIT_CODES, GatePoint, GateReport
-from accel_bench.analysis.gate_confirmation import with_new_points
+from accel_bench.analysis.gates.confirmation import judge_new_runs
+from accel_bench.analysis.gates.gate import EXIT_CODES, GatePoint, GateReport
+from accel_bench.analysis.gates.gate_confirmation import with_new_points
 from accel_bench.analysis.statistics.sequential import PASS_ALPHA, judge_rounds, look_sizes
 from accel_bench.analysis.statistics.steps import find_steps
 from accel_bench.documents.base import JsonValue

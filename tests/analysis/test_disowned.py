@@ -16,7 +16,7 @@ from analysis_factory import (
 from accel_bench.analysis.checks.audit import DEGRADING_ALONE, INVARIANTS, disowning
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.views.stack_comparison import stacks_report

@@ -12,7 +12,7 @@ from analysis_factory import make_experiment
 from cli.program import Done, call
 from store.store_factory import make_rank, make_result, make_session
 
-from accel_bench.analysis.claims import Claim, check_claim
+from accel_bench.analysis.gates.claims import Claim, check_claim
 from accel_bench.result import Status
 from accel_bench.store.database import open_store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from store.store_factory import make_experiment, make_result, make_session
 
-from accel_bench.analysis.history import series_of
+from accel_bench.analysis.gates.history import series_of
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance
 from accel_bench.store import commands

@@ -29,7 +29,7 @@ def check_claims(
     A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
     0 when all hold, 1 when one does not, 5 when one cannot be told.
     """
-    from accel_bench.analysis.claims import ClaimsFile, check_claim, check_metric, report_of
+    from accel_bench.analysis.gates.claims import ClaimsFile, check_claim, check_metric, report_of
     from accel_bench.documents.load import SUFFIXES, load_file
     from accel_bench.documents.validate import validate
     from accel_bench.errors import ScenarioError, StoreError

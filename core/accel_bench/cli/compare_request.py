@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_bench.analysis.compare import compare_stored
-from accel_bench.analysis.reference import (
+from accel_bench.analysis.gates.reference import (
     DEFAULT_FIGURES,
     Rule,
     compare_with_reference,
 )
-from accel_bench.analysis.reference_keys import DEFAULT_KEYS
-from accel_bench.analysis.tracked_figures import figure_named
+from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS
+from accel_bench.analysis.gates.tracked_figures import figure_named
 from accel_bench.cli.compare import CompareOptions
 from accel_bench.cli.gate_request import parse_fraction
 from accel_bench.cli.import_results import results_of_file

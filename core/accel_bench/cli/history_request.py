@@ -10,8 +10,14 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.confirmation import Confirmation, confirm_step, other_series
-from accel_bench.analysis.history import History, HistoryRun, histories, history_run, series_of
+from accel_bench.analysis.gates.confirmation import Confirmation, confirm_step, other_series
+from accel_bench.analysis.gates.history import (
+    History,
+    HistoryRun,
+    histories,
+    history_run,
+    series_of,
+)
 from accel_bench.cli.history import HistoryOptions
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.checks.audit import DEGRADING_ALONE
-from accel_bench.analysis.history import HistoryRun
-from accel_bench.analysis.tracked_figures import METRICS, TrackedFigure, figure_named
+from accel_bench.analysis.gates.history import HistoryRun
+from accel_bench.analysis.gates.tracked_figures import METRICS, TrackedFigure, figure_named
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store

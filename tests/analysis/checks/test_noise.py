@@ -8,7 +8,7 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_summary
 
 from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
-from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
 from accel_bench.report.formats import render

@@ -11,7 +11,7 @@ from analysis_factory import scaled as times
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.checks.training import compare_training, of_same_training, unmoved_tensors
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from accel_bench.analysis.gate import GatePoint, GateReport, Outcome
+from accel_bench.analysis.gates.gate import GatePoint, GateReport, Outcome
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.render_terminal import render_terminal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from accel_bench.analysis.claims import ClaimsReport
+from accel_bench.analysis.gates.claims import ClaimsReport
 from accel_bench.analysis.wording import percent
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 

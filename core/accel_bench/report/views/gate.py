@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from accel_bench.analysis.gate import GatePoint, GateReport
+from accel_bench.analysis.gates.gate import GatePoint, GateReport
 from accel_bench.analysis.wording import label, percent, ratio, ratio_interval, settings
 from accel_bench.documents.shown import plain
 from accel_bench.report.formats import render_report

@@ -7,8 +7,8 @@ import random
 import pytest
 from analysis_factory import make_experiment, make_result
 
-from accel_bench.analysis.history import FEWEST, histories, history_run
-from accel_bench.analysis.tracked_figures import COLUMN_FIGURES, figure_named, figures_of
+from accel_bench.analysis.gates.history import FEWEST, histories, history_run
+from accel_bench.analysis.gates.tracked_figures import COLUMN_FIGURES, figure_named, figures_of
 from accel_bench.errors import StoreError
 from accel_bench.result import Status
 

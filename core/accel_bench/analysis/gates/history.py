@@ -13,16 +13,16 @@ from statistics import median
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.listing import differing_keys
-from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
-from accel_bench.analysis.tracked_figures import (
+from accel_bench.analysis.gates.tracked_figures import (
     TOKENS_PER_SECOND,
     Change,
     TrackedFigure,
     figures_of,
 )
+from accel_bench.analysis.listing import differing_keys
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.wording import join_names, label, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import digest

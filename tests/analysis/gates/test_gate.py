@@ -15,7 +15,7 @@ from analysis_factory import (
     with_threads,
 )
 
-from accel_bench.analysis.gate import judge_gate
+from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.result import Status
 

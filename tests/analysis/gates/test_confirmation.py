@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from accel_bench.analysis.confirmation import judge_new_runs
+from accel_bench.analysis.gates.confirmation import judge_new_runs
 
 DRAWS = 2000
 

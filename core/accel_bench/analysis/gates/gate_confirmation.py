@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from accel_bench.analysis.gate import (
+from accel_bench.analysis.gates.gate import (
     EXIT_CODES,
     GatePoint,
     GateReport,

@@ -1,0 +1,1 @@
+"""What can stop a change: gate, history, reference and claims."""
