@@ -18,9 +18,9 @@ from store.store_factory import make_experiment, make_rank, make_result, make_se
 
 from accel_bench.analysis.aggregate import collect_runs
 from accel_bench.analysis.compare import compare_stored
-from accel_bench.analysis.listing import flat_run
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store import database

@@ -16,10 +16,10 @@ from report.page_factory import (
     scenario_of_endings,
 )
 
-from accel_bench.analysis.overview import RunLine, overview
 from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import StoredPlan
+from accel_bench.analysis.tables.overview import RunLine, overview
 from accel_bench.report import plots
 from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned, tick_text
 from accel_bench.report.render_html import render_html

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Boolean
 from store.store_factory import make_result, make_session
 
-from accel_bench.analysis.listing import flat_run
+from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError
 from accel_bench.store import records
 from accel_bench.store.database import open_store

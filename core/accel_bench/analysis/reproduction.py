@@ -9,11 +9,11 @@ from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE, Difference
 from accel_bench.analysis.compare import unpaired_ratio
 from accel_bench.analysis.facts import device_models, differing
-from accel_bench.analysis.listing import differing_keys
 from accel_bench.analysis.schema import Document, ExperimentSummary, PlannedSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import percent, ratio_interval
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.base import Frozen, JsonValue

@@ -14,11 +14,11 @@ from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
-from accel_bench.analysis.pivot_schema import Pivot
-from accel_bench.analysis.point_schema import PointFigure, Scaling
 from accel_bench.analysis.searches.race_schema import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.tables.pivot_schema import Pivot
+from accel_bench.analysis.tables.point_schema import PointFigure, Scaling
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status

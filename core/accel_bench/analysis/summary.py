@@ -31,9 +31,6 @@ from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
-from accel_bench.analysis.pivot import Layout, pivot_experiments
-from accel_bench.analysis.points import compare_points
-from accel_bench.analysis.scaling import scalings
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
 from accel_bench.analysis.searches.race import race_looks, race_point
 from accel_bench.analysis.searches.race_schema import RaceSummary
@@ -41,6 +38,9 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.slow_runs import slow_runs
 from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
+from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
+from accel_bench.analysis.tables.points import compare_points
+from accel_bench.analysis.tables.scaling import scalings
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
 

@@ -44,7 +44,7 @@ def pivot(options: PivotOptions) -> None:
     """
     from accel_bench.analysis.aggregate import collect_experiments
     from accel_bench.analysis.metrics.rate import Terms
-    from accel_bench.analysis.pivot import Layout, pivot_experiments
+    from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
     from accel_bench.cli.cost import hourly_rate, warn_if_stale
     from accel_bench.cli.output import print_report
     from accel_bench.report.views.pivot import pivot_report

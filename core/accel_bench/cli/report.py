@@ -96,9 +96,9 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     """Read what is selected and return its page."""
     import sys
 
-    from accel_bench.analysis.overview import overview
     from accel_bench.analysis.page import scenario_page
     from accel_bench.analysis.stored_plan import stored_plan
+    from accel_bench.analysis.tables.overview import overview
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.report.views.page import page

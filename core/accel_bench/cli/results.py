@@ -244,7 +244,7 @@ def explain_difference(
     """Print what makes two experiments different ones."""
     import json
 
-    from accel_bench.analysis.listing import differing_keys
+    from accel_bench.analysis.tables.listing import differing_keys
     from accel_bench.report.table import Report, Section, listed
     from accel_bench.runner.unfinished import open_results
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from accel_bench.analysis.scaling import BATCH, SIZES, project
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.tables.scaling import BATCH, SIZES, project
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Command, find_drafts, plan_request, run_plans
 from accel_bench.cli.scaling import ScalingOptions

@@ -30,7 +30,7 @@ def summary(options: SummaryOptions) -> None:
     that of the lowest loss at the end, for each model and device. Without --by there is a table for
     each main setting in which the experiments differ.
     """
-    from accel_bench.analysis.grouping import summarize_by
+    from accel_bench.analysis.tables.grouping import summarize_by
     from accel_bench.cli.output import print_report
     from accel_bench.report.views.groups import groups_by_key_report
 

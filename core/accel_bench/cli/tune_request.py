@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import typer
 
-from accel_bench.analysis.experiment_keys import changes_task
 from accel_bench.analysis.searches.tuning import beats, best_of, with_answer
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, Unit
+from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.fit_request import one_draft
 from accel_bench.cli.output import print_report

@@ -8,8 +8,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from accel_bench.analysis.listing import provenance_of
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.errors import ImportFileError
 from accel_bench.result import Figure, Metric, Result, Sample
 from accel_bench.scenario.layers import look_up

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
-from accel_bench.analysis.listing import Cells
+from accel_bench.analysis.tables.listing import Cells
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.analysis.gates.history import series_of
-from accel_bench.analysis.overview import RunLine
+from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by

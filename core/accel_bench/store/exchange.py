@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-from accel_bench.analysis.listing import flat_run
+from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.documents.files import naming_the_file
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result

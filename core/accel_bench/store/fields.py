@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench.analysis.checks.audit import audit, marked_degraded
-from accel_bench.analysis.listing import flat_metrics, flat_speed
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
+from accel_bench.analysis.tables.listing import flat_metrics, flat_speed
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import RankResult, Result
 from accel_bench.store.schema import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.listing import LIST_COLUMNS, Cells
+from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells
 from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job

@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training, training_obstacle
-from accel_bench.analysis.figures import SHORT_NAMES
 from accel_bench.analysis.gates.tracked_figures import METRICS, figure_named, figures_of
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.wording import significant
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError

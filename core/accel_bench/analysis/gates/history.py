@@ -19,10 +19,10 @@ from accel_bench.analysis.gates.tracked_figures import (
     TrackedFigure,
     figures_of,
 )
-from accel_bench.analysis.listing import differing_keys
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import join_names, label, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import digest

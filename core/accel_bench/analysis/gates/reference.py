@@ -19,10 +19,10 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
 from accel_bench.analysis.gates.tracked_figures import TrackedFigure, figures_of
-from accel_bench.analysis.listing import differing_keys
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
-from accel_bench.analysis.figures import FIGURES, SHORT_NAMES
-from accel_bench.analysis.listing import flat_figures, metrics_by_name
-from accel_bench.analysis.pivot_schema import Better
+from accel_bench.analysis.tables.figures import FIGURES, SHORT_NAMES
+from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
+from accel_bench.analysis.tables.pivot_schema import Better
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 

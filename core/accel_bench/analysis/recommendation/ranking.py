@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from accel_bench.analysis.points import ratio_of, shares_rounds
 from accel_bench.analysis.recommendation.break_even import break_even, mean_ends
 from accel_bench.analysis.recommendation.candidates import Candidate, same_training
 from accel_bench.analysis.recommendation.schema import BreakEven, Fate
@@ -17,6 +16,7 @@ from accel_bench.analysis.statistics.verdict import (
     Comparison,
     compare,
 )
+from accel_bench.analysis.tables.points import ratio_of, shares_rounds
 from accel_bench.result import Status
 
 

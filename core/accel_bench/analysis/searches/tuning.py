@@ -13,7 +13,6 @@ from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
 from accel_bench.analysis.checks.training import compare_training
-from accel_bench.analysis.experiment_keys import place
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.searches.tuning_schema import (
@@ -30,6 +29,7 @@ from accel_bench.analysis.statistics.verdict import (
     ONE_SIDED_ALPHA,
     fraction_of_look,
 )
+from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
     count,

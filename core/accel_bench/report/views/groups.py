@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from accel_bench.analysis.group_schema import BestRate, Group, GroupedSummary, KeySummary, RateLoss
+from accel_bench.analysis.tables.group_schema import (
+    BestRate,
+    Group,
+    GroupedSummary,
+    KeySummary,
+    RateLoss,
+)
 from accel_bench.analysis.wording import (
     count,
     mebibytes,

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from accel_bench.analysis.conclusion import conclusions
-from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import PageRow, ScenarioPage, count_endings
 from accel_bench.analysis.repeated import command_for_stack
+from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     EARLIEST,
     count,

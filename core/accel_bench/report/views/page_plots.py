@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from accel_bench.analysis.overview import OverviewRow, level_steps
 from accel_bench.analysis.page import ScenarioPage
 from accel_bench.analysis.statistics.steps import Step
+from accel_bench.analysis.tables.overview import OverviewRow, level_steps
 from accel_bench.analysis.wording import EARLIEST, label, rate
 from accel_bench.report.plots import (
     MOST_POINTS,

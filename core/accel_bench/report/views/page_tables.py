@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.analysis.overview import OverviewRow
 from accel_bench.analysis.page import PageRow, ScenarioPage
+from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     count,
     mebibytes,

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.cost import EXCLUDED
-from accel_bench.analysis.pivot_schema import Pivot, PivotCell, PivotValue, Values
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
 from accel_bench.analysis.wording import (
     count,
     mebibytes,

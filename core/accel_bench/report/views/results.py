@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from accel_bench.analysis.listing import LIST_COLUMNS, flat_figures, flat_run
 from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run
 from accel_bench.report.table import Report, Section, Table, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import Provenance, RankResult, Result

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.point_schema import Projection, Scaling, ScalingPoint
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.point_schema import Projection, Scaling, ScalingPoint
 from accel_bench.analysis.wording import (
     interval_text,
     label,

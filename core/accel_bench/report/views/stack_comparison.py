@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.named import MetricFigure, labels
-from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
+from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.analysis.wording import (
     flops,
     grouped_by_reason,

@@ -18,12 +18,12 @@ from accel_bench.analysis.metrics.utilization import (
     peak_flops_of,
     utilization,
 )
-from accel_bench.analysis.pivot_schema import Better
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     median_of_known,
     positive_interval,
 )
+from accel_bench.analysis.tables.pivot_schema import Better
 from accel_bench.errors import StoreError, did_you_mean
 
 TIMES_AS_FAST = "times_as_fast"

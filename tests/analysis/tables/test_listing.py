@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
-from accel_bench.analysis.listing import differing_keys, flat_run
+from accel_bench.analysis.tables.listing import differing_keys, flat_run
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.results import listing_report

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.compare import unpaired_ratio
-from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
+from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.result import Result
 
 SEEDS = frozenset({"train.seed", "data.seed"})

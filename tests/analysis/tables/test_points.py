@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
-from accel_bench.analysis.point_schema import PointFigure
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.report.formats import render
 from accel_bench.report.views.points import point_tables
 from accel_bench.result import Node, Result, Status

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments, shared_steps
-from accel_bench.analysis.best_rates import best_rates
-from accel_bench.analysis.experiment_keys import (
+from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.seeds import loss_at_end
+from accel_bench.analysis.tables.best_rates import best_rates
+from accel_bench.analysis.tables.experiment_keys import (
     VERSIONS,
     Keys,
     changes_task,
@@ -24,12 +27,9 @@ from accel_bench.analysis.experiment_keys import (
     rest_of,
     same_versions,
 )
-from accel_bench.analysis.group_schema import Group, GroupedSummary, KeySummary
-from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.pivot import MEASURED, NO_BASELINES, STACK, cell_word
-from accel_bench.analysis.points import against
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
-from accel_bench.analysis.statistics.seeds import loss_at_end
+from accel_bench.analysis.tables.group_schema import Group, GroupedSummary, KeySummary
+from accel_bench.analysis.tables.pivot import MEASURED, NO_BASELINES, STACK, cell_word
+from accel_bench.analysis.tables.points import against
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result
 

@@ -12,7 +12,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.experiment_keys import (
+from accel_bench.analysis.metrics.cost import cost_notes
+from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.experiment_keys import (
     Keys,
     common_baseline,
     differing,
@@ -22,18 +25,15 @@ from accel_bench.analysis.experiment_keys import (
     telling_apart,
     usual_keys,
 )
-from accel_bench.analysis.figures import (
+from accel_bench.analysis.tables.figures import (
     TIMES_AS_FAST,
     Figure,
     find_figures,
     stated_figure,
 )
-from accel_bench.analysis.metrics.cost import cost_notes
-from accel_bench.analysis.metrics.rate import Terms
-from accel_bench.analysis.pivot_schema import Pivot, PivotCell, PivotValue, Values
-from accel_bench.analysis.point_schema import PointFigure
-from accel_bench.analysis.points import against
-from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
+from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json

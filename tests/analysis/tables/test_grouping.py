@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from analysis.test_pivot import BATCH, campaigns, point, rounds
+from analysis.tables.test_pivot import BATCH, campaigns, point, rounds
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accel_bench.analysis.group_schema import Group
-from accel_bench.analysis.grouping import SUMMARY_KEYS, summarize_by
+from accel_bench.analysis.tables.group_schema import Group
+from accel_bench.analysis.tables.grouping import SUMMARY_KEYS, summarize_by
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.groups import groups_by_key_report
 from accel_bench.result import Result, Status

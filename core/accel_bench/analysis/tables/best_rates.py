@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
-from accel_bench.analysis.experiment_keys import Keys, differing, rest_of
-from accel_bench.analysis.group_schema import BestRate, RateLoss
-from accel_bench.analysis.pivot import cell_word
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.analysis.statistics.seeds import SEED_KEYS, loss_at_end
+from accel_bench.analysis.tables.experiment_keys import Keys, differing, rest_of
+from accel_bench.analysis.tables.group_schema import BestRate, RateLoss
+from accel_bench.analysis.tables.pivot import cell_word
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.figures import FIGURES
 from accel_bench.analysis.metrics.cost import cost_of_results
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
-from accel_bench.analysis.pivot import Layout, pivot, pivot_experiments
-from accel_bench.analysis.pivot_schema import Pivot
+from accel_bench.analysis.tables.figures import FIGURES
+from accel_bench.analysis.tables.pivot import Layout, pivot, pivot_experiments
+from accel_bench.analysis.tables.pivot_schema import Pivot
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.result import Provenance, Result, Status

@@ -1,0 +1,1 @@
+"""Experiments arranged in tables: pivots, sweep points, groups, and the figures in them."""
