@@ -7,9 +7,9 @@ import errno
 import pytest
 
 from accel_bench.errors import HookError, InvalidRunError, WorkerError
+from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.result import Status
 from accel_bench.worker.failure import failure_of, reasons_of, status_of
-from accel_bench.worker.oom import out_of_memory
 
 GPU_TEXT = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "

@@ -6,6 +6,7 @@ import errno
 import traceback
 
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
+from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.result import Failure, Status
 from accel_bench.worker import oom
 
@@ -14,7 +15,7 @@ _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 def status_of(error: BaseException) -> Status:
     """Return `oom` for an out-of-memory error among the causes, else the status of the error."""
-    if oom.out_of_memory(error) is not None:
+    if out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):
         return Status.INVALID
@@ -31,7 +32,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     """Return the reasons, a line each; `phase` is what the worker was doing."""
     if isinstance(error, InvalidRunError):
         return error.reasons
-    guilty = oom.out_of_memory(error)
+    guilty = out_of_memory(error)
     if guilty is None:
         return (_line(error),)
     reason = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
@@ -41,7 +42,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
 def failure_of(error: BaseException, phase: str = "") -> Failure:
     """Return what is kept of an error; `phase` is what the worker was doing."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
-    guilty = oom.out_of_memory(error)
+    guilty = out_of_memory(error)
     hook = error if isinstance(error, HookError) else None
     return Failure(
         type=type(error).__name__,

@@ -1,25 +1,15 @@
-"""Recognise out of memory, and return it as data: requested and available bytes, step part."""
+"""Return an out-of-memory error as data: requested and available bytes, part of the step."""
 
 from __future__ import annotations
 
 import re
 import resource
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
 from accel_bench.machine.process_memory import started_cuda
-
-_OUT_OF_MEMORY_NAMES = ("OutOfMemoryError", "MemoryError")
-_OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory: you tried to allocate",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "HIPBLAS_STATUS_ALLOC_FAILED",
-)
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -64,30 +54,6 @@ StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
 
 STEP_PHASES = ("warm-up", "window", "phases", "communication")
 """Phases of a worker in which an engine takes steps."""
-
-
-def out_of_memory(error: BaseException) -> BaseException | None:
-    """Return the out-of-memory error among an exception and its causes; None without one."""
-    for link in _chain(error):
-        names = {kind.__name__ for kind in type(link).__mro__}
-        if names.intersection(_OUT_OF_MEMORY_NAMES):
-            return link
-        if isinstance(link, RuntimeError) and any(t in str(link) for t in _OUT_OF_MEMORY_TEXTS):
-            return link
-    return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its causes and contexts, and the exceptions of groups; each once."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        link = waiting.pop(0)
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        waiting += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable
-from statistics import mean, median
-from typing import Any
+from statistics import mean
 
 from accel_bench import Matmul, Metric, Options, Plugin, Run, Window, hookimpl
-
-BLOCKS = 3
-"""Blocks of calls, of which the median counts."""
-
-BLOCK_SECONDS = 0.02
-"""Least duration of a block, so that starting and waiting do not show."""
-
-LONGEST_BLOCK = 1000
-"""Most calls in a block."""
 
 
 class MatmulRoofline(Plugin[Options]):
@@ -67,7 +56,8 @@ def _matmul_seconds(run: Run, window: Window) -> float | None:
 def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
     """Return the seconds of all matrices of one kind for one micro-batch."""
     import torch
-    from torch.utils.benchmark import Timer
+
+    from accel_bench.modeling.timing import back_to_back_seconds
 
     dtype = getattr(torch, matmul.dtype)
     reached = max(1, round(tokens * matmul.share))
@@ -82,11 +72,4 @@ def _seconds(matmul: Matmul, tokens: float, device: str) -> float:
         if matmul.trains:
             torch.mm(gradient.T, inputs)
 
-    # On a GPU, torch's own clock waits for it; on a CPU it would start a context on a GPU it sees.
-    clock: dict[str, Any] = {} if inputs.is_cuda else {"timer": time.perf_counter}
-    names = {"multiply": multiply}
-    timer = Timer("multiply()", globals=names, num_threads=torch.get_num_threads(), **clock)
-    with torch.no_grad():
-        once = timer.timeit(1).median
-        calls = max(1, min(LONGEST_BLOCK, int(BLOCK_SECONDS / max(once, 1e-9))))
-        return matmul.count * median(timer.timeit(calls).median for _ in range(BLOCKS))
+    return matmul.count * back_to_back_seconds(multiply, inputs.device.type)

@@ -1,0 +1,251 @@
+"""Compare outputs and gradients with those of the benchmark's own callable in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench.errors import PluginError
+from accel_bench.micro.benchmark import Benchmark
+
+LEAST_SCALE = 1e-3
+"""Least size of a gradient that errors are related to, as a fraction of the largest gradient: a
+gradient that is zero in exact arithmetic holds rounding errors alone."""
+
+SEED = 0
+"""Seed of the cotangents."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a callable is from float64."""
+
+    distances: Mapping[str, float]
+    """Relative distance by tensor, the output first."""
+
+    dtype: str
+    """Dtype of the computation: the shortest of inputs, weights and outputs."""
+
+    tolerance: float
+    """Largest distance that is allowed in that dtype."""
+
+    problem: str = ""
+    """What cannot be compared: an output that is missing, say."""
+
+    @property
+    def distance(self) -> float:
+        """The largest distance."""
+        return max(self.distances.values(), default=math.inf)
+
+    @property
+    def reason(self) -> str:
+        """Why the callable computes something else; empty where it does not."""
+        if self.problem:
+            return f"invalid: {self.problem}"
+        wrong = (name for name, distance in self.distances.items() if distance > self.tolerance)
+        if not (first := next(wrong, "")):
+            return ""
+        return (
+            f"invalid: {first} is off by {self.distances[first]:.3g} of its size from eager in "
+            f"float64; {self.dtype} may be off by {self.tolerance:.3g}"
+        )
+
+
+class _Mismatch(Exception):
+    """Two computations whose results cannot be compared."""
+
+
+def check_against_float64(
+    benchmark: Benchmark,
+    fn: Callable[..., Any],
+    batch: tuple[Sequence[Any], Mapping[str, Any]],
+    gradients: bool,
+) -> Check:
+    """Compare a callable, on copies of a batch, with `benchmark.reference()` in float64.
+
+    Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
+    each output. Raises PluginError where the reference fails.
+    """
+    original = benchmark.returned_fn or benchmark.fn()
+    reference = benchmark.reference(original)
+    ours, theirs = _copied(batch), _copied(batch, double=True)
+    theirs_out = _reference_output(benchmark, reference, theirs, gradients)
+    out = _called(fn, ours, gradients)
+    found = dict(_tensors(out, "output"))
+    dtype = coarsest_dtype(batch, original, list(found.values()))
+    tolerance = benchmark.tolerance.get(dtype, 0.0)
+    try:
+        expected = dict(_tensors(theirs_out, "output"))
+        distances = _distances(found, expected)
+        if gradients and benchmark.requires_grad:
+            weights = _weights(original), _weights(fn), _weights(reference)
+            sides = _gradient_pairs(benchmark, (out, theirs_out), (ours, theirs), weights)
+            distances |= _distances(*sides, least=LEAST_SCALE)
+    except _Mismatch as error:
+        return Check({}, dtype, tolerance, str(error))
+    return Check(distances, dtype, tolerance)
+
+
+def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
+    """Return the name of the dtype with the largest steps among inputs, weights and outputs.
+
+    Those of one byte and less are how weights are stored, not how they are computed with.
+    """
+    import torch
+
+    weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
+    tensors = [*dict(_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
+    kinds = {one.dtype for one in tensors if one.is_floating_point() and one.dtype.itemsize > 1}
+    coarsest = max(kinds, key=lambda one: torch.finfo(one).eps, default="")
+    return str(coarsest).removeprefix("torch.")
+
+
+def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, gradients: bool) -> Any:
+    try:
+        return _called(reference, batch, gradients)
+    except (RuntimeError, TypeError, ValueError) as error:
+        from accel_bench.machine.out_of_memory import out_of_memory
+
+        if out_of_memory(error) is not None:
+            raise
+        raise PluginError(
+            f"benchmark {benchmark.name!r} cannot be computed in float64: {error}; let its "
+            "method reference() return a callable that can"
+        ) from error
+
+
+def _called(fn: Callable[..., Any], batch: Any, gradients: bool) -> Any:
+    import torch
+
+    with torch.set_grad_enabled(gradients):
+        return fn(*batch[0], **batch[1])
+
+
+def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]]:
+    """Return a batch whose tensors are leaves of their own, floating ones in float64 on request."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    def copied(tensor: Any) -> Any:
+        copy = tensor.detach().clone()
+        copy = copy.double() if double and copy.is_floating_point() else copy
+        return copy.requires_grad_(tensor.requires_grad)
+
+    args, kwargs = batch
+    found = tree_map_only(torch.Tensor, copied, (list(args), dict(kwargs)))
+    return found[0], found[1]
+
+
+def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the floating tensors in an output, each with its place."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield place, value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _tensors(one, f"{place} {key}")
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for number, one in enumerate(value):
+            yield from _tensors(one, f"{place} {number}")
+
+
+def _weights(fn: Any) -> dict[str, Any]:
+    """Return the parameters that train of a module, or of a wrapper of one, by name."""
+    import torch
+
+    if not isinstance(fn, torch.nn.Module):
+        return {}
+    named = fn.named_parameters()
+    return {name.removeprefix("_orig_mod."): one for name, one in named if one.requires_grad}
+
+
+def _gradient_pairs(
+    benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the gradients of inputs and weights by name, ours and the reference's."""
+    ours, theirs = (_ends(benchmark, out) for out in outs)
+    if len(ours) != len(theirs):
+        raise _Mismatch(f"{len(ours)} outputs require a gradient, {len(theirs)} of eager's do")
+    if not theirs:
+        return {}, {}
+    cotangents = _cotangents(ours)
+    of_original, of_fn, of_reference = weights
+    # A module of its own may hold the weights under their names; else they are the benchmark's.
+    held = {name: of_fn.get(name, one) for name, one in of_original.items()}
+    found = _gradients(ours, cotangents, {**_inputs(batches[0]), **held})
+    exact = [cotangent.double() for cotangent in cotangents]
+    return found, _gradients(theirs, exact, {**_inputs(batches[1]), **of_reference})
+
+
+def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
+    """Return the tensors at which the backward pass starts: all outputs that require it."""
+    found = [tensor for _, tensor in _tensors(out, "") if tensor.requires_grad]
+    if found:
+        return found
+    tensor = benchmark.postprocess_for_backward(out)
+    return [tensor] if getattr(tensor, "requires_grad", False) else []
+
+
+def _cotangents(outputs: Sequence[Any]) -> list[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+    return [
+        torch.randn(one.shape, generator=generator).to(device=one.device, dtype=one.dtype)
+        for one in outputs
+    ]
+
+
+def _inputs(batch: Any) -> dict[str, Any]:
+    args, kwargs = batch
+    named = dict(_tensors([*args, kwargs], "input"))
+    return {name: one for name, one in named.items() if one.requires_grad}
+
+
+def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gradients of leaves by name; those that get none are left out."""
+    import torch
+
+    found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+    named = zip(leaves, found, strict=True)
+    return {f"gradient of {name}": one for name, one in named if one is not None}
+
+
+def _distances(
+    found: Mapping[str, Any], expected: Mapping[str, Any], least: float = 0.0
+) -> dict[str, float]:
+    """Return the distances of tensors by name. Raises _Mismatch for one that is missing."""
+    if missing := [name for name in expected if name not in found]:
+        raise _Mismatch(f"there is no {missing[0]}, which eager computes")
+    for name, one in expected.items():
+        if one.shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, that of eager {tuple(one.shape)}"
+            raise _Mismatch(f"{name} has the shape {shapes}")
+    largest = max((_size(one) for one in expected.values()), default=0.0)
+    return {name: _distance(found[name], one, least * largest) for name, one in expected.items()}
+
+
+def _size(tensor: Any) -> float:
+    import torch
+
+    finite = torch.nan_to_num(tensor.detach(), nan=0.0, posinf=0.0, neginf=0.0)
+    return float(finite.abs().max()) if tensor.numel() else 0.0
+
+
+def _distance(found: Any, expected: Any, least: float) -> float:
+    """Return the larger of two errors: of the worst element to the largest one, and of norms."""
+    import torch
+
+    if not expected.numel():
+        return 0.0
+    exact, close = expected.detach(), found.detach().double()
+    error = torch.where(close == exact, 0.0, close - exact)
+    exact = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
+    size = max(_size(exact), least) or 1.0
+    norm = max(float(exact.norm()), least * math.sqrt(exact.numel())) or 1.0
+    worst = max(float(error.abs().max()) / size, float(error.norm()) / norm)
+    return math.inf if math.isnan(worst) else worst

@@ -1,0 +1,100 @@
+"""The three ways in which a callable is timed: inference, training forward, training backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from accel_bench.errors import AccelBenchError
+
+
+class ComputeType(Enum):
+    """What is timed; the value is its name in a test's id."""
+
+    INFERENCE = "inference"
+    """A call without gradients."""
+
+    TRAINING_FORWARD = "forward"
+    """A call that keeps what its backward pass needs."""
+
+    TRAINING_BACKWARD = "backward"
+    """The backward pass alone."""
+
+
+class NoBackwardError(AccelBenchError):
+    """There is nothing to differentiate."""
+
+
+class TimedCall:
+    """A callable on a batch, such that `prepare` runs outside the clock and `run` inside it."""
+
+    def __init__(
+        self,
+        compute_type: ComputeType,
+        fn: Callable[..., Any],
+        batch: tuple[Sequence[Any], Mapping[str, Any]],
+        postprocess: Callable[[Any], Any],
+    ) -> None:
+        self.compute_type = compute_type
+        self._fn = fn
+        self._args, self._kwargs = batch
+        self._postprocess = postprocess
+        self._tensor: Any = None
+        self._cotangent: Any = None
+        self._leaves: list[Any] = []
+        self.run: Callable[[], Any] = {
+            ComputeType.INFERENCE: self._infer,
+            ComputeType.TRAINING_FORWARD: self._forward,
+            ComputeType.TRAINING_BACKWARD: self._backward,
+        }[compute_type]
+
+    def prepare(self) -> None:
+        """Clear the gradients, and build the graph that the backward pass consumes."""
+        if self.compute_type is not ComputeType.TRAINING_BACKWARD:
+            return
+        import torch
+
+        for leaf in self._leaves:
+            leaf.grad = None
+        self._tensor = self._cotangent = None  # before the next graph needs the memory
+        tensor = self._postprocess(self._forward())
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
+            raise NoBackwardError("no backward pass: no output requires a gradient")
+        self._leaves = self._leaves or leaves_of(tensor)
+        self._tensor, self._cotangent = tensor, torch.randn_like(tensor)
+
+    def close(self) -> None:
+        """Free the graph and the gradients."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        self._tensor = self._cotangent = None
+        self._leaves = []
+
+    def _infer(self) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self._fn(*self._args, **self._kwargs)
+
+    def _forward(self) -> Any:
+        return self._fn(*self._args, **self._kwargs)
+
+    def _backward(self) -> None:
+        self._tensor.backward(self._cotangent)
+
+
+def leaves_of(tensor: Any) -> list[Any]:
+    """Return the tensors whose gradients a backward pass from a tensor accumulates."""
+    if tensor.grad_fn is None:
+        return [tensor]
+    waiting, seen, leaves = [tensor.grad_fn], {tensor.grad_fn}, []
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return leaves

@@ -1,0 +1,186 @@
+"""Time cells with pytest-benchmark's fixture `benchmark`."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from accel_bench.micro.benchmark import Benchmark, benchmark_of
+from accel_bench.micro.cell import Cell, build_cell, free_memory, why_no_memory
+from accel_bench.micro.clocks import CacheFlush, clock_for
+from accel_bench.micro.compute import ComputeType, NoBackwardError, TimedCall
+from accel_bench.micro.executors import Executor
+from accel_bench.micro.settings import MicroSettings, read_settings
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+MOST_ROUNDS = 1000
+
+MOST_CALLS = 1000
+"""Calls of a round, at most."""
+
+ROUND_SECONDS = 1e-3
+"""Least duration of a round on a GPU without a flushed cache: starting a kernel takes 1e-5."""
+
+WARM_UP_CALLS = 3
+
+
+def parametrize_compute_type(test: FunctionT) -> FunctionT:
+    """Let a test run for inference, training forward and training backward as `compute_type`."""
+    import pytest
+
+    ids = [one.value for one in ComputeType]
+    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=ids)(test)
+
+
+def benchmark_for_compute_type(
+    compute_type: ComputeType, benchmark: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> None:
+    """Time a callable in one way with the fixture `benchmark`.
+
+    The backward pass is timed alone: before each round its graph is built anew and the gradients
+    are cleared, outside the clock. What `fn()` of a `Benchmark` returned, or an executor made of
+    it, is first compared with itself in float64: the test fails where it computes something else.
+    It is skipped where nothing requires a gradient, and where memory runs out.
+    """
+    owner = benchmark_of(fn)
+    cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
+    with _OutOfMemory(benchmark):
+        _time(benchmark, cell, read_settings(), checked=owner is not None)
+
+
+def run_cell(
+    benchmark: Any, kind: type[Benchmark], size: str, executor: Executor, compute_type: ComputeType
+) -> None:
+    """Build a benchmark at one of its sizes, check it, and time it with the fixture `benchmark`.
+
+    The test is skipped where the executor cannot run it here.
+    """
+    import pytest
+
+    settings = read_settings()
+    one = kind.at_size(size, **settings.arguments())
+    if reason := executor.supports(one):
+        pytest.skip(reason)
+    with _OutOfMemory(benchmark):
+        cell = build_cell(one, executor, compute_type)
+        _time(benchmark, cell, settings, checked=True)
+
+
+class _Unknown(Benchmark):
+    """The benchmark of a callable that none returned."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self._fn = fn
+
+    def make_batch(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return nothing: the batch is given."""
+        return [], {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return the callable."""
+        return self._fn
+
+
+class _OutOfMemory:
+    """Skips the test where memory runs out, and frees what it held."""
+
+    def __init__(self, benchmark: Any) -> None:
+        self._benchmark = benchmark
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        reason = "" if error is None else why_no_memory(error)
+        if error is not None and error.__traceback__ is not None:
+            traceback.clear_frames(error.__traceback__)  # their variables hold tensors
+        free_memory()
+        if reason:
+            import pytest
+
+            self._benchmark.extra_info["outcome"] = reason
+            pytest.skip(reason)
+
+
+def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
+    """Check a cell, time it, and add what is known of it to `extra_info`."""
+    import pytest
+
+    call, info = cell.timed_call(), benchmark.extra_info
+    try:
+        call.prepare()
+        if checked:
+            check = cell.check()
+            info |= {"distance": check.distance, "tolerance": check.tolerance}
+            if check.reason:
+                info["outcome"] = "invalid"
+                pytest.fail(check.reason, pytrace=False)
+        _pedantic(benchmark, call, cell.device, settings)
+        if benchmark.enabled:
+            info |= _figures(benchmark, cell, settings)
+    except NoBackwardError as error:
+        pytest.skip(str(error))
+    finally:
+        call.close()
+        # A cell without a time is no oversight of its test.
+        benchmark._mode = benchmark._mode or "check"
+
+
+def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
+    """Time rounds: on a GPU of many calls, where nothing has to happen between two of them."""
+    kind = device.partition(":")[0]
+    setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
+    if not benchmark.enabled:
+        benchmark.pedantic(call.run, setup=setup)
+        return
+    if kind == "cuda":
+        benchmark._timer = clock_for(kind, settings.clock)
+        if settings.flush_cache:
+            setup = _both(call.prepare, CacheFlush())
+    seconds = _warm_up(call, benchmark._timer)
+    calls = 1
+    if kind == "cuda" and setup is None:
+        calls = min(MOST_CALLS, math.ceil(ROUND_SECONDS / seconds))
+    fitting = int(benchmark._max_time / (seconds * calls))
+    rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
+    benchmark.pedantic(call.run, setup=setup, rounds=rounds, iterations=calls)
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
+    """Call a few times, and return the seconds of the fastest, with what is prepared for it."""
+    fastest = math.inf
+    for _ in range(WARM_UP_CALLS):
+        started = time.perf_counter()
+        call.prepare()
+        before = clock()
+        call.run()
+        float(clock() - before)  # waits for a GPU
+        fastest = min(fastest, time.perf_counter() - started)
+    return max(fastest, 1e-9)
+
+
+def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, Any]:
+    """Return what stands beside the times in the saved file."""
+    on_gpu = cell.device.startswith("cuda")
+    return {
+        "outcome": "ok",
+        "device": cell.device,
+        "dtype": cell.dtype,
+        "clock": f"cuda {settings.clock}" if on_gpu else "wall",
+        "cache_flushed": on_gpu and settings.flush_cache,
+        "peak_memory_bytes": cell.peak_memory(),
+        **cell.figures(benchmark.stats.stats.median),
+    }

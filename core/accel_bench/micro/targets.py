@@ -1,0 +1,59 @@
+"""All installed micro-benchmarks as tests: `pytest --pyargs accel_bench.micro.targets`.
+
+Each is a function `test_<name>`, parametrized by compute type, executor and size:
+`test_llama_mlp[backward-eager-7b]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accel_bench.micro.benchmark import Benchmark
+from accel_bench.micro.compute import ComputeType
+from accel_bench.micro.discovery import find_benchmarks, find_executors
+from accel_bench.micro.executors import Executor
+from accel_bench.micro.fixture import parametrize_compute_type, run_cell
+
+# What libraries deprecate is no failure of a benchmark.
+pytestmark = pytest.mark.filterwarnings("default")
+
+NO_SIZES = {"default": ""}
+
+
+def _sizes(kind: type[Benchmark]) -> dict[str, str]:
+    """Return the sizes of a benchmark by their ids."""
+    return {size: size for size in kind.sizes} or NO_SIZES
+
+
+def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
+    """Return the test of a benchmark under the executors that have a kernel for it."""
+    fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
+    sizes = _sizes(kind)
+
+    @pytest.mark.parametrize("size", sizes.values(), ids=sizes)
+    @pytest.mark.parametrize("executor", fitting.values(), ids=fitting)
+    @parametrize_compute_type
+    def test(benchmark: Any, compute_type: ComputeType, executor: Executor, size: str) -> None:
+        run_cell(benchmark, kind, size, executor, compute_type)
+
+    test.__doc__ = kind.description
+    return test
+
+
+def _tests() -> dict[str, Callable[..., None]]:
+    executors = find_executors()
+    found = {}
+    for name, kind in find_benchmarks().items():
+        function = "test_" + re.sub(r"\W", "_", name)
+        test = _test_of(kind, executors)
+        test.__name__ = test.__qualname__ = function
+        found[function] = test
+    return found
+
+
+TESTS = _tests()
+globals().update(TESTS)

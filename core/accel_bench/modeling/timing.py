@@ -1,0 +1,33 @@
+"""Time a call among many of its kind, so that starting and waiting do not show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+import torch.utils.benchmark
+
+BLOCKS = 3
+"""Blocks of calls, of which the median counts."""
+
+BLOCK_SECONDS = 0.02
+"""Least duration of a block."""
+
+LONGEST_BLOCK = 1000
+"""Most calls in a block."""
+
+
+def back_to_back_seconds(call: Callable[[], Any], device_type: str) -> float:
+    """Return the seconds of one call, from blocks of calls without waiting between them."""
+    # On a GPU, torch's own clock waits for it; on a CPU it would start a context on a GPU it sees.
+    clock: dict[str, Any] = {} if device_type == "cuda" else {"timer": time.perf_counter}
+    timer = torch.utils.benchmark.Timer(
+        "call()", globals={"call": call}, num_threads=torch.get_num_threads(), **clock
+    )
+    with torch.no_grad():
+        once = timer.timeit(1).median
+        calls = max(1, min(LONGEST_BLOCK, int(BLOCK_SECONDS / max(once, 1e-9))))
+        return float(median(timer.timeit(calls).median for _ in range(BLOCKS)))

@@ -1,0 +1,181 @@
+"""A callable that computes something else is invalid, however fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench.errors import PluginError
+from accel_bench.micro import Benchmark, ComputeType, Executor, benchmark_for_compute_type
+from accel_bench.micro.cell import build_cell
+from accel_bench.micro.check import Check
+
+BACKWARD, FORWARD = ComputeType.TRAINING_BACKWARD, ComputeType.TRAINING_FORWARD
+
+
+class Normalised(Benchmark):
+    """A linear layer and a norm."""
+
+    name = "normalised"
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
+
+    def make_batch(self) -> Any:
+        return (torch.randn(16, 8, dtype=self.dtype, requires_grad=True),), {}
+
+    def fn(self) -> torch.nn.Module:
+        layers = torch.nn.Linear(8, 8), torch.nn.RMSNorm(8)
+        return torch.nn.Sequential(*layers).to(self.dtype)
+
+
+class Fake(Executor):
+    """Computes what a test says in the place of the two layers."""
+
+    name = "fake"
+
+    def __init__(self, computed: Callable[[Any, Any, Any], Any]) -> None:
+        self.computed = computed
+
+    def build(self, benchmark: Benchmark) -> Callable[..., Any]:
+        linear, norm = benchmark.fn()
+        return lambda x: self.computed(linear, norm, x)
+
+
+class WrongGradient(torch.autograd.Function):
+    """The identity, with a gradient that is a hundredth too large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1.01
+
+
+def one_row_off(linear: Any, norm: Any, x: torch.Tensor) -> torch.Tensor:
+    out = norm(linear(x))
+    return torch.cat([out[:-1], out[-1:] * 1.1])
+
+
+def checked(
+    computed: Callable[..., Any], compute_type: ComputeType = BACKWARD, **arguments: Any
+) -> Check:
+    return build_cell(Normalised(**arguments), Fake(computed), compute_type).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_error_in_any_dtype(dtype: torch.dtype) -> None:
+    found = checked(lambda linear, norm, x: norm(linear(x)), dtype=dtype)
+    assert found.reason == ""
+    assert found.dtype == str(dtype).removeprefix("torch.")
+    assert set(found.distances) == {
+        "output",
+        "gradient of input 0",
+        "gradient of 0.weight",
+        "gradient of 0.bias",
+        "gradient of 1.weight",
+    }
+
+
+@pytest.mark.parametrize(
+    ("computed", "reason"),
+    [
+        (lambda linear, norm, x: norm(linear(x)) * 1.001, "output is off by 0.001 of its size"),
+        (one_row_off, "output is off by"),
+        (
+            lambda linear, norm, x: norm(linear(WrongGradient.apply(x))),
+            "gradient of input 0 is off by 0.01 of its size from eager in float64; float32 may be",
+        ),
+        (
+            lambda linear, norm, x: norm(linear(x.detach())),
+            "there is no gradient of input 0, which eager computes",
+        ),
+        (
+            lambda linear, norm, x: norm(
+                torch.nn.functional.linear(x, linear.weight, linear.bias.data)
+            ),
+            "there is no gradient of 0.bias, which eager computes",
+        ),
+        (lambda linear, norm, x: norm(linear(x)) * float("nan"), "output is off by inf"),
+        (lambda linear, norm, x: norm(linear(x))[:-1], "output has the shape (15, 8)"),
+        (lambda linear, norm, x: None, "there is no output, which eager computes"),
+        (lambda linear, norm, x: norm(linear(x)).detach(), "0 outputs require a gradient, 1 of"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_distance(
+    computed: Callable[..., Any], reason: str
+) -> None:
+    found = checked(computed)
+    assert found.reason.startswith("invalid: ")
+    assert reason in found.reason
+
+
+def test_a_forward_cell_is_not_invalid_for_its_gradients() -> None:
+    def wrong(linear: Any, norm: Any, x: Any) -> Any:
+        return norm(linear(WrongGradient.apply(x)))
+
+    assert checked(wrong, FORWARD).reason == ""
+    assert checked(wrong, BACKWARD).reason
+
+
+def test_a_gradient_that_is_zero_in_exact_arithmetic_may_hold_rounding_errors() -> None:
+    class Shifted(Normalised):
+        name = "shifted"
+
+        def fn(self) -> torch.nn.Module:
+            # A softmax does not change when a number is added to all its inputs.
+            layers = torch.nn.Linear(8, 1), torch.nn.Flatten(0), torch.nn.Softmax(0)
+            return torch.nn.Sequential(*layers)
+
+    found = build_cell(Shifted(), Executor(), BACKWARD).check()
+    assert found.reason == ""
+
+
+def test_a_benchmark_that_fails_in_float64_is_to_bring_its_own_reference() -> None:
+    weight = torch.randn(8, 8)
+
+    class Closed(Normalised):
+        name = "closed"
+
+        def fn(self) -> Any:
+            return lambda x: x @ weight
+
+    class Mended(Closed):
+        name = "mended"
+
+        def reference(self, fn: Any) -> Any:
+            return lambda x: x @ weight.double()
+
+    with pytest.raises(PluginError, match=r"'closed' cannot be computed in float64.*reference"):
+        build_cell(Closed(), Executor(), BACKWARD).check()
+    assert build_cell(Mended(), Executor(), BACKWARD).check().reason == ""
+
+
+def test_a_test_fails_before_a_wrong_callable_is_timed(benchmark: Any) -> None:
+    bench = Normalised()
+    (x,), _ = bench.make_batch()
+    module = bench.fn()
+    module.register_forward_hook(lambda module, inputs, out: out * 1.5)
+    right = bench.fn()
+    wrong = torch.nn.Sequential(right, torch.nn.Identity())
+    wrong.register_forward_hook(lambda module, inputs, out: out * 1.5)
+    wrong._accel_bench_benchmark = right._accel_bench_benchmark
+    with pytest.raises(pytest.fail.Exception, match=r"output is off by 0\.5 of its size"):
+        benchmark_for_compute_type(FORWARD, benchmark, wrong, x)
+    assert benchmark.stats is None
+    assert benchmark.extra_info["outcome"] == "invalid"
+
+
+def test_memory_that_runs_out_skips_the_test_and_is_told_in_its_cell(benchmark: Any) -> None:
+    def full(x: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+
+    reason = r"out of memory: CUDA out of memory. Tried to allocate 2.00 GiB.$"
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        benchmark_for_compute_type(FORWARD, benchmark, full, torch.ones(2))
+    assert benchmark.extra_info["outcome"].startswith("out of memory")

@@ -1,0 +1,148 @@
+"""What a round consists of, and what happens outside its clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench.errors import PluginError
+from accel_bench.micro import ComputeType
+from accel_bench.micro.clocks import clock_for
+from accel_bench.micro.compute import TimedCall
+from accel_bench.micro.fixture import _pedantic
+from accel_bench.micro.memory import peak_memory_bytes
+from accel_bench.micro.roofline import roofline_figures
+from accel_bench.micro.settings import MicroSettings, read_settings
+
+
+class Clocked:
+    """A clock that counts how often it was read, and how often a callable ran between."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def read(self) -> float:
+        self.calls.append("clock")
+        return float(len(self.calls))
+
+
+class Fixture:
+    """What the kit uses of pytest-benchmark's fixture, with the order of calls."""
+
+    enabled = True
+    _max_time = 0.0
+    _min_rounds = 3
+
+    def __init__(self, clock: Clocked) -> None:
+        self._timer = clock.read
+        self.rounds = self.iterations = 0
+
+    def pedantic(self, run: Any, setup: Any = None, rounds: int = 1, iterations: int = 1) -> None:
+        self.rounds, self.iterations = rounds, iterations
+        for _ in range(rounds):
+            if setup:
+                setup()
+            self._timer()
+            run()
+            self._timer()
+
+
+def test_a_backward_round_holds_the_backward_pass_alone() -> None:
+    clock = Clocked()
+    weight = torch.ones(3, requires_grad=True)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        # One round before has left no gradient, when the graph is built.
+        assert weight.grad is None
+        clock.calls.append("forward")
+        return x * weight
+
+    weight.register_post_accumulate_grad_hook(lambda _: clock.calls.append("backward"))
+    call = TimedCall(ComputeType.TRAINING_BACKWARD, fn, ((torch.ones(3),), {}), lambda out: out)
+    fixture = Fixture(clock)
+    _pedantic(fixture, call, "cpu", MicroSettings())
+    assert clock.calls == ["forward", "clock", "backward", "clock"] * (3 + fixture.rounds)
+    assert fixture.iterations == 1
+
+
+@pytest.mark.parametrize("compute_type", [ComputeType.INFERENCE, ComputeType.TRAINING_FORWARD])
+def test_a_forward_round_is_one_call(compute_type: ComputeType) -> None:
+    clock = Clocked()
+    weight = torch.ones(3, requires_grad=True)
+    kept = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        clock.calls.append("forward")
+        kept.append((x * weight).requires_grad)
+        return x
+
+    call = TimedCall(compute_type, fn, ((torch.ones(3),), {}), lambda out: out)
+    _pedantic(Fixture(clock), call, "cpu", MicroSettings())
+    assert clock.calls == ["clock", "forward", "clock"] * 6
+    assert set(kept) == {compute_type is ComputeType.TRAINING_FORWARD}
+
+
+def test_the_peak_of_memory_is_what_a_call_holds_at_once() -> None:
+    inputs = torch.ones(1000, 1000)
+
+    def call() -> torch.Tensor:
+        first = inputs + 1
+        second = first + 1
+        del first
+        return second + 1
+
+    # Beside two results of 4 MB, a sum makes a tensor of the number that it adds.
+    assert peak_memory_bytes(call, "cpu") == pytest.approx(8_000_000, abs=100)
+    assert peak_memory_bytes(call, "meta") is None
+
+
+def test_the_share_of_the_roofline_is_that_of_the_longer_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from accel_bench.micro import roofline
+
+    monkeypatch.setattr(roofline, "matmul_peak", lambda device, dtype: 1e12)
+    monkeypatch.setattr(roofline, "copy_peak", lambda device: 1e9)
+    found = roofline_figures(2.0, 10**12, 10**8, "cpu", "float32")
+    assert found["roofline_share"] == 0.5
+    assert (found["flops_per_second"], found["bytes_per_second"]) == (0.5e12, 0.5e8)
+    assert roofline_figures(2.0, 10**12, 10**9, "cpu", "float32")["roofline_share"] == 0.5
+    assert roofline_figures(4.0, None, 2 * 10**9, "cpu", "float32")["roofline_share"] == 0.5
+    assert roofline_figures(2.0, None, None, "cpu", "float32") == {}
+
+
+def test_the_environment_sets_device_dtype_clock_and_the_flush() -> None:
+    found = read_settings(
+        {
+            "ACCEL_BENCH_MICRO_DEVICE": "cuda:1",
+            "ACCEL_BENCH_MICRO_DTYPE": "bfloat16",
+            "ACCEL_BENCH_MICRO_CLOCK": "wall",
+            "ACCEL_BENCH_MICRO_FLUSH_CACHE": "1",
+        }
+    )
+    assert found == MicroSettings("cuda:1", "bfloat16", "wall", True)
+    assert found.arguments() == {"device": "cuda:1", "dtype": torch.bfloat16}
+    assert read_settings({}) == MicroSettings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CLOCK", "event", "no clock 'event'; did you mean 'events'"),
+        ("FLUSH_CACHE", "yes", "ACCEL_BENCH_MICRO_FLUSH_CACHE is 'yes'; write 1, or 0"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_an_error(variable: str, value: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        read_settings({f"ACCEL_BENCH_MICRO_{variable}": value})
+
+
+def test_a_gpu_is_timed_by_events_or_by_a_clock_that_waits_for_it() -> None:
+    names = [clock_for(*one).__name__ for one in (("cpu", "events"), ("cuda", "events"))]
+    assert [*names, clock_for("cuda", "wall").__name__] == [
+        "perf_counter",
+        "cuda_events",
+        "synchronized_perf_counter",
+    ]
