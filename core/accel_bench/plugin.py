@@ -107,6 +107,10 @@ class Plugin(Generic[OptionsT]):
     10 %. None means the distance of equal work in another order. `allowed_update_difference` may
     let it depend on the options."""
 
+    uses_torch: ClassVar[bool] = True
+    """Whether an engine takes its steps with torch: steps of others are measured, and cannot be
+    profiled."""
+
     makes_working_copies: ClassVar[bool] = False
     """Whether it computes with copies of the weights, in the dtype of `train.work_dtype`."""
 

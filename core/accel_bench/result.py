@@ -361,6 +361,9 @@ class RankResult(Frozen):
     communication: Communication | None = None
     """Collectives of a step; null with one rank, and without torch."""
 
+    profiled_steps: int = 0
+    """Steps that were taken after all others to be profiled; no figure here is made of them."""
+
     workload: Workload | None = None
     """What the model's matmuls and attention compute for a token; null without torch."""
 

@@ -29,6 +29,7 @@ from accel_bench.cli import (
     pivot,
     plugins,
     prices,
+    profile,
     recommend,
     report,
     reproduce,
@@ -53,6 +54,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "scaling": scaling.scaling,
         "fit": fit.fit,
         "tune": tune.tune,
+        "profile": profile.profile,
         "reproduce": reproduce.reproduce,
     },
     "Look at what is stored": {

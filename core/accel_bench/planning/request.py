@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.job import ProfileRequest
 from accel_bench.planning.defaults import add_stack, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
@@ -53,6 +54,9 @@ class PlanRequest:
 
     trust_remote_code: bool = False
     """Let models bring code of their own."""
+
+    profile: ProfileRequest | None = None
+    """What every run records after its measured window."""
 
     max_runs: int = 1000
 

@@ -46,6 +46,7 @@ from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
+    from accel_bench.worker.profile.window import RankProfiler
     from accel_bench.worker.verify.verification import Verification
 
 REHEARSAL_STEPS = 2
@@ -116,6 +117,8 @@ def run_rank(
     record.phases = stopwatch.phases
     if window.communication is not None:
         record.communication = window.communication.result()
+    if window.profile is not None:
+        window.profile.write(record)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 
@@ -183,6 +186,7 @@ def make_stopwatch(
         instabilities=window.monitor.instabilities,
         phase_steps=options.phase_steps,
         communication=window.communication,
+        profile=window.profile,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
     )
@@ -223,6 +227,7 @@ class AroundWindow:
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device.type)
         self.communication = communication_of(self.run)
+        self.profile = profile_of(self.job, self.run)
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
@@ -259,6 +264,8 @@ class AroundWindow:
         self.synchronizations.stop()
         if self.communication is not None:
             self.communication.stop()
+        if self.profile is not None:
+            self.profile.stop()
         if self.verification is not None:
             self.verification.remove()
 
@@ -294,6 +301,17 @@ def communication_of(run: Run) -> CommunicationProbe | None:
     from accel_bench.worker.communication import CommunicationProbe
 
     return CommunicationProbe(clock_of(run).synchronize)
+
+
+def profile_of(job: Job, run: Run) -> RankProfiler | None:
+    """Return what profiles the last steps, where the job requests it and torch trains."""
+    if job.profile is None:
+        return None
+    if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
+        raise InvalidRunError(["nothing to profile: this engine does not train with torch"])
+    from accel_bench.worker.profile.window import make_window
+
+    return make_window(job, job.profile, run)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:

@@ -39,6 +39,7 @@ class RankRecord:
     window: Window | None = None
     phases: PhaseSplit | None = None
     communication: Communication | None = None
+    profiled_steps: int = 0
     workload: Workload | None = None
     workload_reason: str = ""
     metrics: list[Metric] = field(default_factory=list)
@@ -125,6 +126,7 @@ def rank_result(
         window=record.window,
         phases=record.phases,
         communication=record.communication,
+        profiled_steps=record.profiled_steps,
         workload=record.workload,
         workload_reason=record.workload_reason,
         metrics=tuple(record.metrics),

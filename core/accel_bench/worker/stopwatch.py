@@ -1,5 +1,6 @@
 """The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-measures an unstable window again, and at last splits a few steps into their phases."""
+measures an unstable window again, and at last splits a few steps into their phases and profiles
+others."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
+    from accel_bench.worker.profile.window import ProfileWindow
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
@@ -36,7 +38,8 @@ class WindowStopwatch:
     time before a window opens, and `after_window` once after the one that is kept, while the clock
     stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
     take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases,
-    and as many observed by `communication`, where there are several ranks.
+    and as many observed by `communication`, where there are several ranks; the last steps are those
+    that `profile` takes.
     """
 
     clock: HostClock
@@ -49,6 +52,7 @@ class WindowStopwatch:
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
     communication: CommunicationProbe | None = None
+    profile: ProfileWindow | None = None
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
 
@@ -178,7 +182,7 @@ class WindowStopwatch:
     def _observe_communication(self) -> None:
         """Take the last steps under observation, where there is anything to observe."""
         if self.communication is None or not self.phase_steps:
-            self.running = False
+            self._profile_steps()
             return
         self.heartbeat.phase = "communication"
         self.lap, self.mark = self._communication_lap, lambda phase: None
@@ -193,7 +197,24 @@ class WindowStopwatch:
         self._page[HEARTBEAT_STEP] = self._done
         if steps == self.phase_steps:
             self.communication.stop()
+            self._profile_steps()
+
+    def _profile_steps(self) -> None:
+        """Take the last steps under the profiler, where a profile is requested."""
+        if self.profile is None:
             self.running = False
+            return
+        self.heartbeat.phase = "profile"
+        self.lap, self.mark = self._profile_lap, self.profile.mark
+        self.clock.synchronize()
+        self.profile.start()
+
+    def _profile_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step that was profiled; it is no part of the loss curve either."""
+        assert self.profile is not None
+        self._done += 1
+        self._page[HEARTBEAT_STEP] = self._done
+        self.running = self.profile.end_step()
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""

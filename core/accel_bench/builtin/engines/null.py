@@ -47,6 +47,8 @@ class Null(Plugin[NullOptions]):
 
     Options = NullOptions
 
+    uses_torch = False
+
     @hookimpl
     def load_data(self, run: Run) -> Any:
         """Return an empty dataset."""

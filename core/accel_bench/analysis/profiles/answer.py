@@ -1,0 +1,114 @@
+"""What to look at first: findings of all ranks in the order of what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.profiles.schema import UNNAMED, Finding, HostReads, Place, RankProfile
+from accel_bench.analysis.wording import milliseconds, percent
+
+LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
+"""Shares of a step from which on a place that stands still, communication that nothing hides, and
+a device that waits for the host, come before the kernels."""
+
+NOTHING = "nothing was recorded"
+
+
+def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
+    """Return what stands out, the most expensive first, then what cannot be priced here.
+
+    Of several ranks each kind and place counts once, with the rank on which it takes longest.
+    """
+    found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
+    priced = [one for one in found if one.kind in ("host", "communication", "launch")]
+    reads = [one for one in found if one.kind == "read"]
+    kernels = [one for one in found if one.kind == "kernels"]
+    ordered = sorted(priced, key=lambda one: -(one.seconds or 0.0))
+    longest = sorted(kernels, key=lambda one: -(one.seconds or 0.0))[:1]
+    return (*ordered, *reads, *longest)
+
+
+def answer_of(findings: Sequence[Finding]) -> str:
+    """Return one line: the first finding."""
+    return findings[0].text if findings else NOTHING
+
+
+def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
+    step = profile.step_seconds or 0.0
+    if not step:
+        return
+    who = f"rank {profile.rank}: " if several else ""
+    yield from _host_findings(profile, step, who)
+    yield from _communication_findings(profile, step, who)
+    if profile.kernels:
+        yield _kernel_finding(profile, who)
+
+
+def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Finding]:
+    host = profile.host
+    if host is None:
+        return
+    what = "the device is idle" if host.measures == "device idle" else "no operation runs"
+    for gap in host.gaps:
+        if gap.seconds >= LONG_GAP * step:
+            text = (
+                f"{who}{place_text(gap.place)} holds up the step: {what} for "
+                f"{milliseconds(gap.seconds)} ms of {milliseconds(step)}"
+            )
+            yield Finding(kind="host", text=text, seconds=gap.seconds)
+    rest = host.seconds - sum(gap.seconds for gap in host.gaps)
+    if host.measures == "device idle" and rest >= HOST_BOUND * step:
+        text = (
+            f"{who}the host is too slow for the device, which is idle for {percent(rest / step)} "
+            "of a step in short gaps: compile, fuse, or give it more work at once"
+        )
+        yield Finding(kind="launch", text=text, seconds=rest)
+    for one in host.reads:
+        yield _read_finding(one, step, who, host.measures == "device idle")
+
+
+def _read_finding(one: HostReads, step: float, who: str, on_device: bool) -> Finding:
+    times = "once" if one.calls == 1 else f"{one.calls:.3g} times"
+    where = place_text(one.place)
+    if not on_device:
+        text = (
+            f"{who}{where} reads a value of a tensor on the host (as .item() does) {times} a step: "
+            "on a GPU each makes the host wait for the device"
+        )
+        return Finding(kind="read", text=text)
+    text = f"{who}{where} waits for the device {times} a step, {milliseconds(one.seconds)} ms"
+    priced = one.seconds >= LONG_GAP * step
+    return Finding(kind="host" if priced else "read", text=text, seconds=one.seconds)
+
+
+def _communication_findings(profile: RankProfile, step: float, who: str) -> Iterator[Finding]:
+    found = profile.communication
+    if found is None or found.exposed_share < LONG_COMMUNICATION:
+        return
+    longest = found.collectives[0]
+    text = (
+        f"{who}communication that no computation hides takes {percent(found.exposed_share)} of a "
+        f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
+        f"{longest.name}, {longest.calls:.3g} a step"
+    )
+    yield Finding(kind="communication", text=text, seconds=found.exposed_seconds)
+
+
+def _kernel_finding(profile: RankProfile, who: str) -> Finding:
+    longest = profile.kernels[0]
+    kind, seconds = next(iter(profile.kinds.items()))
+    share = seconds / profile.kernel_seconds if profile.kernel_seconds else 0.0
+    what = "kernels" if profile.device == "cuda" else "operations"
+    text = (
+        f"{who}nothing stands out: {kind} takes {percent(share)} of the time of {what}, the "
+        f"longest is {longest.name} ({milliseconds(longest.seconds)} ms in {longest.calls:.3g} "
+        "calls a step)"
+    )
+    return Finding(kind="kernels", text=text, seconds=seconds)
+
+
+def place_text(place: Place) -> str:
+    """Return a place as `forward of model.layers.0.mlp`."""
+    if place.module == UNNAMED:
+        return f"the {place.phase} phase" if place.phase else "what follows the optimizer"
+    return f"{place.phase} of {place.module}" if place.phase else place.module

@@ -1,0 +1,140 @@
+"""Where a step stands still: on a device without work, or on a CPU in no operation of torch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from statistics import median
+
+from accel_bench.analysis.profiles.kinds import READ, WAITS, computes, kind_of
+from accel_bench.analysis.profiles.schema import Gap, HostReads, HostTime, LaunchGaps, Place
+from accel_bench.analysis.profiles.spans import Cycle, Interval, Span, length, within, without
+
+LONG = 1_000_000
+"""Nanoseconds from which on a single gap is long: Python between two operations takes less."""
+
+MOST_PLACES = 5
+"""Places of gaps and of reads that are kept."""
+
+NO_LAUNCHES = "a CPU launches no kernels: its operations are computed where they are called"
+
+
+def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
+    """Return where the recorded steps stood still; None where no step was recorded."""
+    steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
+    if not steps:
+        return None
+    on_device = any(cycle.device for cycle in cycles)
+    idle = _device_idle if on_device else _no_operation
+    gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
+    whole = sum(step.end - step.start for _, step in steps)
+    still = sum(length(found) for _, found in gaps)
+    return HostTime(
+        measures="device idle" if on_device else "no operation",
+        seconds=still / len(steps) / 1e9,
+        share=still / whole if whole else 0.0,
+        waiting_seconds=_waiting(steps) if on_device else None,
+        gaps=_places(gaps),
+        reads=_reads(steps, on_device),
+        launches=_launches(cycles, len(steps)) if on_device else None,
+        launches_reason="" if on_device else NO_LAUNCHES,
+    )
+
+
+def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
+    """Return the pieces of a step in no operation that computes, and in no collective."""
+    busy = [one for one in cycle.spans if one.kind == "operation" and _is_busy(one)]
+    return without([(step.start, step.end)], within(busy, step))
+
+
+def _is_busy(operation: Span) -> bool:
+    return computes(operation.name) or kind_of(operation.name) == "communication"
+
+
+def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
+    """Return the pieces of a step in which the device is idle and the host does not wait for it."""
+    waits = [one for one in cycle.spans if one.kind == "runtime" and WAITS.search(one.name)]
+    idle = without([(step.start, step.end)], within(cycle.device, step))
+    return without(idle, within(waits, step))
+
+
+def _waiting(steps: Sequence[tuple[Cycle, Span]]) -> float:
+    """Return the seconds of a mean step in which the host waits for the device."""
+    found = [
+        length(within((one for one in cycle.spans if _is_wait(one)), step)) for cycle, step in steps
+    ]
+    return sum(found) / len(steps) / 1e9
+
+
+def _is_wait(span: Span) -> bool:
+    return span.kind == "runtime" and WAITS.search(span.name) is not None
+
+
+def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
+    """Return the places of long gaps, with what they add up to there in the step with the least.
+
+    What other processes do holds up a step too, but seldom every step at the same place.
+    """
+    by_step: list[dict[Place, int]] = []
+    for cycle, found in gaps:
+        sums: dict[Place, int] = defaultdict(int)
+        for start, end in found:
+            if end - start >= LONG:
+                sums[cycle.place_at((start + end) // 2)] += end - start
+        by_step.append(sums)
+    names = {place for sums in by_step for place in sums}
+    least = {place: min(sums.get(place, 0) for sums in by_step) for place in names}
+    longest = sorted(least, key=lambda place: -least[place])[:MOST_PLACES]
+    return tuple(Gap(place=one, seconds=least[one] / 1e9) for one in longest if least[one])
+
+
+def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
+    """Return where values are read, or on a device where the host waits for it.
+
+    On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere.
+    """
+    chosen: Callable[[Span], bool] = _is_wait if on_device else _is_read
+    calls: dict[Place, int] = defaultdict(int)
+    spent: dict[Place, int] = defaultdict(int)
+    for cycle, step in steps:
+        for one in cycle.spans:
+            if not (step.start <= one.start < step.end and chosen(one)):
+                continue
+            place = cycle.place_at(one.start)
+            if on_device or place.phase != "optimizer":
+                calls[place] += 1
+                spent[place] += one.end - one.start
+    most = sorted(calls, key=lambda place: (-spent[place] if on_device else 0, -calls[place]))
+    return tuple(
+        HostReads(place=one, calls=calls[one] / len(steps), seconds=spent[one] / len(steps) / 1e9)
+        for one in most[:MOST_PLACES]
+    )
+
+
+def _is_read(span: Span) -> bool:
+    return span.kind == "operation" and span.name == READ
+
+
+def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
+    """Return how late kernels were launched, by the calls that they share a correlation with."""
+    late = idle = kernels = 0
+    delays: list[int] = []
+    for cycle in cycles:
+        calls = {one.correlation: one for one in cycle.spans if one.kind == "runtime"}
+        device = sorted(cycle.device, key=lambda one: one.start)
+        ended = accumulate((one.end for one in device), max)
+        for one, before in zip(device[1:], ended, strict=False):
+            call = calls.get(one.correlation) if one.correlation else None
+            if call is not None and call.start >= before:
+                late += 1
+                idle += one.start - before
+        kernels += len(device)
+        both = ((calls.get(one.correlation), one) for one in device if one.correlation)
+        delays += [one.start - call.start for call, one in both if call is not None]
+    return LaunchGaps(
+        kernels=kernels / steps,
+        late=late / steps,
+        seconds=idle / steps / 1e9,
+        median_seconds=median(delays) / 1e9 if delays else None,
+    )

@@ -1,0 +1,28 @@
+"""Read what profiled ranks have left in the folder of their run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from accel_bench.analysis.profiles.schema import RankProfile
+
+PROFILE_FILE = "profile.json"
+"""Name of a rank's profile in its folder."""
+
+
+def read_profile(folder: Path) -> RankProfile | None:
+    """Return the profile that lies in a rank's folder, or beside it where the folder could not be
+    written; None where there is none."""
+    for path in (folder / PROFILE_FILE, fallback(folder)):
+        try:
+            return RankProfile.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+    return None
+
+
+def fallback(folder: Path) -> Path:
+    """Return where a profile is written when its own folder cannot be: beside the rank's result."""
+    return folder.parent.parent / f"{folder.name}.{PROFILE_FILE}"

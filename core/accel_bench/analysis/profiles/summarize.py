@@ -1,0 +1,35 @@
+"""Make the profile of a rank out of its recorded cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from accel_bench.analysis.profiles.communication import communication_time
+from accel_bench.analysis.profiles.host import host_time
+from accel_bench.analysis.profiles.kernels import (
+    foremost,
+    fused_kernels,
+    kernel_times,
+    seconds_by_kind,
+)
+from accel_bench.analysis.profiles.spans import Cycle
+
+
+def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
+    """Return the fields of a `RankProfile` that recorded cycles give; none without a step."""
+    steps = [step for cycle in cycles for step in cycle.steps]
+    if not steps:
+        return {"steps": 0, "step_seconds": None}
+    kernels = kernel_times(cycles, len(steps))
+    return {
+        "steps": len(steps),
+        "step_seconds": median(step.end - step.start for step in steps) / 1e9,
+        "kernel_seconds": sum(one.seconds for one in kernels),
+        "kernels": foremost(kernels, top),
+        "kinds": seconds_by_kind(kernels),
+        "fused": fused_kernels(kernels),
+        "host": host_time(cycles),
+        "communication": communication_time(cycles),
+    }

@@ -1,0 +1,152 @@
+"""Record operations and kernels with torch's profiler, and leave its traces for TensorBoard."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from accel_bench.analysis.profiles.spans import KINDS, Cycle, Span, in_order
+from accel_bench.analysis.profiles.summarize import figures_of
+from accel_bench.engine import PhaseName
+from accel_bench.job import ProfileRequest
+from accel_bench.run_context import Run
+from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase
+
+MOST_EVENTS = 1_000_000
+"""Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
+
+TRACE_SUFFIX = ".pt.trace.json.gz"
+"""How TensorBoard knows a trace, after the worker's name and a time."""
+
+
+class Recorder:
+    """The part of the profile that torch's own profiler makes, by its schedule."""
+
+    name = "torch's profiler"
+
+    def __init__(self, request: ProfileRequest, run: Run, folder: Path) -> None:
+        self.steps = request.steps
+        self._request, self._run, self._folder = request, run, folder
+        self._cycles: list[Cycle] = []
+        self._traces: list[str] = []
+        self._warnings: list[str] = []
+        self._events = 0
+        self._ranges: ModuleRanges | None = None
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        """Name modules, and start the profiler."""
+        asked = self._request
+        self._ranges = ModuleRanges(self._run.unwrapped_model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that no warm-up skews figures: it was asked for
+            steps = schedule(
+                skip_first=asked.skip,
+                wait=asked.wait,
+                warmup=asked.warmup,
+                active=asked.active,
+                repeat=asked.repeat,
+            )
+        on_device = [ProfilerActivity.CUDA] if self._run.device.type == "cuda" else []
+        self._profiler = profile(
+            activities=[ProfilerActivity.CPU, *on_device],
+            schedule=steps,
+            on_trace_ready=self._keep,
+            record_shapes=asked.shapes,
+            with_stack=asked.python_stack,
+        )
+        self._profiler.start()
+
+    def mark(self, phase: PhaseName) -> None:
+        """Leave a mark in the trace."""
+        mark_phase(phase)
+
+    def end_step(self) -> None:
+        """Let the profiler go on in its schedule."""
+        if self._profiler is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a cycle ends: its events are kept
+                self._profiler.step()
+
+    def stop(self) -> None:
+        """Stop the profiler, and take the names away."""
+        if self._ranges is not None:
+            self._ranges.remove()
+        if self._profiler is not None:
+            self._profiler.stop()
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the figures of all cycles."""
+        return {
+            **figures_of(self._cycles, self._request.top),
+            "traces": tuple(self._traces),
+            "warnings": tuple(self._warnings),
+        }
+
+    def _keep(self, profiler: Any) -> None:
+        """Keep the spans of a cycle, which figures are made of, then write its trace."""
+        events = profiler.profiler.kineto_results.events()
+        self._cycles.append(Cycle(in_order(filter(None, map(span_of, events)))))
+        self._events += len(events)
+        if self._events > MOST_EVENTS:
+            self._warnings.append(
+                f"no trace of cycle {len(self._cycles)}: with {self._events:,} events, the traces "
+                f"of this rank would hold more than {MOST_EVENTS:,}; record less with --active or "
+                "--repeat (figures are complete)"
+            )
+            return
+        name = f"rank{self._run.rank}.{time.time_ns()}{TRACE_SUFFIX}"
+        try:
+            write_trace(profiler, self._folder / name)
+            self._traces.append(name)
+        except (OSError, RuntimeError) as error:
+            self._warnings.append(f"the trace could not be written: {error} (figures are complete)")
+
+
+def write_trace(profiler: Any, path: Path) -> None:
+    """Write a compressed trace whole, or nothing. Raises OSError or RuntimeError."""
+    plain = path.with_name(".trace.json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(plain))
+        check_whole(plain)
+        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as target:
+            shutil.copyfileobj(source, target)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        plain.unlink(missing_ok=True)
+
+
+def check_whole(path: Path) -> None:
+    """Raise OSError for a trace that was cut short: torch does not say when a disk is full."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(f"{path.parent} has no room for it")
+
+
+def span_of(event: Any) -> Span | None:
+    """Return an event of the profiler as a span; None for what no figure is made of."""
+    kind = KINDS.get(event.activity_type())
+    if kind is None:
+        return None
+    on_device = kind in ("kernel", "copy")
+    return Span(
+        name=event.name(),
+        kind=kind,
+        start=event.start_ns(),
+        end=event.end_ns(),
+        lane=event.device_resource_id() if on_device else event.start_thread_id(),
+        correlation=event.correlation_id() if on_device or kind == "runtime" else 0,
+        is_async=event.is_async() or event.start_thread_id() != event.end_thread_id(),
+        sequence=event.sequence_nr(),
+    )

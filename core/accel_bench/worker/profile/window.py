@@ -1,0 +1,168 @@
+"""The steps after all others: parts that record them one after the other, and what they leave.
+
+A part records one thing in as many steps as it needs, alone, so that what one costs is in no figure
+of another. A new part is a class in a module of its own, named in `parts_of`, and fields of
+`RankProfile`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from accel_bench.analysis.profiles.reading import PROFILE_FILE, fallback
+from accel_bench.analysis.profiles.schema import RankProfile
+from accel_bench.documents.files import write_atomically
+from accel_bench.engine import PhaseName
+from accel_bench.job import Job, ProfileRequest
+from accel_bench.run_context import Run
+from accel_bench.worker.record import RankRecord
+
+logger = logging.getLogger("accel_bench")
+
+
+class Part(Protocol):
+    """What records some of the steps. What it raises is a warning of the profile."""
+
+    name: str
+    """What it records, for warnings."""
+
+    steps: int
+    """Steps that it takes: on every rank as many, whatever fails, since ranks wait for one another.
+    """
+
+    def start(self) -> None:
+        """Begin to record; called between two steps."""
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step, where the engine marks them."""
+
+    def end_step(self) -> None:
+        """End a step."""
+
+    def stop(self) -> None:
+        """Take away what `start` has installed; called once, also where a step has raised."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
+
+
+class ProfileWindow:
+    """Takes the steps of all parts, one part after the other."""
+
+    def __init__(self, parts: Sequence[Part], synchronize: Callable[[], None]) -> None:
+        self.warnings: list[str] = []
+        self.steps_taken = 0
+        self._waiting = list(parts)
+        self._synchronize = synchronize
+        self._part: Part | None = None
+        self._left = 0
+        self._fields: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Begin with the first part."""
+        self._next()
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step."""
+        if self._part is not None:
+            self._part.mark(phase)
+
+    def end_step(self) -> bool:
+        """End a step; return whether another one is needed."""
+        self.steps_taken += 1
+        self._left -= 1
+        if self._part is not None:
+            with self._warns(self._part):
+                self._part.end_step()
+        if self._left <= 0:
+            self.stop()
+            self._next()
+        return self._left > 0
+
+    def stop(self) -> None:
+        """Take away what the part has installed, and keep what it has recorded."""
+        part, self._part = self._part, None
+        if part is None:
+            return
+        with self._warns(part):
+            self._synchronize()
+            part.stop()
+            found = dict(part.result())
+            self.warnings += found.pop("warnings", ())
+            self._fields |= found
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the rank's profile."""
+        return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
+
+    def _next(self) -> None:
+        """Begin with the next part that has steps to take."""
+        while self._left <= 0 and self._waiting:
+            part = self._waiting.pop(0)
+            self._part, self._left = part, part.steps
+            with self._warns(part):
+                self._synchronize()
+                part.start()
+
+    @contextmanager
+    def _warns(self, part: Part) -> Iterator[None]:
+        """Turn what is raised within the block into a warning: the run is measured already."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("profile: %s", part.name)
+            self.warnings.append(f"{part.name}: {type(error).__name__}: {error}")
+
+
+class RankProfiler(ProfileWindow):
+    """The window of one rank, which writes the rank's profile."""
+
+    def __init__(self, job: Job, run: Run, parts: Sequence[Part]) -> None:
+        super().__init__(parts, _synchronize_of(run))
+        self._folder = job.profile_folder(run.rank)
+        self._run = run
+
+    def write(self, record: RankRecord) -> None:
+        """Write the profile; where its folder cannot be written, beside the rank's result."""
+        record.profiled_steps = self.steps_taken
+        samples = record.window.samples if record.window else ()
+        profile = RankProfile(
+            rank=self._run.rank,
+            device=self._run.device.type,
+            window_step_seconds=median(one.seconds for one in samples) if samples else None,
+            **self.fields(),
+        )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._folder / PROFILE_FILE, profile.model_dump_json(indent=1))
+        except OSError as error:
+            logger.warning("the profile could not be written to its folder: %s", error)
+            note = f"{self._folder} could not be written: {error.strerror or error}"
+            profile = profile.model_copy(update={"warnings": (*profile.warnings, note)})
+            write_atomically(fallback(self._folder), profile.model_dump_json(indent=1))
+
+
+def make_window(job: Job, request: ProfileRequest, run: Run) -> RankProfiler:
+    """Return the window of a rank with all its parts."""
+    return RankProfiler(job, run, parts_of(request, run, job.profile_folder(run.rank)))
+
+
+def parts_of(request: ProfileRequest, run: Run, folder: Path) -> list[Part]:
+    """Return what records, in order: first what disturbs the steps least."""
+    from accel_bench.worker.profile.recorder import Recorder
+
+    return [Recorder(request, run, folder)]
+
+
+def _synchronize_of(run: Run) -> Callable[[], None]:
+    """Return what waits for the run's device."""
+    if run.device.type != "cuda":
+        return lambda: None
+    import torch
+
+    return torch.cuda.synchronize

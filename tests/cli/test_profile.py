@@ -1,0 +1,157 @@
+"""`accel-bench profile` with real runs in which something was planted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.program import Done, call, write_nulls
+from fault_plugins.distribution import install
+from several_ranks.scenarios import forking, write
+
+from accel_bench.job import PROFILE_FOLDER
+from accel_bench.store.database import open_store
+
+PLANTED = """
+import time
+
+from accel_bench import Options, Plugin, hookimpl
+
+
+class Sleep(Plugin[Options]):
+    '''Sleeps in the MLP of the first block.'''
+
+    @hookimpl
+    def accelerate_model(self, run):
+        mlp = run.model.model.layers[0].mlp
+        plain = mlp.forward
+
+        def forward(states):
+            time.sleep(0.1)
+            return plain(states)
+
+        mlp.forward = forward
+
+
+class Item(Plugin[Options]):
+    '''Reads a value of the MLP's input.'''
+
+    @hookimpl
+    def accelerate_model(self, run):
+        mlp = run.model.model.layers[0].mlp
+        plain = mlp.forward
+
+        def forward(states):
+            for part in states.detach().flatten()[:8]:
+                part.item()
+            return plain(states)
+
+        mlp.forward = forward
+
+
+class Slow(Plugin[Options]):
+    '''Reduces 64 MB more than it must in each backward pass.'''
+
+    @hookimpl
+    def accelerate_model(self, run):
+        import torch
+
+        load = torch.zeros(16_000_000)
+        hidden = run.model.model.norm.weight
+        hidden.register_hook(lambda grad: torch.distributed.all_reduce(load))
+"""
+"""Plugins that plant what slows a step down."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The plugins are installed, and a launcher that imports nothing."""
+    folder = tmp_path_factory.mktemp("site")
+    planted = {"planted-sleep": "Sleep", "planted-item": "Item", "planted-slow": "Slow"}
+    install(folder, "accel-bench-planted", planted, PLANTED)
+    with forking(folder):
+        yield
+
+
+def profile(scenario: Path, *arguments: str) -> Done:
+    return call("profile", str(scenario), "--quiet", *arguments, folder=scenario.parent)
+
+
+def test_each_planted_cause_is_the_first_line_of_the_answer(tmp_path: Path) -> None:
+    stacks = {"baseline": [], "sleep": ["planted-sleep"], "item": ["planted-item"]}
+    scenario = write(tmp_path, "one", 1, stacks, launcher="forking")
+    done = profile(scenario, "--format", "json")
+    assert done.code == 0, done.err
+    document: dict[str, Any] = json.loads(done.out)
+    found = {one["stack"]: one for one in document["profiles"]}
+    assert found["sleep"]["answer"].startswith(
+        "forward of model.layers.0.mlp holds up the step: no operation runs for 10"
+    )
+    assert found["item"]["answer"].startswith(
+        "forward of model.layers.0.mlp reads a value of a tensor on the host (as .item() does) 8 "
+    )
+    assert "model.layers.0.mlp" not in found["baseline"]["answer"]
+
+    # The measured window is that of a run without a profile, and the run is stored as one.
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        runs = store.results()
+    assert len(runs) == 3
+    assert {run.status.value for run in runs} == {"ok"}
+    for run in runs:
+        (rank,) = run.ranks
+        assert rank.window is not None
+        assert len(rank.window.samples) == 2
+        assert rank.profiled_steps == 4
+        assert not any("profile" in metric.name for metric in rank.metrics)
+        folder = tmp_path / "accel_bench_results" / run.folder / PROFILE_FOLDER
+        assert str(folder) == found[run.experiment.stack.name]["folder"]
+        traces = found[run.experiment.stack.name]["ranks"][0]["traces"]
+        assert {path.name for path in (folder / "rank0").iterdir()} == {"profile.json", *traces}
+
+
+@pytest.mark.release
+def test_a_slow_collective_is_the_first_line_of_the_answer(tmp_path: Path) -> None:
+    stacks = {"baseline": ["planted-slow"]}
+    scenario = write(tmp_path, "two", 2, stacks, launcher="forking", parallel="ddp")
+    done = profile(scenario, "--format", "json", "--oversubscribe")
+    assert done.code == 0, done.err
+    (found,) = json.loads(done.out)["profiles"]
+    assert "communication that no computation hides takes" in found["answer"]
+    assert "all_reduce" in found["answer"]
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+
+
+def test_one_stack_in_every_format_with_the_path_of_its_traces(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": [], "sleep": ["planted-sleep"]})
+    arguments = ("--stack", "sleep", "--set", "launcher=forking", "--active", "1", "--top", "2")
+    table = profile(scenario, *arguments)
+    assert table.code == 0, table.err
+    assert "one: sleep" in table.out
+    assert "operations by time" in table.out
+    assert "operations by count" in table.out
+    rows = list(csv.DictReader(io.StringIO(profile(scenario, *arguments, "--format", "csv").out)))
+    assert {row["stack"] for row in rows} == {"sleep"}
+    assert all(float(row["calls_per_step"]) >= 1 for row in rows)
+    markdown = profile(scenario, *arguments, "--format", "markdown").out
+    assert "| aten::" in markdown
+
+
+@pytest.mark.parametrize("arguments", [("--active", "0"), ("--warmup", "-1"), ("--repeat", "0")])
+def test_a_schedule_that_records_nothing_is_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = profile(write_nulls(tmp_path), *arguments)
+    assert done.code == 2
+    assert arguments[0] in done.err
+
+
+def test_an_engine_that_does_not_train_with_torch_is_refused(tmp_path: Path) -> None:
+    done = profile(write_nulls(tmp_path))
+    assert done.code == 2
+    assert "there is nothing to profile, since engine 'null' does not train with torch" in done.err
+    assert not (tmp_path / "accel_bench_results").exists()

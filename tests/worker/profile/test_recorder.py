@@ -1,0 +1,172 @@
+"""Torch's profiler around real steps: its schedule, its traces, and what they are worth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from accel_bench import Run
+from accel_bench.analysis.profiles.answer import answer_of, findings_of
+from accel_bench.analysis.profiles.chrome import read_trace
+from accel_bench.analysis.profiles.schema import RankProfile
+from accel_bench.analysis.profiles.summarize import figures_of
+from accel_bench.job import ProfileRequest
+from accel_bench.worker.profile import recorder
+from accel_bench.worker.profile.recorder import Recorder
+
+MakeRun = Callable[..., Run]
+
+
+class Sleeping(nn.Linear):
+    """A layer that can sleep, or read a value, in its forward pass."""
+
+    sleeps, reads = 0.0, False
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.sleeps)
+        if self.reads:
+            values.sum().item()
+        return super().forward(values)
+
+
+def model_of(**settings: Any) -> nn.Module:
+    model = nn.Sequential(nn.Linear(64, 64), Sleeping(64, 64), nn.Linear(64, 1))
+    for name, value in settings.items():
+        setattr(model[1], name, value)
+    return model
+
+
+def record(run: Run, folder: Path, **request: int) -> RankProfile:
+    """Train the run's model under the profiler."""
+    part = Recorder(ProfileRequest(**request), run, folder)
+    optimizer = torch.optim.SGD(run.unwrapped_model.parameters())
+    part.start()
+    for _ in range(part.steps):
+        part.mark("data")
+        loss = run.unwrapped_model(torch.ones(8, 64)).sum()
+        part.mark("forward")
+        loss.backward()
+        part.mark("backward")
+        optimizer.step()
+        optimizer.zero_grad()
+        part.mark("optimizer")
+        part.end_step()
+    part.stop()
+    return RankProfile(rank=0, device="cpu", window_step_seconds=None, **part.result())
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    made = make_run()
+    made.unwrapped_model = model_of()
+    return made
+
+
+def test_each_cycle_leaves_a_trace_for_tensorboard_with_the_same_figures(
+    run: Run, tmp_path: Path
+) -> None:
+    profile = record(run, tmp_path / "rank0", skip=1, wait=1, warmup=1, active=2, repeat=2)
+    assert profile.steps == 4
+    assert profile.warnings == ()
+    names = sorted(path.name for path in (tmp_path / "rank0").iterdir())
+    assert names == sorted(profile.traces)
+    assert len(names) == 2
+    assert all(name.startswith("rank0.") and name.endswith(".pt.trace.json.gz") for name in names)
+
+    again = figures_of([read_trace(tmp_path / "rank0" / name) for name in profile.traces], 15)
+    assert again["steps"] == 4
+    assert {one.name: one.calls for one in again["kernels"]} == {
+        one.name: one.calls for one in profile.kernels
+    }
+    assert again["step_seconds"] == pytest.approx(profile.step_seconds, rel=0.01)
+
+
+def test_operations_are_counted_by_step_and_have_kinds(run: Run, tmp_path: Path) -> None:
+    profile = record(run, tmp_path / "rank0")
+    calls = {one.name: one for one in profile.kernels}
+    assert calls["aten::addmm"].calls == 3
+    assert calls["aten::addmm"].kind == "matmul"
+    assert calls["aten::mm"].calls == 5, "three gradients of weights, two of inputs"
+    assert profile.kinds["optimizer"] > 0
+    assert profile.host is not None
+    assert profile.host.measures == "no operation"
+    assert profile.host.launches is None
+    assert "a CPU launches no kernels" in profile.host.launches_reason
+    assert profile.communication is None
+
+
+def test_a_layer_that_sleeps_is_the_answer(run: Run, tmp_path: Path) -> None:
+    run.unwrapped_model = model_of(sleeps=0.05)
+    answer = answer_of(findings_of([record(run, tmp_path / "rank0")]))
+    assert answer.startswith("forward of 1 holds up the step: no operation runs for 5")
+
+
+def test_a_value_that_is_read_is_the_answer(run: Run, tmp_path: Path) -> None:
+    run.unwrapped_model = model_of(reads=True)
+    profile = record(run, tmp_path / "rank0")
+    (read,) = profile.host.reads if profile.host else ()
+    assert (read.place.module, read.place.phase, read.calls) == ("1", "forward", 1)
+
+
+def test_nothing_stays_on_the_model(run: Run, tmp_path: Path) -> None:
+    record(run, tmp_path / "rank0")
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in run.unwrapped_model.modules())
+
+
+def test_compiled_modules_get_no_ranges_within(run: Run, tmp_path: Path) -> None:
+    model = model_of()
+    model[1] = nn.Sequential(nn.Linear(64, 64))
+    model[1].compile(backend="eager")
+    run.unwrapped_model = model
+    profile = record(run, tmp_path / "rank0")
+    with gzip.open(tmp_path / "rank0" / profile.traces[0], "rt") as file:
+        names = {event.get("name") for event in json.load(file)["traceEvents"]}
+    ranges = {name for name in names if name and name.startswith("module: ")}
+    assert ranges == {"module: 0", "module: 2"}
+
+
+def test_a_folder_that_cannot_be_written_costs_the_trace_and_no_figure(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "rank0").write_text("a file in its place")
+    profile = record(run, tmp_path / "rank0")
+    assert profile.steps == 3
+    assert profile.traces == ()
+    (warning,) = profile.warnings
+    assert "the trace could not be written" in warning
+    assert "figures are complete" in warning
+
+
+def test_a_trace_that_was_cut_short_is_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch does not say when the disk is full: the file ends in the middle."""
+
+    def cut(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:1000])
+        whole(path)
+
+    whole = recorder.check_whole
+    monkeypatch.setattr(recorder, "check_whole", cut)
+    profile = record(run, tmp_path / "rank0")
+    assert profile.steps == 3
+    assert "has no room for it" in profile.warnings[0]
+    assert list((tmp_path / "rank0").iterdir()) == [], "and nothing of it is left"
+
+
+def test_the_traces_of_a_rank_are_bounded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MOST_EVENTS", 500)
+    profile = record(run, tmp_path / "rank0", active=1, repeat=20)
+    assert profile.steps == 20, "the figures are of all cycles"
+    assert 0 < len(profile.traces) < 20
+    assert "record less with --active or --repeat" in profile.warnings[0]
