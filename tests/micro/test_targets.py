@@ -61,7 +61,7 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     collected = program(tmp_path, *targets, "--collect-only", "-q")
     for line in (
         "::test_llama_mlp[backward-eager-tiny]",
-        "::test_llama_mlp[inference-inductor-7b]",
+        "::test_llama_mlp[inference-inductor-llama-2-7b]",
         "::test_doubled[forward-tripled-tiny]",  # both of another distribution
     ):
         assert line in collected

@@ -116,6 +116,10 @@ class Benchmark(ABC):
         """
         return first_of(out)
 
+    def unavailable(self) -> str:
+        """Return why it cannot be built here: a missing library, say. Empty where it can."""
+        return ""
+
     def flops(self) -> int | None:
         """Return the FLOPs of one forward call; None where they say nothing."""
         return None

@@ -28,7 +28,7 @@ class Executor:
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
         """Return why a benchmark cannot run here: a missing package, say. Empty where it can."""
         if self.takes(benchmark):
-            return ""
+            return benchmark.unavailable() if isinstance(benchmark, Benchmark) else ""
         return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
 
     def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:

@@ -1,7 +1,7 @@
 """All installed micro-benchmarks as tests: `pytest --pyargs accel_bench.micro.targets`.
 
 Each is a function `test_<name>`, parametrized by compute type, executor and size:
-`test_llama_mlp[backward-eager-7b]`.
+`test_llama_mlp[backward-eager-llama-2-7b]`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent / "interpreted"
 )
 def test_what_is_computed_by_triton_s_interpreter_is_right(which: str) -> None:
     """The variable must be there before anything imports Triton; see the files for the tests."""
-    files = [HERE / "kernels.py", HERE / "models.py"]
+    files = [HERE / "kernels.py", HERE / "models.py", HERE / "micro.py"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, *files],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},

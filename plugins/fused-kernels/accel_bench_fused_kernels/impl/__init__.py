@@ -53,7 +53,9 @@ class FusedModel:
         self._rules: Rules = RULES[type(self._causal).__name__]
         self._options = options
         self._libraries = libraries
-        self._replacements = Replacements()
+        self.replacements = Replacements()
+        """What was replaced, but for adapters' layers."""
+
         self._fusion: Fusion | None = None
         self._parts: dict[str, dict[str, Any]] = {}
         self._left_out: dict[str, str] = {}
@@ -77,7 +79,7 @@ class FusedModel:
 
     def undo(self) -> None:
         """Restore the model's code, the last part first."""
-        self._replacements.undo()
+        self.replacements.undo()
         if self._fusion is not None:
             self._fusion.undo()
             self._fusion = None
@@ -124,7 +126,7 @@ class FusedModel:
             raise LeftOut(f"{type(self._causal).__name__} has none")
         modeling = sys.modules[type(self._causal).__module__]
         original = getattr(modeling, self._rules.rotary)
-        self._replacements.put(modeling, self._rules.rotary, kernels.rotary(original))
+        self.replacements.put(modeling, self._rules.rotary, kernels.rotary(original))
         function = f"{modeling.__name__.rpartition('.')[2]}.{self._rules.rotary}"
         return {
             "library": library,
@@ -161,7 +163,7 @@ class FusedModel:
         library, kernels = self._kernels("cross_entropy")
         original = self._own_loss()
         fused = causal_loss.loss_function(original, kernels.cross_entropy)
-        self._replacements.put(self._causal, "_loss_function", fused)
+        self.replacements.put(self._causal, "_loss_function", fused)
         return {
             "library": library,
             "kernel": kernels.NAMES["cross_entropy"],
@@ -209,7 +211,7 @@ class FusedModel:
                 yield name, module
 
     def _bind(self, module: Any, name: str, function: Any) -> None:
-        self._replacements.put(module, name, MethodType(function, module))
+        self.replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:
         """Return the model's loss function; raises LeftOut for one that is not its own."""

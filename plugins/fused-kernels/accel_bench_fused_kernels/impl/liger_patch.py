@@ -30,7 +30,8 @@ class LigerPatch:
             raise PluginError(f"liger: Liger has no patch for {type(model).__name__}")
         self._causal: Any = causal
         self._changed: list[tuple[Any, str, Any]] = []
-        self._replacements = Replacements()
+        self.replacements = Replacements()
+        """What Liger has replaced."""
 
     def apply(self, wanted: dict[str, bool]) -> None:
         """Patch with Liger's own defaults and the switches that are set. Raises PluginError."""
@@ -54,7 +55,7 @@ class LigerPatch:
                 if attributes.get(name, ABSENT) is not vars(owner).get(name, ABSENT)
             ]
             for one in self._changed:
-                self._replacements.note(*one)
+                self.replacements.note(*one)
         self._refuse_unread_attributes()
 
     def _refuse_unread_attributes(self) -> None:
@@ -87,7 +88,7 @@ class LigerPatch:
 
     def undo(self) -> None:
         """Restore what was changed."""
-        self._replacements.undo()
+        self.replacements.undo()
         self._changed.clear()
 
     def _owners(self) -> Iterator[Any]:

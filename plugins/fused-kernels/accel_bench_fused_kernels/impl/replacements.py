@@ -14,6 +14,11 @@ class Replacements:
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
+    @property
+    def changes(self) -> tuple[tuple[Any, str, Any], ...]:
+        """Owner, name and original value of each attribute, in the order of replacement."""
+        return tuple(self._before)
+
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute in an instance's, class's or module's own dictionary."""
         self.note(owner, name, vars(owner).get(name, ABSENT))

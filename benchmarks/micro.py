@@ -1,0 +1,118 @@
+"""Time micro-benchmarks at real widths on few tokens: eager and compiled in turns, with samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+from accel_bench.micro import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
+from accel_bench.micro.cell import Cell, build_cell, free_memory
+from benchmarks.entry import Counts, Entry, interleave, median_ratio, this_machine
+
+SIDES = ("eager", "inductor")
+"""Executors that are compared."""
+
+FEW_TOKENS = {"batch": 1, "length": 128}
+"""What a CPU of two cores multiplies with the matrices of 7B models within a second."""
+
+MODELS = ("gpt2", "llama-2-7b", "mistral-7b")
+"""Sizes, of which the first that a benchmark has is measured."""
+
+TOO_LARGE = frozenset({"llama", "mistral", "mixtral", "mixtral_block", "grouped_experts"})
+"""Benchmarks whose weights and gradients do not fit into the memory of an ordinary machine."""
+
+WARM_UP_CALLS = 2
+
+
+def measure_micro(counts: Counts) -> list[Entry]:
+    """Measure the seconds of every benchmark of the core that fits, in each compute type."""
+    entries = []
+    for name, kind in find_benchmarks().items():
+        if name not in TOO_LARGE and kind.__module__.startswith("accel_bench.micro."):
+            entries += _measure(kind, counts)
+    return entries
+
+
+def _measure(kind: type[Benchmark], counts: Counts) -> list[Entry]:
+    """Measure one benchmark; where it cannot be had here, or has no backward, it has no entry."""
+    size = next((model for model in MODELS if model in kind.sizes), "tiny")
+    settings: Mapping[str, Any] = FEW_TOKENS if size != "tiny" else {}
+    executors = find_executors()
+    entries = []
+    for compute_type in ComputeType:
+        one = kind.at_size(size, device="cpu", **settings)
+        sides = {name: executors[name] for name in SIDES if not executors[name].supports(one)}
+        no_backward = not one.requires_grad and compute_type is not ComputeType.INFERENCE
+        if not sides or no_backward:
+            continue
+        entries.append(_entry(kind, size, settings, compute_type, sides, counts))
+        free_memory()
+    return entries
+
+
+def _entry(  # noqa: PLR0913, PLR0917 - what makes a cell, and how often it is measured
+    kind: type[Benchmark],
+    size: str,
+    settings: Mapping[str, Any],
+    compute_type: ComputeType,
+    executors: Mapping[str, Executor],
+    counts: Counts,
+) -> Entry:
+    """Measure the executors of one cell in turns, after each was compared with float64."""
+    machine = this_machine()
+    cells = {
+        name: build_cell(kind.at_size(size, device="cpu", **settings), executor, compute_type)
+        for name, executor in executors.items()
+    }
+    for name, cell in cells.items():
+        if reason := cell.check().reason:
+            raise RuntimeError(f"{kind.name} under {name}: {reason}")
+    samples = interleave(
+        {f"{name}_seconds": _timed(cell) for name, cell in cells.items()}, counts.rounds
+    )
+    first, last = next(iter(samples)), list(samples)[-1]
+    tokens = f", {FEW_TOKENS['length']} tokens" if settings else ""
+    return Entry(
+        name=f"{kind.name}[{compute_type.value}-{size}]",
+        value=median_ratio(samples, first, last),
+        unit="ratio of seconds, eager over inductor",
+        goal=None,
+        goal_is="at least",
+        notes=(
+            f"{kind.description} Size {size}{tokens}, float32.",
+            *(_rates(name, cell, samples[f"{name}_seconds"]) for name, cell in cells.items()),
+        ),
+        samples=samples,
+        machine=machine,
+    )
+
+
+def _timed(cell: Cell) -> Callable[[], float]:
+    """Return a function that times one call; the first calls, which compile, are made here."""
+    call = cell.timed_call()
+
+    def once() -> float:
+        call.prepare()
+        started = time.perf_counter()
+        call.run()
+        return time.perf_counter() - started
+
+    for _ in range(WARM_UP_CALLS):
+        once()
+    return once
+
+
+def _rates(name: str, cell: Cell, seconds: tuple[float, ...]) -> str:
+    """Return a sentence with the median and the rates that it means."""
+    middle = median(seconds)
+    figures = cell.figures(middle)
+    rates = [
+        f"{figures[key] / 1e9:.4g} {unit}"
+        for key, unit in (("flops_per_second", "GFLOP/s"), ("bytes_per_second", "GB/s"))
+        if key in figures
+    ]
+    if "roofline_share" in figures:
+        rates.append(f"{figures['roofline_share']:.3f} of the roofline measured here")
+    return f"{name}: median {middle * 1e3:.4g} ms" + "".join(f", {rate}" for rate in rates) + "."

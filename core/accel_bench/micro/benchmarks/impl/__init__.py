@@ -1,0 +1,1 @@
+"""Modules and functions that the benchmarks build; these import torch."""

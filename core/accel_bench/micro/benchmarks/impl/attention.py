@@ -1,0 +1,77 @@
+"""Functions of attention: queries, keys and values in, an output of the queries' shape out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attend causally within sequences: (batch, heads, tokens, head)."""
+    grouped = query.shape[-3] != key.shape[-3]
+    return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+
+
+def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attend as `sdpa`, by the flash kernel or not at all."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return sdpa(query, key, value)
+
+
+def flex(length: int, device: str) -> Callable[..., Any]:
+    """Return flex attention with a causal block mask of sequences of one length.
+
+    Without a compiler it makes all scores, so it is compiled wherever that is what it is for.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(_is_causal, None, None, length, length, device=device)
+    attend = flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=False)
+
+    def flex_causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+            grouped = query.shape[1] != key.shape[1]
+            return attend(query, key, value, block_mask=mask, enable_gqa=grouped)
+
+    return flex_causal
+
+
+def varlen(longest: int) -> Callable[..., Any]:
+    """Return torch's kernel for packed sequences, none of them longer than `longest`."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    def varlen_causal(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor
+    ) -> Any:
+        grouped = query.shape[1] != key.shape[1]
+        limits = starts, starts, longest, longest
+        return varlen_attn(query, key, value, *limits, window_size=(-1, 0), enable_gqa=grouped)
+
+    return varlen_causal
+
+
+def one_by_one(lengths: Sequence[int]) -> Callable[..., Any]:
+    """Return attention with one call for each packed sequence of these lengths."""
+    sizes = list(lengths)
+
+    def each_sequence(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor
+    ) -> torch.Tensor:
+        rows = zip(
+            *(one.transpose(0, 1).split(sizes, 1) for one in (query, key, value)), strict=True
+        )
+        # Four dimensions, with which the kernels that are fused begin.
+        found = [sdpa(q[None], k[None], v[None])[0] for q, k, v in rows]
+        return torch.cat(found, 1).transpose(0, 1)
+
+    return each_sequence
+
+
+def _is_causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return query >= key

@@ -1,0 +1,95 @@
+"""Layers of language models in plain torch, with the names that transformers gives their parts."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+EPSILON = 1e-5
+"""What norms add to a variance."""
+
+
+class RMSNorm(nn.Module):
+    """RMS norm in operations of torch, as models compute it: at least in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.variance_epsilon = EPSILON
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scale the last dimension to a root mean square of one, and multiply with the weight."""
+        given = hidden_states.dtype
+        wide = hidden_states.to(torch.promote_types(given, torch.float32))
+        mean = wide.pow(2).mean(-1, keepdim=True)
+        return self.weight * (wide * torch.rsqrt(mean + self.variance_epsilon)).to(given)
+
+
+class GatedMLP(nn.Module):
+    """Gated MLP without biases: SwiGLU with silu, GeGLU with gelu."""
+
+    def __init__(self, hidden: int, intermediate: int, act_fn: nn.Module) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self.act_fn = act_fn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute inputs of shape (..., hidden)."""
+        found: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return found
+
+
+class GPT2MLP(nn.Module):
+    """MLP of GPT-2: two projections with biases, and a gelu in between."""
+
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(hidden, intermediate)
+        self.c_proj = nn.Linear(intermediate, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute inputs of shape (..., hidden)."""
+        found: torch.Tensor = self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
+        return found
+
+
+class LinearCrossEntropy(nn.Module):
+    """Output projection and loss, with the logits of all tokens in between."""
+
+    def __init__(self, hidden: int, vocabulary: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+
+    def forward(self, hidden_states: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of hidden states (tokens, hidden) and labels (tokens,)."""
+        return cross_entropy(self.head(hidden_states), target)
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of logits (tokens, vocabulary), computed at least in float32."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(wide, target)
+
+
+def rotary(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate queries and keys of shape (batch, heads, tokens, head) by angles (1, tokens, head)."""
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return q * cos + _turned(q) * sin, k * cos + _turned(k) * sin
+
+
+def angles(length: int, head: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosines and sines of shape (1, tokens, head) in torch's default dtype."""
+    steps = torch.arange(0, head, 2, dtype=torch.float64) / head
+    turns = torch.outer(torch.arange(length, dtype=torch.float64), base**-steps)
+    both = torch.cat((turns, turns), -1).unsqueeze(0)
+    return both.cos().to(torch.get_default_dtype()), both.sin().to(torch.get_default_dtype())
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)

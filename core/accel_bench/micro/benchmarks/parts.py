@@ -1,0 +1,88 @@
+"""Base of the benchmarks here: an operation, a block or a model at the shape of a known model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.micro.benchmark import Benchmark, BenchmarkArg
+from accel_bench.micro.benchmarks.shapes import find_shape
+
+if TYPE_CHECKING:
+    import torch
+
+TOLERANCE: Mapping[str, float] = {
+    "float64": 1e-9,
+    "float32": 5e-5,
+    "bfloat16": 3e-2,
+    "float16": 4e-3,
+}
+"""Largest error against float64, relative to the largest value of a tensor.
+
+A product over n elements is off by about sqrt(n) roundings in the dtype that it is added up in,
+float32 in all but float64: 1e-5 for the 11,008 of a Llama. This leaves a factor of five. In 16 bits
+the inputs of each operation are rounded, to 2**-9 and 2**-12 of them, and a block has up to eight
+operations one after the other.
+"""
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of an element by dtype."""
+
+INDEX_BYTES = 8
+"""Bytes of a token's number, or of a label."""
+
+
+class PartBenchmark(Benchmark):
+    """Benchmark of a part of a model, at the shape of a model that is known by name."""
+
+    args: tuple[BenchmarkArg, ...] = (
+        BenchmarkArg("model", "Name of the model whose shape it is; see `shapes.SHAPES`."),
+        BenchmarkArg("batch", "Sequences of a batch; null for the shape's own number."),
+        BenchmarkArg("length", "Tokens of a sequence; null for the shape's own number."),
+        BenchmarkArg("device", "Device, such as cuda."),
+        BenchmarkArg("dtype", "Dtype of weights and activations, such as bfloat16."),
+    )
+    tolerance = TOLERANCE
+
+    def __init__(
+        self,
+        model: str = "tiny-llama",
+        batch: int | None = None,
+        length: int | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "float32",
+    ) -> None:
+        super().__init__()
+        self.shape = find_shape(model, batch, length)
+        self.device = str(device)
+        self.dtype = str(dtype).removeprefix("torch.")
+
+    def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
+        """Call a function with its tensors made on the device, in the dtype, from a fixed seed."""
+        from accel_bench.micro.benchmarks.impl.making import made
+
+        return made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
+
+    def module(self, kind: Callable[..., Any], *args: Any) -> Any:
+        """Return a module with random weights."""
+        from accel_bench.micro.benchmarks.impl.making import filled
+
+        return self.build(filled, kind, *args)
+
+    def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
+        """Return normally distributed activations, which get a gradient where there is one."""
+        import torch
+
+        found: torch.Tensor = self.build(torch.randn, *sizes, seed=seed)
+        return found.requires_grad_(self.requires_grad)
+
+    def indices(self, below: int, *sizes: int) -> torch.Tensor:
+        """Return random whole numbers from 0 on, such as tokens or labels."""
+        import torch
+
+        found: torch.Tensor = self.build(torch.randint, 0, below, sizes)
+        return found
+
+    def moved(self, *elements: int, indices: int = 0) -> int:
+        """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
+        return sum(elements) * ITEM_BYTES[self.dtype] + indices * INDEX_BYTES

@@ -1,0 +1,88 @@
+"""Executors of micro-benchmarks: `liger`, and `fused-kernels` with the kernels of that plugin.
+
+Light: what they build imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accel_bench.micro import Benchmark, Executor
+from accel_bench_fused_kernels.plugin import library_of
+
+PARTS: Mapping[str, str] = {
+    "rms_norm": "rms_norm",
+    "rotary": "rope",
+    "swiglu_mlp": "gated_mlp",
+    "geglu_mlp": "gated_mlp",
+    "cross_entropy": "cross_entropy",
+    "fused_linear_cross_entropy": "linear_cross_entropy",
+}
+"""Parts of the plugin by the operation of a benchmark."""
+
+ADAPTED = frozenset({"lora_linear", "lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"})
+"""Operations that the part `lora` computes, on any device."""
+
+MODEL = "causal_lm"
+"""Operation of a whole model, in which everything is replaced that can be."""
+
+
+class _Kernels(Executor):
+    """Executor whose kernels may need a GPU."""
+
+    def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
+        """Return why its kernel cannot run on the benchmark's device; empty where it can."""
+        device = str(getattr(benchmark, "device", "")).partition(":")[0]
+        why = self.problem(benchmark.operation, device) if device and self.takes(benchmark) else ""
+        return super().supports(benchmark) or (f"executor {self.name}: {why}" if why else "")
+
+    def problem(self, operation: str, device: str) -> str:
+        """Return why there is no kernel for an operation on a type of device."""
+        raise NotImplementedError
+
+
+class Liger(_Kernels):
+    """Liger's kernels, called as its users call them."""
+
+    name = "liger"
+    operations = frozenset({*PARTS, "layer_norm", MODEL})
+
+    def problem(self, operation: str, device: str) -> str:
+        """Return that Triton needs a GPU; empty where there is one, or its interpreter is on."""
+        return library_of("rope", "liger", device, os.environ)[1]
+
+    def build(self, benchmark: Benchmark) -> Callable[..., Any]:
+        """Return Liger's kernel with the weights of the benchmark."""
+        from accel_bench_fused_kernels.impl import executors
+
+        return executors.by_liger(benchmark.operation, benchmark.fn())
+
+
+class FusedKernels(_Kernels):
+    """Kernels of the plugin `fused-kernels`: Liger's on a GPU, torch's on a CPU, and its LoRA."""
+
+    name = "fused-kernels"
+    operations = frozenset({*PARTS, *ADAPTED, MODEL})
+
+    def problem(self, operation: str, device: str) -> str:
+        """Return why no library has a kernel for the operation's part on that device."""
+        return (
+            library_of(PARTS[operation], "auto", device, os.environ)[1]
+            if (operation in PARTS)
+            else ""
+        )
+
+    def build(self, benchmark: Benchmark) -> Callable[..., Any]:
+        """Return the kernel with the weights of the benchmark."""
+        from accel_bench_fused_kernels.impl import executors
+
+        fn, operation = benchmark.fn(), benchmark.operation
+        if operation in ADAPTED:
+            return executors.with_fused_lora(fn)
+        device = str(getattr(benchmark, "device", "cpu")).partition(":")[0]
+        if operation == MODEL:
+            return executors.with_fused_model(fn, device)
+        library, _ = library_of(PARTS[operation], "auto", device, os.environ)
+        return executors.by_library(library, operation, fn)

@@ -1,0 +1,30 @@
+"""Liger's kernels under micro-benchmarks, by Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from accel_bench_fused_kernels.executors import FusedKernels, Liger
+
+from accel_bench.micro import ComputeType, find_benchmarks
+from accel_bench.micro.cell import build_cell
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BENCHMARKS = find_benchmarks()
+SLOW = {"llama", "mistral", "mixtral"}
+CELLS = [
+    pytest.param(kind, name, marks=[pytest.mark.release] if name in SLOW else [])
+    for kind in (Liger, FusedKernels)
+    for name in sorted(BENCHMARKS)
+    if kind().takes(BENCHMARKS[name]) and "lora" not in name
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CELLS)
+def test_it_computes_what_eager_does_in_float64(kind: Any, name: str) -> None:
+    one = BENCHMARKS[name].at_size("tiny", device="cpu")
+    assert kind().supports(one) == ""
+    check = build_cell(one, kind(), ComputeType.TRAINING_BACKWARD).check()
+    assert check.reason == ""

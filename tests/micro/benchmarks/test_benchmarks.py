@@ -1,0 +1,202 @@
+"""Every benchmark of the core at its tiny size on a CPU: against float64, and its arithmetic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from accel_bench.errors import AccelBenchError
+from accel_bench.micro import ComputeType, find_benchmarks, find_executors
+from accel_bench.micro.benchmarks.attention import attention_flops
+from accel_bench.micro.benchmarks.shapes import SHAPES, find_shape
+from accel_bench.micro.cell import build_cell
+
+BENCHMARKS = {
+    name: kind
+    for name, kind in find_benchmarks().items()
+    if kind.__module__.startswith("accel_bench.micro.benchmarks.")
+}
+
+QUANTIZED = {"lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"}
+"""Tested where their libraries are installed: plugins/fused-kernels/tests/test_executors.py."""
+
+HERE = sorted(BENCHMARKS.keys() - QUANTIZED)
+
+FEW_COMPILED = ["rms_norm", "rotary_embedding"]
+
+EAGER = find_executors()["eager"]
+INDUCTOR = find_executors()["inductor"]
+
+
+def tiny(name: str, **settings: Any) -> Any:
+    return BENCHMARKS[name].at_size("tiny", **{"device": "cpu", **settings})
+
+
+def differentiates(one: Any) -> bool:
+    return bool(one.requires_grad)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_outputs_and_gradients_are_those_of_float64(name: str) -> None:
+    one = tiny(name)
+    cell = build_cell(one, EAGER, ComputeType.TRAINING_BACKWARD)
+    check = cell.check()
+    assert check.reason == ""
+    assert check.dtype == "float32"
+    gradients = [key for key in check.distances if key.startswith("gradient of")]
+    assert bool(gradients) == differentiates(one)
+    for compute_type in ComputeType:
+        if compute_type is ComputeType.TRAINING_BACKWARD and not gradients:
+            continue
+        call = build_cell(tiny(name), EAGER, compute_type).timed_call()
+        for _ in range(2):
+            call.prepare()
+            call.run()
+        call.close()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_bfloat16_stays_within_its_tolerance(name: str) -> None:
+    check = build_cell(tiny(name, dtype="bfloat16"), EAGER, ComputeType.TRAINING_BACKWARD).check()
+    assert check.reason == ""
+    assert check.dtype == "bfloat16"
+
+
+@pytest.mark.filterwarnings("ignore")  # what a compiler's modules say when they are imported
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FEW_COMPILED else pytest.mark.release)
+        for name in HERE
+    ],
+)
+def test_compiled_outputs_and_gradients_are_those_of_float64(name: str) -> None:
+    if reason := INDUCTOR.supports(tiny(name)):
+        pytest.skip(reason)
+    try:
+        cell = build_cell(tiny(name), INDUCTOR, ComputeType.TRAINING_BACKWARD)
+        assert cell.check().reason == ""
+    finally:
+        torch.compiler.reset()
+
+
+def unmasked_half(one: Any) -> int:
+    """FLOPs of the half of attention that a causal mask hides, which torch counts too."""
+    if one.operation == "attention":
+        return int(one.flops())
+    if type(one).__module__.endswith(".models"):
+        layers = one.shape.layers if "Part" not in type(one).__mro__[1].__name__ else 1
+        lengths = [one.shape.length] * one.shape.batch
+        return layers * attention_flops(one.shape.heads, one.shape.head, lengths)
+    return 0
+
+
+ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+"""A CPU's flash kernel, which torch's counter does not know yet."""
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if tiny(name).flops() is not None])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    one = tiny(name)
+    if name == "flex_attention":
+        # Its calls on a CPU cannot be counted; it has the shape and the sums of another.
+        assert one.flops() == tiny("sdpa_attention").flops()
+        return
+    # A reference multiplies by operations that torch's counter knows.
+    fn, (args, kwargs) = one.reference(one.fn()), one.make_batch()
+    args = [x.double() if x.is_floating_point() else x for x in args]
+    formulas = {ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+        fn(*args, **kwargs)
+    assert one.flops() + unmasked_half(one) == counter.get_total_flops()
+    assert one.backward_flops() == 2 * one.flops() or "lora" in name
+
+
+def nbytes(value: Any) -> int:
+    """Bytes of the tensors in a value that are more than one number."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes if value.dim() else 0
+    return sum(map(nbytes, value)) if isinstance(value, list | tuple) else 0
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if tiny(name).bytes_moved() is not None])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bytes_are_those_of_inputs_weights_and_outputs(name: str, dtype: str) -> None:
+    one = tiny(name, dtype=dtype)
+    fn, (args, _) = one.fn(), one.make_batch()
+    with torch.no_grad():
+        out = fn(*args)
+    weights = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
+    expected = nbytes(args) + nbytes(weights) + nbytes(out)
+    if name == "embedding":
+        expected += nbytes(out) - nbytes(weights)  # the rows that are read, not the whole table
+    if name == "adamw_step":
+        expected += 4 * nbytes(weights)  # two moments, read and written
+    assert one.bytes_moved() == expected
+
+
+def test_the_sizes_are_those_of_published_models() -> None:
+    llama = BENCHMARKS["llama"].at_size("llama-2-7b")
+    assert (llama.shape.batch, llama.shape.length, llama.shape.layers) == (1, 4096, 32)
+    # 6.61 of 6.74 billion parameters are in products, and 4,096 tokens see 2,048 others each.
+    assert llama.flops() == pytest.approx(4096 * (2 * 6.607e9 + 2 * 2 * 32 * 4096 * 2048), rel=1e-3)
+    xl = BENCHMARKS["nanogpt_gpt2"].at_size("gpt2-xl").shape
+    assert (xl.hidden, xl.layers, xl.heads, xl.vocabulary) == (1600, 48, 25, 50304)
+    assert (xl.batch, xl.length, xl.config["resid_pdrop"]) == (12, 1024, 0.0)
+    few = BENCHMARKS["mixtral"].at_size("mixtral-8x7b-2-layers").shape
+    assert (few.layers, few.experts, few.experts_per_token) == (2, 8, 2)
+    mlp = BENCHMARKS["llama_mlp"].at_size("llama-3-8b")
+    assert mlp.flops() == 3 * 2 * 8192 * 4096 * 14336
+
+
+def test_other_batches_and_lengths_are_arguments() -> None:
+    one = BENCHMARKS["rms_norm"](model="llama-2-7b", batch=2, length=3)
+    assert one.bytes_moved() == 4 * (2 * 6 * 4096 + 4096)
+    with pytest.raises(AccelBenchError, match=r"no shape is called 'lama-2-7b'.*'llama-2-7b'"):
+        find_shape("lama-2-7b")
+
+
+def test_every_shape_is_read_from_the_catalog() -> None:
+    for name in SHAPES:
+        shape = find_shape(name)
+        assert shape.hidden == shape.heads * shape.head
+        assert shape.length <= (shape.config.get("sliding_window") or shape.length)
+
+
+@pytest.mark.parametrize("name", sorted(QUANTIZED))
+def test_a_missing_library_is_a_reason_with_its_command(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("accel_bench.micro.benchmarks.lora.find_spec", lambda module: None)
+    module, extra = BENCHMARKS[name].needs
+    expected = f"benchmark {name} needs {module}: pip install 'accel-bench[{extra}]'"
+    assert EAGER.supports(tiny(name)) == expected
+
+
+def test_kernels_without_float32_on_a_gpu_are_refused_there() -> None:
+    for name in ("flash_attention", "varlen_attention"):
+        assert "bfloat16" in EAGER.supports(tiny(name, device="cuda"))
+        assert EAGER.supports(tiny(name, device="cuda", dtype="bfloat16")) == ""
+        assert EAGER.supports(tiny(name)) == ""
+
+
+def test_at_least_sixty_are_collected_and_nothing_is_built_for_it() -> None:
+    """Of all sizes, in a process that does not even import torch."""
+    program = """
+import sys
+from accel_bench.micro import ComputeType, find_benchmarks
+kinds = find_benchmarks().values()
+cells = [kind.at_size(size, device="cpu") for kind in kinds for size in kind.sizes]
+assert not {"torch", "transformers", "peft"} & {*sys.modules}
+print(len(ComputeType) * len(cells), len(ComputeType) * len(kinds))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    every, tiny_ones = map(int, done.stdout.split())
+    assert tiny_ones >= 60
+    assert every >= 200
