@@ -98,8 +98,8 @@ class Job(Frozen):
 
     schema_version: int = SCHEMA_VERSION
 
-    purpose: Literal["prepare", "measure"] = "measure"
-    """`prepare` fills caches and is not timed; `measure` is a run."""
+    purpose: Literal["prepare", "measure", "count"] = "measure"
+    """`prepare` fills caches and is not timed; `measure` is a run; `count` counts one step."""
 
     run_id: str
     """Unique name of this attempt."""
@@ -136,7 +136,7 @@ class Job(Frozen):
     @property
     def world_size(self) -> int:
         """Ranks to start."""
-        return self.experiment.scenario.world_size if self.purpose == "measure" else 1
+        return 1 if self.purpose == "prepare" else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:
         """Return a command of the Python that runs the ranks."""
@@ -149,6 +149,10 @@ class Job(Frozen):
     def result_path(self, rank: int) -> Path:
         """Return the path of a rank's result."""
         return Path(self.folder) / f"rank{rank}.json"
+
+    def ledger_path(self, rank: int) -> Path:
+        """Return the path of what a rank has counted."""
+        return Path(self.folder) / f"rank{rank}.ledger.json"
 
     def log_path(self, rank: int) -> Path:
         """Return the path of the log that gets everything a rank prints."""

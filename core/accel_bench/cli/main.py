@@ -17,6 +17,7 @@ from accel_bench.cli import (
     claim,
     compare,
     cost,
+    count,
     doctor,
     estimate,
     fit,
@@ -55,6 +56,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "fit": fit.fit,
         "tune": tune.tune,
         "profile": profile.profile,
+        "count": count.count,
         "reproduce": reproduce.reproduce,
     },
     "Look at what is stored": {

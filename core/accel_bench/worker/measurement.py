@@ -66,6 +66,8 @@ def measure(
     try:
         if job.purpose == "prepare":
             prepare(active, run, heartbeat)
+        elif job.purpose == "count":
+            count(job, active, run, heartbeat)
         else:
             run_rank(job, active, run, heartbeat, record)
     except BaseException as caught:
@@ -103,6 +105,16 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
         stopwatch = WindowStopwatch(clock_of(run), heartbeat, warmup=REHEARSAL_STEPS, steps=1)
         stopwatch.start()
         engine.run(stopwatch)
+
+
+def count(job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
+    """Build, warm up, and write the ledger of one step, in which nothing is timed."""
+    engine = build(active, run, heartbeat)
+    heartbeat.phase = "warm-up"
+    from accel_bench.worker.count.rank import write_ledger
+
+    with run.calling(active.answers("build_engine")):
+        write_ledger(run, engine, job.ledger_path(run.rank))
 
 
 def run_rank(

@@ -128,10 +128,10 @@ class StepTracker(TorchDispatchMode):
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
         """Add an operation's matrix products and the bytes that it reads and writes."""
         used = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
-        if _moves_nothing(func, used, made):
+        if moves_nothing(func, used, made):
             return
-        moved = sum(_content_bytes(tensor) for tensor in (*used, *made))
-        flops = _flops(func.overloadpacket, args, kwargs, out)
+        moved = sum(content_bytes(tensor) for tensor in (*used, *made))
+        flops = flops_of(func.overloadpacket, args, kwargs, out)
         dtype = dtype_name(used[0].dtype) if flops and used else ""
         self._work[dtype, flops, moved] += 1
 
@@ -145,7 +145,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
     """Return whether an operation asks for a property, another view or memory without content."""
     if "empty" in func.overloadpacket.__name__ or not (made or func._schema.is_mutable):
         return True
@@ -154,11 +154,11 @@ def _moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]
     return shared and not func._schema.is_mutable
 
 
-def _content_bytes(tensor: torch.Tensor) -> int:
+def content_bytes(tensor: torch.Tensor) -> int:
     return cast(int, min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
-def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
+def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Return the floating-point operations of a matrix product or of attention; else 0."""
     if packet is aten._grouped_mm:
         return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]

@@ -1,0 +1,1 @@
+"""Ledgers of a training step: what it does, counted, and the differences between two of them."""

@@ -1,0 +1,94 @@
+"""One `accel-bench count` from its options to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import typer
+
+from accel_bench.analysis.ledgers.difference import difference
+from accel_bench.analysis.ledgers.files import read_ledger, write_ledger
+from accel_bench.analysis.ledgers.schema import Ledger
+from accel_bench.cli.count import CountOptions
+from accel_bench.cli.fit_request import one_draft
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import parse_overrides
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.report.views.count import difference_report, ledger_report
+from accel_bench.runner.count import count_planned
+from accel_bench.runner.trial import single
+from accel_bench.scenario.draft import Draft
+
+ROSE = 1
+"""Exit code where anything rose."""
+
+
+def run_count(options: CountOptions) -> int:
+    """Count, print the ledger or its difference from another, and return the exit code."""
+    draft, machine = one_draft(options.scenario, "count"), read_machine()
+    reference = None
+    if options.against is not None and Path(options.against).is_file():
+        reference = read_ledger(Path(options.against))
+    planned = _plan(options, draft, machine, options.stack)
+    other = None
+    if options.against is not None and reference is None:
+        other = _other(options, draft, machine)
+    ledger = _count(options, planned, machine)
+    if options.save is not None:
+        write_ledger(options.save, ledger)
+    if other is not None:
+        reference = _count(options, other, machine)
+    if reference is None:
+        print_report(ledger_report(ledger), options.output)
+        return 0
+    found = difference(reference, ledger)
+    print_report(difference_report(found), options.output)
+    return ROSE if found.rose else 0
+
+
+def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
+    if sys.stderr.isatty():
+        typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
+    with redirect_stdout(sys.stderr):
+        return count_planned(planned, machine, options.trust_remote_code)
+
+
+def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
+    """Return the plan of the reference stack. Raises ScenarioError for what is neither."""
+    assert options.against is not None
+    stacks = _make_plan(options, draft, machine, None).file.stacks
+    if options.against not in stacks:
+        hint = did_you_mean(options.against, stacks)
+        raise ScenarioError(
+            f"--against {options.against}: neither a file nor a stack of the scenario{hint}"
+        )
+    return _plan(options, draft, machine, options.against)
+
+
+def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Planned:
+    """Return the one experiment of a stack; without a name, of the baseline."""
+    if stack is None:
+        stack = _make_plan(options, draft, machine, None).baseline
+    return single(_make_plan(options, draft, machine, stack))
+
+
+def _make_plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Plan:
+    """Return the plan of one stack alone, or of all; ranks are processes of this machine."""
+    short = {"measure.timeout_seconds": options.timeout, "resources.device": options.device}
+    request = PlanRequest(
+        plugins=tuple(options.plugin or ()),
+        only=(stack,) if stack is not None else (),
+        no_baseline=stack is not None,
+        overrides=(("launcher", "local"), *parse_overrides(options.set_ or [], short)),
+        allow_environment=options.allow_env,
+        trust_remote_code=options.trust_remote_code,
+        force=options.force,
+        oversubscribe=options.oversubscribe,
+        build_environments=stack is not None,
+    )
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return make_plan(draft, machine, request)

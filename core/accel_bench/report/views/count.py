@@ -1,0 +1,147 @@
+"""The ledger of a step, and the difference of two: what `count` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from accel_bench.analysis.ledgers.difference import (
+    FIGURES,
+    Change,
+    LedgerDifference,
+    PlaceChange,
+    totals,
+    where,
+)
+from accel_bench.analysis.ledgers.schema import Entry, Figure, Ledger
+from accel_bench.analysis.wording import count, flops, join_names, size
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+
+NAMES: dict[Figure, str] = {figure: figure.replace("_", " ") for figure in FIGURES}
+MOST_OPERATIONS = 4
+"""Operations of a line that are named."""
+
+MOST_LINES = 12
+"""Lines that are shown."""
+
+
+def amount(figure: Figure, number: int) -> str:
+    """Return a number with the unit of its figure; one below 0 has its sign."""
+    form: Callable[[int], str] = "{:,}".format
+    if figure.endswith("bytes"):
+        form = size
+    elif figure == "flops":
+        form = flops
+    return f"-{form(-number)}" if number < 0 else form(number)
+
+
+def ledger_report(ledger: Ledger) -> Report:
+    """Return the sums of a step, its operations by kind, and every entry for programs."""
+    found = totals(ledger)
+    sums = [(figure, found[figure, "", ""]) for figure in FIGURES]
+    kinds = Counter({key[1:]: number for key, number in found.items() if key[1]})
+    section = Section(
+        title=f"{ledger.scenario}: {ledger.stack}",
+        tables=[
+            Table(SUMS, sums, title=f"one step of {_ranks(ledger.ranks)}"),
+            Table(KINDS, kinds.most_common(), title="operations by kind"),
+        ],
+        notes=ledger.left_out,
+    )
+    return Report([section], ledger, Table(ENTRIES, ledger.entries))
+
+
+def difference_report(found: LedgerDifference) -> Report:
+    """Return what rose, where, and what fell."""
+    left = len(found.places) - MOST_LINES
+    more = (f"and {count(left, 'line')} more: --format json has them all",) if left > 0 else ()
+    tables = [
+        Table(CHANGES, found.rose, title="what rose"),
+        Table(PLACES, found.places[:MOST_LINES], title="where", notes=more),
+        Table(CHANGES, found.fell, title="what fell"),
+    ]
+    section = Section(
+        title=f"{found.after.scenario}: {_name(found.before)} -> {_name(found.after)}",
+        answer=found.answer,
+        tables=[table for table in tables if table.rows],
+        notes=found.notes,
+    )
+    return Report([section], found, Table(FLAT, [*found.rose, *found.fell]))
+
+
+def _ranks(ranks: int) -> str:
+    return "one rank" if ranks == 1 else f"{ranks} ranks together"
+
+
+def _name(ledger: Ledger) -> str:
+    return ledger.stack
+
+
+def _change_name(change: Change) -> str:
+    if not change.kind:
+        return NAMES[change.figure]
+    return " ".join(filter(None, (NAMES[change.figure], change.kind, change.dtype)))
+
+
+def _signed(change: Change) -> str:
+    difference = change.after - change.before
+    sign = "+" if difference > 0 else ""
+    return f"{sign}{amount(change.figure, difference)}"
+
+
+def _figures(place: PlaceChange) -> tuple[str, ...]:
+    return tuple(
+        f"{'+' if number > 0 else ''}{amount(figure, number)}"
+        + ("" if figure == "flops" else f" {_short(figure)}")
+        for figure, number in place.figures.items()
+    )
+
+
+def _short(figure: Figure) -> str:
+    return NAMES[figure].removesuffix(" bytes")
+
+
+def _operations(place: PlaceChange) -> str:
+    return join_names(place.operations, MOST_OPERATIONS)
+
+
+SUMS = (
+    Column("figure", lambda row: NAMES[row[0]], kind="name"),
+    Column("step", lambda row: amount(*row), "in a step", kind="number"),
+)
+KINDS = (
+    Column("kind", lambda row: " ".join(filter(None, row[0])), kind="name"),
+    Column("operations", lambda row: row[1], form="{:,}".format, kind="number"),
+)
+CHANGES = (
+    Column("figure", _change_name, kind="name"),
+    Column("before", lambda row: amount(row.figure, row.before), kind="number"),
+    Column("after", lambda row: amount(row.figure, row.after), kind="number"),
+    Column("difference", _signed, kind="number"),
+)
+PLACES = (
+    Column("line", where, kind="name"),
+    Column("code", reader("code")),
+    Column("phase", lambda row: ", ".join(row.phases)),
+    Column("operations", _operations),
+    Column("difference", _figures, form=lambda parts: parts),
+)
+
+FLAT = (
+    *paths("", "figure kind dtype before after"),
+    Column("difference", lambda row: row.after - row.before),
+)
+"""Columns of a difference's CSV."""
+
+
+def _figure(figure: Figure) -> Callable[[Entry], Any]:
+    return lambda entry: entry.figures.get(figure, 0)
+
+
+ENTRIES = (
+    *paths("site", "phase module file line function code"),
+    *paths("", "operation kind dtype"),
+    *(Column(figure, _figure(figure)) for figure in FIGURES),
+)
+"""Columns of a ledger's CSV."""

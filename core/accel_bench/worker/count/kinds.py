@@ -1,0 +1,89 @@
+"""Which kind of operation one of torch's is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from accel_bench.analysis.ledgers.schema import Kind
+from accel_bench.modeling.tensors import dtype_name
+from accel_bench.worker.communication import NAMESPACES, NOT_OBSERVED
+from accel_bench.worker.estimate.tracker import moves_nothing
+
+SYNCHRONIZING = frozenset(
+    {
+        *("_local_scalar_dense", "item", "nonzero", "nonzero_numpy", "is_nonzero", "equal"),
+        *("masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
+        *("argwhere", "bincount", "_assert_async"),
+    }
+)
+"""Operations whose result, or its size, the host waits for."""
+
+NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+    ("optimizer", ("_foreach_", "_fused_")),
+    ("attention", ("attention",)),
+    ("norm", ("layer_norm", "rms_norm", "group_norm", "batch_norm")),
+    ("loss", ("nll_loss", "cross_entropy", "log_softmax", "mse_loss")),
+    ("indexing", ("embedding", "index", "gather", "scatter", "masked_fill", "where", "slice_b")),
+    ("copy", ("clone", "copy_", "_to_copy", "cat", "stack", "repeat", "flip", "roll")),
+    ("creation", ("zeros", "ones", "full", "fill", "zero_", "arange", "scalar_tensor", "tril")),
+    ("creation", ("triu", "eye", "empty", "new_")),
+    ("reduction", ("sum", "mean", "amax", "amin", "norm", "any", "all", "var", "softmax", "max")),
+)
+"""Parts of names by kind; the first that fits is taken."""
+
+
+def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
+    """Return the kind of an operation; `flops` are those of its matrix products."""
+    name = func.overloadpacket.__name__
+    if is_collective(func):
+        return "collective"
+    if synchronizes(name, used, made):
+        return "synchronization"
+    if moves_nothing(func, list(used), made):
+        return "creation" if "empty" in name else "view"
+    if cast_of(name, used, made):
+        return "cast"
+    found = next((kind for kind, parts in NAMES if any(part in name for part in parts)), None)
+    if flops and found != "attention":
+        return "matmul"
+    return found or _tagged(func)
+
+
+def is_collective(func: Any) -> bool:
+    """Return whether an operation sends data between ranks."""
+    return func.namespace in NAMESPACES and _bare_name(func) not in NOT_OBSERVED
+
+
+def synchronizes(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
+    """Return whether the host waits for an operation on a device that works on its own."""
+    if name in SYNCHRONIZING:
+        return True
+    if name == "index":  # by a mask: how many are chosen is read first
+        return any(tensor.dtype == torch.bool for tensor in used[1:])
+    to_host = name == "_to_copy" and bool(made) and made[0].device.type == "cpu"
+    return to_host and used[0].device.type not in ("cpu", "meta")
+
+
+def cast_of(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str:
+    """Return `float32 to bfloat16` of an operation that changes the dtype; else nothing."""
+    source = None
+    if name == "_to_copy" and used and made:
+        source, target = used[0], made[0]
+    elif name == "copy_" and len(used) > 1:
+        target, source = used[0], used[1]
+    if source is None or source.dtype == target.dtype:
+        return ""
+    return f"{dtype_name(source.dtype)} to {dtype_name(target.dtype)}"
+
+
+def _tagged(func: Any) -> Kind:
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return "random"
+    return "elementwise" if torch.Tag.pointwise in func.tags else "other"
+
+
+def _bare_name(func: Any) -> str:
+    return str(func.name().partition("::")[2].partition(".")[0])

@@ -1,0 +1,117 @@
+"""A step's ledger is the same in every run, and names the line of whatever is added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from worker.count.planted import FORWARDS, OTHERS, ledger_of
+
+from accel_bench.analysis.ledgers.difference import difference, where
+from accel_bench.analysis.ledgers.files import read_ledger, write_ledger
+from accel_bench.analysis.ledgers.schema import Ledger
+
+SOURCE = Path(__file__).with_name("planted.py").read_text(encoding="utf8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("count")
+
+
+@pytest.fixture(scope="module")
+def baseline(folder: Path) -> Ledger:
+    return ledger_of(folder)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    method = f"file://{tmp_path / 'rendezvous'}"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+NAMED = {name: module for name, (module, _) in {**FORWARDS, **OTHERS}.items()}
+
+
+@pytest.mark.parametrize("regression", [one for one in NAMED if one != "lost-checkpointing"])
+def test_a_planted_regression_is_named_with_its_module_and_line(
+    regression: str, baseline: Ledger, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if regression == "reduced-twice":
+        request.getfixturevalue("group")
+    found = difference(baseline, ledger_of(folder, regression))
+    assert found.rose
+    first = found.places[0]
+    assert first.code.endswith("# PLANTED"), [where(one) for one in found.places]
+    assert Path(first.file).name == "planted.py"
+    assert [SOURCE[line - 1].strip() for line in first.lines] == [first.code]
+    assert all(one.startswith(NAMED[regression]) for one in first.modules)
+
+
+def test_a_lost_checkpointing_is_named_by_what_its_block_saves(
+    baseline: Ledger, folder: Path
+) -> None:
+    found = difference(baseline, ledger_of(folder, "lost-checkpointing"))
+    (rose,) = [one for one in found.rose if not one.kind]
+    assert rose.figure == "saved_bytes"
+    assert {name.split(".")[1] for one in found.places for name in one.modules} == {"0"}
+    assert any(one.figure == "operations" for one in found.fell)
+
+
+@pytest.mark.parametrize(
+    "repeats", [10, pytest.param(200, marks=pytest.mark.release)], ids="{} repeats".format
+)
+def test_repeats_of_the_same_code_differ_by_nothing(
+    repeats: int, baseline: Ledger, folder: Path
+) -> None:
+    for _ in range(repeats):
+        again = ledger_of(folder)
+        assert again.entries == baseline.entries
+        found = difference(baseline, again)
+        assert (found.rose, found.fell, found.places) == ((), (), ())
+
+
+def test_a_line_that_moved_is_no_difference(baseline: Ledger) -> None:
+    moved = tuple(
+        one.model_copy(update={"site": one.site.model_copy(update={"line": one.site.line + 7})})
+        for one in baseline.entries
+    )
+    found = difference(baseline, baseline.model_copy(update={"entries": moved}))
+    assert (found.rose, found.fell, found.answer) == ((), (), "nothing rose")
+
+
+def test_other_versions_and_settings_are_said(baseline: Ledger) -> None:
+    before = {"versions": {"torch": "2.12.0"}, "work": {"train.micro_batch_size": 2}}
+    after = {"versions": {"torch": "2.13.0"}, "work": {"train.micro_batch_size": 4}, "ranks": 2}
+    notes = difference(baseline.model_copy(update=before), baseline.model_copy(update=after)).notes
+    assert notes[:3] == (
+        "versions differ, which may be all: torch 2.12.0 -> 2.13.0",
+        "settings differ: train.micro_batch_size 2 -> 4",
+        "ranks: 1 before, 2 after",
+    )
+
+
+def test_a_ledger_in_a_file_is_read_back_as_it_was(baseline: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    write_ledger(path, baseline)
+    assert read_ledger(path) == baseline
+    lines = path.read_text(encoding="utf8").splitlines()
+    assert len([line for line in lines if '"site"' in line]) == len(baseline.entries)
+
+
+def test_recomputed_operations_have_the_line_and_module_of_the_forward(baseline: Ledger) -> None:
+    def places(phase: str) -> set[tuple[str, int]]:
+        return {
+            (one.site.module, one.site.line)
+            for one in baseline.entries
+            if one.site.phase == phase and one.site.module.startswith("blocks.0")
+        }
+
+    # The last line adds the block's result to its input: nothing needs that again.
+    assert len(places("forward") - places("backward")) == 1
+    assert places("backward") < places("forward")
