@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from accel_bench.analysis.conclusion import conclusion
     from accel_bench.analysis.schema import ExperimentSummary, Summary
     from accel_bench.api.description import RunDescription, Step, describe_run
+    from accel_bench.api.events import read_events
     from accel_bench.api.progress import RunProgress
     from accel_bench.api.results import Results
     from accel_bench.api.run import run
@@ -71,8 +72,17 @@ if TYPE_CHECKING:
     from accel_bench.modeling.loading import check_fit, load_base_model
     from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
     from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.result import Metric, Node, RankResult, Result, Sample, Status, Window
-    from accel_bench.run_context import Run
+    from accel_bench.result import (
+        Metric,
+        Node,
+        RankResult,
+        Result,
+        Sample,
+        Status,
+        TimeSeries,
+        Window,
+    )
+    from accel_bench.run_context import Run, StepObserver
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
     from accel_bench.scenario.uses import ModelUse
@@ -110,9 +120,11 @@ __all__ = [
     "Stage",
     "Status",
     "Step",
+    "StepObserver",
     "Stopwatch",
     "StoredResults",
     "Summary",
+    "TimeSeries",
     "TokenCounts",
     "Window",
     "Workload",
@@ -135,6 +147,7 @@ __all__ = [
     "quantize_seconds",
     "read_compilation",
     "read_config",
+    "read_events",
     "read_machine",
     "read_placement",
     "reset_compiler",
@@ -146,6 +159,7 @@ _HOMES = {
     "accel_bench.analysis.conclusion": ("conclusion",),
     "accel_bench.analysis.schema": ("ExperimentSummary", "Summary"),
     "accel_bench.api.description": ("RunDescription", "Step", "describe_run"),
+    "accel_bench.api.events": ("read_events",),
     "accel_bench.api.progress": ("RunProgress",),
     "accel_bench.api.results": ("Results",),
     "accel_bench.api.run": ("run",),
@@ -184,9 +198,10 @@ _HOMES = {
         "Result",
         "Sample",
         "Status",
+        "TimeSeries",
         "Window",
     ),
-    "accel_bench.run_context": ("Run",),
+    "accel_bench.run_context": ("Run", "StepObserver"),
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
     "accel_bench.scenario.uses": ("ModelUse",),

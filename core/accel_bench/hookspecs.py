@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine.info import Machine
     from accel_bench.result import Metric, Result, Window
-    from accel_bench.run_context import Run
+    from accel_bench.run_context import Run, StepObserver
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
 
@@ -168,6 +168,16 @@ def start_metrics(run: Run) -> None:
 @hookspec
 def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
     """All. After the last measured step: return what was measured."""
+
+
+@hookspec
+def observe_steps(run: Run) -> StepObserver | None:
+    """All. After the last step that core needs: return what observes further steps, or None.
+
+    Whatever would disturb the measured window has its place here: profilers, counters, traces. Each
+    observer gets steps of its own, one after the other, that are in no figure but its own. Return
+    the same number of steps on every rank: ranks wait for one another.
+    """
 
 
 @hookspec

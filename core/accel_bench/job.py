@@ -34,6 +34,7 @@ PHASES = (
     "phases",
     "communication",
     "profile",
+    "observe_steps",
     "report_evidence",
     "close_run",
     WRITES_RESULT,

@@ -96,3 +96,11 @@ class Observer(Protocol):
         `results` holds what each rank has written, those that wrote nothing are missing. It gets
         seconds, not minutes.
         """
+
+
+class LiveObserver(Observer, Protocol):
+    """An observer of which something is shown while the ranks run."""
+
+    live: str
+    """A few words beside the step in the progress line, such as `utilization.gpu 97 %`. It is read
+    several times a second by what watches over the ranks: keep the last reading at hand."""

@@ -92,6 +92,16 @@ the matmuls of a step take when nothing else runs.
 """
 
 
+class TimeSeries(Frozen):
+    """Readings of one figure over time; each holds until the next."""
+
+    times: tuple[float, ...]
+    """time.monotonic() of the machine in seconds, as `Window.started`."""
+
+    values: tuple[float, ...]
+    """In the unit of the metric that it belongs to."""
+
+
 class Metric(Frozen):
     """One number that a plugin measured around the window."""
 
@@ -124,6 +134,9 @@ class Metric(Frozen):
 
     degrades: bool = False
     """Whether the reason makes a result that is `ok` a `degraded` one."""
+
+    series: TimeSeries | None = None
+    """The readings behind the number, where it was read more than once."""
 
 
 class Window(Frozen):
@@ -363,6 +376,9 @@ class RankResult(Frozen):
 
     profiled_steps: int = 0
     """Steps that were taken after all others to be profiled; no figure here is made of them."""
+
+    observed_steps: int = 0
+    """Steps that plugins observed after all others; no figure but their metrics is made of them."""
 
     workload: Workload | None = None
     """What the model's matmuls and attention compute for a token; null without torch."""

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
@@ -19,6 +19,10 @@ from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import Trace
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
+
+if TYPE_CHECKING:
+    from accel_bench.engine import Batch
+    from accel_bench.result import Metric
 
 
 @dataclass
@@ -182,6 +186,25 @@ class Run:
             if not target.exists():
                 _fill_aside(target, fill)
         return target
+
+
+class StepObserver(Protocol):
+    """Observes optimizer steps that are taken for it alone, after the measured window.
+
+    Where a step fails, `finish` is not called: give `run.on_close` what must be undone.
+    """
+
+    steps: int
+    """How many steps it needs, at least 1."""
+
+    def start(self) -> None:
+        """Begin before the first step, when the device has finished all work."""
+
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """End a step of these micro-batches of this rank; the device may still be at work."""
+
+    def finish(self) -> Iterable[Metric]:
+        """Stop when the device has finished the last step, and return what was measured."""
 
 
 def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:

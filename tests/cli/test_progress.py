@@ -116,3 +116,13 @@ def test_time_left_is_shown_before_the_first_run_has_ended(watched: tuple[str, s
     first = shown.partition("alone  ok")[0]
     assert re.search(r"round 1 of 1  alone  starting  \(\d+ s left\)", first)
     assert re.search(r"step \d.*  \((\d+ s left|longer than expected)\)", first)
+
+
+def test_what_observers_see_stands_beside_the_step() -> None:
+    reporter = LiveReporter(Console(file=io.StringIO()))
+    planned = cast(Planned, SimpleNamespace(experiment=LORA))
+    reporter.on_start(planned, "round 1 of 1")
+    reporter.on_progress(planned, Progress(2, "window", live="utilization.gpu 97 %"))
+    shown = reporter._line().plain
+    reporter.close()
+    assert "window  step 2  utilization.gpu 97 %  (" in shown

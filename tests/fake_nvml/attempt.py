@@ -94,6 +94,11 @@ class Starter(Plugin[Options]):
         return []
 
 
+def show(folder: Path, progress: Any) -> None:
+    """Keep what the progress line showed last."""
+    (folder / "live.txt").write_text(progress.live, encoding="utf8")
+
+
 def press(number: int, frame: object) -> None:
     """What Python does on Ctrl-C."""
     raise KeyboardInterrupt
@@ -119,7 +124,7 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
     attempt = Attempt(job, "monday", None, folder.parent)
     kept: list[Any] = []
     try:
-        run_attempt(attempt, ActivePlugins(members), lambda beat: None, kept.append)
+        run_attempt(attempt, ActivePlugins(members), partial(show, folder), kept.append)
     except KeyboardInterrupt:
         print("Ctrl-C was raised again")
     (result,) = kept

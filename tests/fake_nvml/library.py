@@ -59,6 +59,9 @@ class Watched(NamedTuple):
     out: str
     """What else the program printed."""
 
+    live: str
+    """What the progress line showed of the devices, at last."""
+
     def metric(self, name: str, kind: str = "") -> Metric:
         """The only metric of that name and kind."""
         (found,) = [m for m in self.result.metrics if (m.name, m.kind) == (name, kind)]
@@ -151,4 +154,6 @@ class Machine:
         said = output.read_text(encoding="utf8")
         assert code == 0, said
         *before_it, last = said.splitlines()
-        return Watched(Result.model_validate_json(last), "\n".join(before_it))
+        live = work / "live.txt"
+        shown = live.read_text(encoding="utf8") if live.exists() else ""
+        return Watched(Result.model_validate_json(last), "\n".join(before_it), shown)

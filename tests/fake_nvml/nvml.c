@@ -13,6 +13,8 @@
  *     0 process 1234 5000             pid and bytes; each line is one process
  *     0 ecc 3                         uncorrected memory errors
  *     0 thermal_nanoseconds 0         time in which heat held the clocks down
+ *     0 utilization 97                percent of time with a kernel; of the memory bus it is a half
+ *     0 field 82 55                   what a number of NVML_FI_... gives, as an unsigned int
  *     0 error 15                      return code of every question to the device
  *     0 refuse 3 nvmlDeviceGetPowerUsage   return code of one function
  */
@@ -27,6 +29,13 @@ typedef struct { int number; } Device;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
 typedef struct { unsigned long long reference, violation; } Violation;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency;
+    unsigned type, code;
+    union { double real; unsigned number; unsigned long long large; } value;
+} FieldValue;
 typedef struct {
     char legacy[16];
     unsigned domain, bus, device, id, subsystem;
@@ -269,4 +278,22 @@ int nvmlDeviceGetViolationStatus(Device *device, unsigned policy, Violation *out
     out->reference = 0;
     out->violation = policy == 1 ? of(device, "thermal_nanoseconds", 0) : 0;
     return gate(device, "nvmlDeviceGetViolationStatus");
+}
+
+int nvmlDeviceGetUtilizationRates(Device *device, Utilization *out)
+{
+    int code = answer(device, "nvmlDeviceGetUtilizationRates", "utilization", &out->gpu);
+    out->memory = out->gpu / 2;
+    return code;
+}
+
+int nvmlDeviceGetFieldValues(Device *device, int count, FieldValue *values)
+{
+    char key[32];
+    for (int i = 0; i < count; i++) {
+        snprintf(key, sizeof key, "field %u", values[i].id);
+        values[i].type = 1;
+        values[i].code = answer(device, "nvmlDeviceGetFieldValues", key, &values[i].value.number);
+    }
+    return SUCCESS;
 }

@@ -97,3 +97,23 @@ def test_a_plugin_s_own_keyboard_interrupt_is_not_the_user_s(tmp_path: Path) -> 
     watching.start([])
     _, fault = watching.finish({}, hurried=False)
     assert "failed in observe_ranks: KeyboardInterrupt" in str(fault)
+
+
+class Showing(Sound):
+    """Shows something."""
+
+    live = "seen 1"
+
+
+class FailingToShow(Sound):
+    """Fails while ranks run."""
+
+    @property
+    def live(self) -> str:
+        raise OSError("the driver is gone")
+
+
+def test_what_observers_show_is_one_text_and_a_failure_ends_nothing(tmp_path: Path) -> None:
+    watching = observation(tmp_path, Showing, FailingToShow, Sound, Showing)
+    watching.start([])
+    assert watching.live() == "seen 1  seen 1"

@@ -6,7 +6,8 @@ import json
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.result import Result, Sample, Status
+from accel_bench.analysis.tables.listing import metrics_by_name
+from accel_bench.result import Result, Sample, Status, TimeSeries
 from accel_bench.store.fields import derived_columns
 from accel_bench.store.records import identity_columns
 from accel_bench.store.schema import EFFECTIVE, FIGURES, IMPORTED, SETTINGS, DerivedColumn
@@ -58,6 +59,9 @@ class RunDescription(NamedTuple):
     steps: tuple[Step, ...]
     """All steps; empty where a rank did not get so far."""
 
+    series: dict[str, TimeSeries]
+    """What was read over time, by the name of its metric."""
+
 
 def describe_run(result: Result) -> RunDescription:
     """Return a run as flat names and plain values; what is not known is left out."""
@@ -84,6 +88,11 @@ def describe_run(result: Result) -> RunDescription:
         effective=known(EFFECTIVE),
         figures={name: one for name, one in figures.items() if isinstance(one, int | float)},
         steps=_steps(result),
+        series={
+            name: metric.series
+            for name, metric in metrics_by_name(result).items()
+            if metric.series is not None
+        },
     )
 
 

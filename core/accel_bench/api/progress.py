@@ -49,6 +49,9 @@ class RunProgress:
     step: int = 0
     """Optimizer steps that it has taken."""
 
+    live: str = ""
+    """What observers of the run show, such as the utilization of its GPU."""
+
     result: Result | None = None
     """The run that has ended; None for the other events."""
 
@@ -86,7 +89,8 @@ class CallbackReporter(Reporter):
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
         """Report the step of a run."""
-        self._call("running", planned, phase=progress.phase, step=progress.step)
+        shown = {"phase": progress.phase, "step": progress.step, "live": progress.live}
+        self._call("running", planned, **shown)
 
     def on_result(self, planned: Planned, result: Result) -> None:
         """Report a run that has ended."""

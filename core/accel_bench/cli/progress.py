@@ -122,11 +122,12 @@ class LiveReporter(LineReporter):
                 self._expect(self._seconds_left())
 
     def on_progress(self, planned: Planned, progress: Progress) -> None:
-        """Show phase, step and speed."""
+        """Show phase, step, speed, and what observers see of the devices."""
         name = planned.experiment.stack.name
         parts = [self._what_of(planned), name, progress.phase, f"step {progress.step}"]
         rate = self._rate(planned, progress)
         parts += [f"{rate:,.0f} tokens/s"] if rate else []
+        parts += [progress.live] if progress.live else []
         self._parts = parts
 
     def close(self) -> None:

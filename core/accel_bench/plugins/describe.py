@@ -28,7 +28,7 @@ from accel_bench.plugins.validation import (
 ACCELERATING = frozenset({"accelerate_model", "compile_model"})
 """Hooks that only a plugin of a stack has a reason to implement."""
 
-MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_ranks"})
+MEASURING = frozenset({"start_metrics", "finish_metrics", "observe_steps", "observe_ranks"})
 """Hooks of a plugin that stands in the list `metrics`, when it changes nothing besides."""
 
 PROCESS_SECONDS = 60.0

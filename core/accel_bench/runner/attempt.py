@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,13 @@ def run_attempt(
     verdict: Verdict | None = None
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
+
+    def with_live(progress: Progress) -> None:
+        on_progress(replace(progress, live=observation.live()))
+
     group = read_memory_group()
     try:
-        _run_ranks(attempt, active, observed, on_progress, observation.start)
+        _run_ranks(attempt, active, observed, with_live, observation.start)
     except KeyboardInterrupt as stop:
         interruption = stop
         verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))

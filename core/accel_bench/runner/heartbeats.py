@@ -31,6 +31,9 @@ class Progress:
     plugin: int = 0
     """Number of the active plugin whose code was called, from 1; 0 for none."""
 
+    live: str = ""
+    """What observers show of the ranks meanwhile."""
+
 
 def read_progress(job: Job, rank: int) -> Progress | None:
     """Return the last heartbeat of a rank; None before it has written one."""

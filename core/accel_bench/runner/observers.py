@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -41,6 +42,10 @@ class Observation:
                 raise wrong_answer(plugin, HOOK, "an Observer or None", observer)
             self._observers.append((plugin, observer))
 
+    def live(self) -> str:
+        """Return what the observers show while the ranks run."""
+        return "  ".join(filter(None, (_live(observer) for _, observer in self._observers)))
+
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
@@ -54,6 +59,13 @@ class Observation:
             except AccelBenchError as error:
                 first = first or error
         return tuple(metrics), first
+
+
+def _live(observer: Observer) -> str:
+    """Return what an observer shows; nothing where it fails, which ends no run."""
+    with contextlib.suppress(Exception):
+        return str(getattr(observer, "live", ""))
+    return ""
 
 
 def _finish(

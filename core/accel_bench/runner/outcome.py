@@ -15,7 +15,7 @@ from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_ra
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
 
-STEP_PHASES = ("warm-up", "window", "phases", "communication", "profile")
+STEP_PHASES = ("warm-up", "window", "phases", "communication", "profile", "observe_steps")
 """Phases in which the engine takes steps."""
 
 
@@ -98,7 +98,8 @@ def steps_of(found: RankResult) -> int | None:
     if found.window is None or not found.window.samples:
         return None
     after = sum(one.steps for one in (found.phases, found.communication) if one)
-    return found.window.samples[-1].step + 1 + after + found.profiled_steps
+    after += found.profiled_steps + found.observed_steps
+    return found.window.samples[-1].step + 1 + after
 
 
 def describe_exit(code: int | None) -> str:

@@ -32,6 +32,7 @@ from accel_bench.worker import settings
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import CudaClock, HostClock
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.observed_steps import ObservedSteps
 from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.record import (
     RankRecord,
@@ -199,6 +200,7 @@ def make_stopwatch(
         phase_steps=options.phase_steps,
         communication=window.communication,
         profile=window.profile,
+        observed=window.observed,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
     )
@@ -240,6 +242,7 @@ class AroundWindow:
         self.monitor = WindowMonitor(self.run.device.type)
         self.communication = communication_of(self.run)
         self.profile = profile_of(self.job, self.run)
+        self.observed = observed_steps(self.active, self.run, self.record)
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
@@ -313,6 +316,13 @@ def communication_of(run: Run) -> CommunicationProbe | None:
     from accel_bench.worker.communication import CommunicationProbe
 
     return CommunicationProbe(clock_of(run).synchronize)
+
+
+def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:
+    """Return what takes steps for plugins that observe some; None where none does."""
+    if not active.implements("observe_steps"):
+        return None
+    return ObservedSteps(active, run, record, clock_of(run).synchronize)
 
 
 def profile_of(job: Job, run: Run) -> RankProfiler | None:

@@ -21,6 +21,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
+    from accel_bench.worker.observed_steps import ObservedSteps
     from accel_bench.worker.profile.window import ProfileWindow
 
 PLATEAU_STEPS = 5
@@ -38,8 +39,8 @@ class WindowStopwatch:
     time before a window opens, and `after_window` once after the one that is kept, while the clock
     stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
     take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases,
-    and as many observed by `communication`, where there are several ranks; the last steps are those
-    that `profile` takes.
+    and as many observed by `communication`, where there are several ranks; then come the steps that
+    `profile` takes, and those of `observed`.
     """
 
     clock: HostClock
@@ -53,6 +54,7 @@ class WindowStopwatch:
     phase_steps: int = 0
     communication: CommunicationProbe | None = None
     profile: ProfileWindow | None = None
+    observed: ObservedSteps | None = None
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
 
@@ -202,7 +204,7 @@ class WindowStopwatch:
     def _profile_steps(self) -> None:
         """Take the last steps under the profiler, where a profile is requested."""
         if self.profile is None:
-            self.running = False
+            self._observe_steps()
             return
         self.heartbeat.phase = "profile"
         self.lap, self.mark = self._profile_lap, self.profile.mark
@@ -214,7 +216,24 @@ class WindowStopwatch:
         assert self.profile is not None
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
-        self.running = self.profile.end_step()
+        if not self.profile.end_step():
+            self._observe_steps()
+
+    def _observe_steps(self) -> None:
+        """Take further steps for the plugins that observe some, each its own."""
+        if self.observed is None:
+            self.running = False
+            return
+        self.heartbeat.phase = "observe_steps"
+        self.lap, self.mark = self._observed_lap, lambda phase: None
+        self.running = self.observed.start()
+
+    def _observed_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step that a plugin observes; it is no part of the loss curve either."""
+        assert self.observed is not None
+        self._done += 1
+        self._page[HEARTBEAT_STEP] = self._done
+        self.running = self.observed.end_step(batches)
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from accel_bench import Batch, Device, Metric, Run, Stage, TokenCounts, Window
 from accel_bench.builtin.metrics.memory import Memory, MemoryOptions
-from accel_bench.builtin.metrics.saved_for_backward_impl import saved_bytes
+from accel_bench.modeling.saved_tensors import saved_bytes
 
 MakeRun = Callable[..., Run]
 WINDOW = Window(started=0.0, ended=1.0)

@@ -94,7 +94,7 @@ def test_memory_is_that_of_the_rank_s_process_and_of_the_device_above_its_start(
     peaks = {
         (metric.name, metric.kind): metric.value
         for metric in seen.result.metrics
-        if metric.unit == "bytes"
+        if metric.unit == "bytes" and "peak" in metric.name
     }
     assert peaks == {
         ("nvml_peak_memory_bytes", "process"): 5000,
@@ -115,7 +115,8 @@ def test_a_peak_before_the_window_is_not_the_window_s(machine: Machine) -> None:
 
 def test_one_way_of_measuring_memory_can_be_chosen(machine: Machine) -> None:
     seen = machine.watch(options={"memory": ["device"]})
-    kinds = {metric.kind for metric in seen.result.metrics if metric.unit == "bytes"}
+    peaks = [metric for metric in seen.result.metrics if "peak" in metric.name]
+    kinds = {metric.kind for metric in peaks}
     assert kinds == {"device_above_start"}
 
 
@@ -175,7 +176,7 @@ def test_nvml_that_does_not_start_is_null_and_degraded(
 ) -> None:
     machine.add(f"init {code}")
     seen = machine.watch()
-    assert len(seen.result.metrics) == 8
+    assert len(seen.result.metrics) == 10
     assert {metric.value for metric in seen.result.metrics} == {None}
     assert seen.result.status is Status.DEGRADED
     assert all(f"NVML is {word}" in reason for reason in seen.result.reasons)
@@ -268,3 +269,42 @@ def test_ctrl_c_keeps_what_was_seen_until_then(machine: Machine) -> None:
     assert seen.metric("nvml_peak_memory_bytes", "device_above_start").value is not None
     assert seen.result.state_before is not None
     assert seen.result.state_after is None
+
+
+def test_fields_are_kept_over_time_and_shown_live(machine: Machine) -> None:
+    machine.add("1 utilization 20", "1 field 82 55", "1 field 150 7")
+    names = ["utilization.gpu", "memory.used", "temperature.memory", "NVML_FI_DEV_MEMORY_TEMP"]
+    seen = machine.watch(
+        device=1,
+        seconds=1.0,
+        options={"fields": [*names, "clocks.sm", "fan.speed"]},
+        during=["1 utilization 90", f"1 memory_used {6 * 2**30}"],
+    )
+    use = seen.metric("nvml_utilization_gpu_percent", "mean")
+    window = seen.result.ranks[0].window
+    assert window is not None and use.series is not None and use.value is not None
+    assert (use.unit, use.scope, use.rank, use.better) == ("percent", "device", 0, "neither")
+    # Changes, and the last reading, by the clock of the window; half of it at each.
+    assert use.series.values == (20, 90, 90)
+    assert window.started < use.series.times[1] < window.ended <= use.series.times[2]
+    assert 20 < use.value < 90
+    memory = seen.metric("nvml_memory_used_bytes", "mean").series
+    assert memory is not None and set(memory.values) == {3000, 9000, 6 * 2**30}
+    assert seen.metric("nvml_temperature_memory_celsius", "mean").value == 55
+    assert seen.metric("nvml_fi_dev_memory_temp", "last").value == 55
+    assert seen.metric("nvml_clocks_sm_megahertz", "mean").value == 1755
+    fan = seen.metric("nvml_fan_speed_percent", "mean")
+    assert (fan.value, fan.series) == (None, None)
+    assert fan.reason == "the device has no reading of fan.speed"
+    assert seen.result.status is Status.OK
+    shown = "utilization.gpu 90 %  memory.used 6.0 GiB  temperature.memory 55 C"
+    assert seen.live.startswith(f"{shown}  NVML_FI_DEV_MEMORY_TEMP 55  clocks.sm 1755 MHz")
+
+
+def test_a_field_that_is_denied_is_null_and_no_fault(machine: Machine) -> None:
+    machine.add("0 refuse 4 nvmlDeviceGetUtilizationRates", "0 utilization 5")
+    seen = machine.watch()
+    use = seen.metric("nvml_utilization_gpu_percent", "mean")
+    assert use.value is None
+    assert "denied" in use.reason
+    assert seen.result.status is Status.OK

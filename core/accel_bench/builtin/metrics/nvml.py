@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from accel_bench import (
     Device,
@@ -19,7 +19,13 @@ from accel_bench import (
     hookimpl,
     nvml,
 )
-from accel_bench.builtin.metrics.nvml_metrics import DeviceRank, NoFigureError, metrics_of
+from accel_bench.builtin.metrics.nvml_fields import checked, shown
+from accel_bench.builtin.metrics.nvml_metrics import (
+    DeviceRank,
+    NoFigureError,
+    field_metrics,
+    metrics_of,
+)
 from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
 
 
@@ -34,6 +40,15 @@ class NVMLOptions(Options):
         "device",
     )
     """Memory of the ranks' own processes, and that of the whole device above its first reading."""
+
+    fields: Annotated[tuple[str, ...], Field(strict=False)] = ("utilization.gpu", "memory.used")
+    """What is kept over time and shown while ranks run: names as `nvidia-smi --help-query-gpu` has
+    them, or NVML's own of a field number, such as NVML_FI_DEV_MEMORY_TEMP."""
+
+    @field_validator("fields")
+    @classmethod
+    def _check_fields(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return checked(names)
 
 
 class Watcher:
@@ -56,8 +71,19 @@ class Watcher:
         # A launcher's handle may be older than `pid`; a rank elsewhere has none.
         pids = {rank.rank: getattr(rank, "pid", None) for rank in ranks}
         watched = self._listed.found if self._expected is None else self._expected
-        self._sampler = Sampler(watched, pids, job.run_id, options.interval_seconds)
+        interval = options.interval_seconds
+        self._sampler = Sampler(watched, pids, job.run_id, interval, options.fields)
         self._sampler.start()
+
+    @property
+    def live(self) -> str:
+        """Return the last readings of the fields, as the progress line shows them."""
+        parts = []
+        for name in self._options.fields:
+            readings = [track.fields[name][1].values for track in self._sampler.tracks.values()]
+            if last := [values[-1] for values in readings if values]:
+                parts.append(shown(name, last))
+        return "  ".join(parts)
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
         """Stop, and return the metrics of every rank."""
@@ -65,7 +91,9 @@ class Watcher:
         if self._sampler.error is not None:
             raise self._sampler.error
         for rank in self._ranks:
-            yield from metrics_of(self._of_rank(rank, results.get(rank)), self._options.memory)
+            used = self._of_rank(rank, results.get(rank))
+            yield from metrics_of(used, self._options.memory)
+            yield from field_metrics(used, self._options.fields)
 
     def _of_rank(self, rank: int, result: RankResult | None) -> DeviceRank:
         window = result.window if result else None

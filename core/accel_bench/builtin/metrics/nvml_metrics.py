@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from accel_bench import Metric, Window, nvml
-from accel_bench.builtin.metrics.nvml_sampler import Series, Subject, Track
+from accel_bench.builtin.metrics.nvml_fields import field_of, metric_name
+from accel_bench.builtin.metrics.nvml_sampler import Series, Track
 
 MINIMUM_SECONDS = 2.0
 """Shortest window whose energy means something: the counter moves every tenth of a second or so."""
@@ -37,7 +38,7 @@ class DeviceRank:
     window: Window | None
     track: Track | NoFigureError
 
-    def readings(self, subject: Subject) -> Track:
+    def readings(self, subject: str) -> Track:
         """Return the readings of the device. Raises NoFigureError without those of the subject.
 
         What was read before a device was lost is not used: it could be too low.
@@ -91,6 +92,23 @@ def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
     yield rank.metric("gpu_board_power_watts", "W", partial(_power, rank))
     yield rank.metric("gpu_throttled_fraction", "1", partial(_throttled_fraction, rank))
     yield rank.metric("gpu_other_processes", "1", partial(_other_processes, rank))
+
+
+def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
+    """Return the fields that were sampled over time: a number for the window, and the series.
+
+    They describe a run and judge none: one that cannot be read is null, and degrades nothing.
+    """
+    for name in fields:
+        track = rank.track if isinstance(rank.track, Track) else None
+        yield rank.metric(
+            metric_name(name),
+            field_of(name).unit,
+            partial(_field, rank, name),
+            better="neither",
+            kind="last" if field_of(name).counts else "mean",
+            series=track.fields[name][1].stored() if track else None,
+        )
 
 
 def energy_joules(
@@ -148,6 +166,22 @@ def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
         raise NoFigureError(f"NVML does not list the memory of the {way}")
     start = readings.values[0] if way == "device" else 0
     return max(0, max(values) - start), ""
+
+
+def _field(rank: DeviceRank, name: str) -> tuple[float, str]:
+    try:
+        field, series = rank.readings(name).fields[name]
+    except NoFigureError as error:
+        raise NoFigureError(str(error)) from error
+    if not series.times:
+        raise NoFigureError(f"the device has no reading of {name}")
+    window = rank.measured_window()
+    if field.counts:
+        return series.within(window.started, window.ended)[-1], ""
+    value = series.mean(window.started, window.ended)
+    if value is None:
+        raise NoFigureError(f"nvml: the readings of {name} do not cover the window")
+    return value, ""
 
 
 def _energy(rank: DeviceRank) -> tuple[float, str]:

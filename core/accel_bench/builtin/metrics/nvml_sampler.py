@@ -7,10 +7,14 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import mul
 from typing import Any, Literal, get_args
 
-from accel_bench import nvml
+from accel_bench import TimeSeries, nvml
 from accel_bench.builtin.launchers.local import MARK
+from accel_bench.builtin.metrics.nvml_fields import NVMLField, field_of
 
 STOP_SECONDS = 5.0
 """Longest time that the last reading may take."""
@@ -31,6 +35,8 @@ class Series:
     def __init__(self, typecode: str = "d") -> None:
         self.times = array("d")
         self.values: array[Any] = array(typecode)
+        self.until = 0.0
+        """When it was last read."""
 
     def add(self, value: float, at: float) -> None:
         """Keep a reading."""
@@ -39,6 +45,7 @@ class Series:
 
     def add_change(self, value: float, at: float) -> None:
         """Keep a reading unless it is that of before."""
+        self.until = at
         if not self.values or self.values[-1] != value:
             self.add(value, at)
 
@@ -50,14 +57,37 @@ class Series:
         first = max(0, bisect_right(self.times, started) - 1)
         return self.values[first : bisect_right(self.times, ended)]
 
+    def mean(self, started: float, ended: float) -> float | None:
+        """Return the mean from `started` to `ended`, of which a change counts until the next one.
+
+        None when the readings do not cover that time.
+        """
+        if not self.times or ended <= started or started < self.times[0] or ended > self.until:
+            return None
+        inside = [at for at in self.times if started < at < ended]
+        values = self.within(started, ended)
+        lengths = [after - before for before, after in pairwise([started, *inside, ended])]
+        return sum(map(mul, values, lengths)) / (ended - started)
+
+    def stored(self) -> TimeSeries | None:
+        """Return it as it is stored, with the last reading even if nothing had changed."""
+        if not self.times:
+            return None
+        last = [self.until] if self.until > self.times[-1] else []
+        times = tuple(round(at, 3) for at in (*self.times, *last))
+        return TimeSeries(times=times, values=(*self.values, *self.values[-1:][: len(last)]))
+
 
 class Track:
     """Readings of one device, with time.monotonic() in seconds."""
 
-    def __init__(self, device: nvml.NVMLDevice) -> None:
+    def __init__(self, device: nvml.NVMLDevice, fields: Sequence[str] = ()) -> None:
         self.device = device
-        self.problems: dict[Subject, str] = {}
-        """Why it does not answer any more, by what was read."""
+        self.fields = {name: (field_of(name), Series()) for name in fields}
+        """Fields that are sampled over time, by name; changes alone."""
+
+        self.problems: dict[str, str] = {}
+        """Why it does not answer any more, by subject or by name of a field."""
 
         self.memory_bytes = Series("Q")
         """Memory in use on the whole device; changes alone."""
@@ -79,12 +109,13 @@ class Track:
 
     def read(self, family: Family) -> None:
         """Take one reading of everything that was not refused before."""
-        readers: dict[Subject, Callable[[], None]] = {
+        readers: dict[str, Callable[[], None]] = {
             "energy": self._read_energy,
             "power": self._read_power,
             "clocks": self._read_limits,
             "memory": self._read_memory,
             "processes": lambda: self._read_processes(family),
+            **{name: partial(self._read_field, *one) for name, one in self.fields.items()},
         }
         for subject, reader in readers.items():
             if subject not in self.problems:
@@ -92,6 +123,10 @@ class Track:
                     reader()
                 except nvml.NoReadingError as error:
                     self.problems[subject] = str(error)
+
+    def _read_field(self, field: NVMLField, series: Series) -> None:
+        if (value := field.read(self.device)) is not None:
+            series.add_change(value, at=time.monotonic())
 
     def _read_energy(self) -> None:
         """Read the counter; where other work came in between, again, and keep the best of it."""
@@ -170,8 +205,9 @@ class Sampler:
         pids: Mapping[int, int | None],
         run_id: str,
         interval_seconds: float,
+        fields: Sequence[str] = (),
     ) -> None:
-        self.tracks = {device.uuid: Track(device) for device in devices}
+        self.tracks = {device.uuid: Track(device, fields) for device in devices}
         self.error: Exception | None = None
         """Why the sampler itself failed."""
 
@@ -192,7 +228,8 @@ class Sampler:
         if self._thread.is_alive():
             for track in self.tracks.values():
                 problem = f"NVML fails: no answer within {STOP_SECONDS:g} s"
-                track.problems = dict.fromkeys(get_args(Subject), problem)
+                subjects = (*get_args(Subject), *track.fields)
+                track.problems = dict.fromkeys(subjects, problem)
 
     def _run(self) -> None:
         """Sample until `stop`, then once more: the windows have ended by then."""

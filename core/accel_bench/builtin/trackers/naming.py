@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from accel_bench import ExperimentSummary, RunDescription, Step, Summary, conclusion
 
@@ -24,6 +24,21 @@ def step_figures(step: Step) -> dict[str, float]:
     if step.loss is not None:
         found["step.loss"] = step.loss
     return found
+
+
+WINDOW_TAGS = ("Wall Time", "Elapsed Time", "Elements per Second")
+"""Tags of a measured step: its seconds, those since the window began, and tokens in a second."""
+
+
+def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each measured step, by the tags that profilers use."""
+    elapsed = 0.0
+    for step in steps:
+        if step.measured:
+            elapsed += step.seconds
+            rate = step.real_tokens / step.seconds if step.seconds else 0.0
+            found = (step.seconds, elapsed, rate)
+            yield step.step, dict(zip(WINDOW_TAGS, found, strict=True))
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:

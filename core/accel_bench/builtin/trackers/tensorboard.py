@@ -26,7 +26,10 @@ class TensorBoard(Tracker[TensorBoardOptions]):
         """Write a folder of events for a run, in that of its session."""
         from accel_bench.builtin.trackers import tensorboard_impl as impl
 
-        impl.write_run(self._folder(results_folder) / run.identity["session"] / run_name(run), run)
+        own = self._folder(results_folder) / run.identity["session"] / run_name(run)
+        impl.write_run(own, run)
+        if run.series:
+            impl.write_series(own / "series", run)
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
         """Write a folder of events for the verdict."""

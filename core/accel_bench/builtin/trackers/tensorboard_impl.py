@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from accel_bench import RunDescription, Summary
-from accel_bench.builtin.trackers.naming import step_figures, verdict_figures, verdict_texts
+from accel_bench.builtin.trackers.naming import (
+    step_figures,
+    verdict_figures,
+    verdict_texts,
+    window_scalars,
+)
 
 
 def write_run(folder: Path, run: RunDescription) -> None:
@@ -39,8 +45,21 @@ def write_run(folder: Path, run: RunDescription) -> None:
         for name, value in run.figures.items():
             _write(writer, 0, Values.Value(tag=name, simple_value=value))
         for step in run.steps:
-            values = [Values.Value(tag=t, simple_value=v) for t, v in step_figures(step).items()]
-            _write(writer, step.step, *values)
+            _write(writer, step.step, *_scalars(step_figures(step)))
+        for number, scalars in window_scalars(run.steps):
+            _write(writer, number, *_scalars(scalars))
+
+
+def write_series(folder: Path, run: RunDescription) -> None:
+    """Write what was read over time: as step the milliseconds since the first reading."""
+    began = datetime.fromisoformat(run.identity["started_at"]).timestamp()
+    first = min(series.times[0] for series in run.series.values())
+    with _writer(folder) as writer:
+        for name, series in run.series.items():
+            for at, value in zip(series.times, series.values, strict=True):
+                summary = Values(value=_scalars({name: value}))
+                step = round((at - first) * 1000)
+                writer.add_event(Event(wall_time=began + at - first, step=step, summary=summary))
 
 
 def write_verdict(folder: Path, summary: Summary) -> None:
@@ -62,6 +81,10 @@ def _writer(folder: Path) -> Iterator[EventFileWriter]:
 
 def _write(writer: EventFileWriter, step: int, *values: Values.Value) -> None:
     writer.add_event(Event(wall_time=time.time(), step=step, summary=Values(value=values)))
+
+
+def _scalars(values: Mapping[str, float]) -> list[Values.Value]:
+    return [Values.Value(tag=tag, simple_value=value) for tag, value in values.items()]
 
 
 def _text(name: str, text: str) -> Values.Value:

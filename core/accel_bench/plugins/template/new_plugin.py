@@ -33,7 +33,10 @@ DEFAULT_HOOKS = ("accelerate_model",)
 REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
 """Hooks that are not written, and what the acting hook calls in their place."""
 
-NOT_WRITTEN = {"record_result": "copy the dozen lines of a tracker from docs/trackers.md"}
+NOT_WRITTEN = {
+    "record_result": "copy the dozen lines of a tracker from docs/trackers.md",
+    "observe_steps": "copy the whole distribution from docs/metrics.md",
+}
 """Other hooks that are not written, and what to do instead."""
 
 PARTNERS = {

@@ -1,0 +1,186 @@
+"""What `nvml` can sample over time: fields by the names of `nvidia-smi --help-query-gpu`.
+
+`nvidia-smi` reads many more than change while a program runs; here are those that do. Any other
+value that NVML has a number for is named by it: `NVML_FI_DEV_MEMORY_TEMP`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench import nvml
+from accel_bench.errors import did_you_mean
+
+OWN_NUMBER = "NVML_FI_"
+"""How NVML's constants of field numbers begin."""
+
+BYTES, PERCENT = "bytes", "percent"
+
+OWN_UNIT = "nvml"
+"""The unit that NVML has for a value that is named by its number: its header says which."""
+
+_GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
+"""Numbers of clocks."""
+
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of NVML's union of values, by its number of their type."""
+
+
+@dataclass(frozen=True)
+class NVMLField:
+    """How a field is read of a device."""
+
+    question: str
+    """What is called: `nvmlDevice<question>`."""
+
+    unit: str
+    arguments: tuple[int, ...] = ()
+
+    part: str | int | None = None
+    """Which part of the answer it is: an attribute or a place; None for all of it."""
+
+    factor: float = 1.0
+    """By what the answer is multiplied for the unit."""
+
+    counts: bool = False
+    """Whether it only ever grows, or has no known meaning: of such a one the last reading counts,
+    of any other one the mean."""
+
+    def read(self, device: nvml.NVMLDevice) -> float | None:
+        """Return the present value; None where device or driver do not have it.
+
+        Raises NoReadingError when access is denied or the device does not respond.
+        """
+        if self.question == "GetFieldValues":
+            answer = _value_of(device.ask(self.question, list(self.arguments)))
+        else:
+            answer = device.ask(self.question, *self.arguments)
+        if answer is None:
+            return None
+        if isinstance(self.part, int):
+            answer = answer[self.part]
+        elif self.part is not None:
+            answer = getattr(answer, self.part)
+        return float(answer) * self.factor
+
+
+def _clocks() -> dict[str, NVMLField]:
+    """Return the clocks, under the long and the short names that nvidia-smi has for each."""
+    kinds = (
+        (_GRAPHICS, "graphics", "gr"),
+        (_SM, "sm", "sm"),
+        (_MEMORY, "memory", "mem"),
+        (_VIDEO, "video", "video"),
+    )
+    fields: dict[str, NVMLField] = {}
+    for number, long, short in kinds:
+        present = NVMLField("GetClockInfo", "megahertz", (number,))
+        fields |= {f"clocks.current.{long}": present, f"clocks.{short}": present}
+        if number != _VIDEO:
+            largest = NVMLField("GetMaxClockInfo", "megahertz", (number,))
+            fields |= {f"clocks.max.{long}": largest, f"clocks.max.{short}": largest}
+    return fields
+
+
+def _milliwatts(question: str, part: int | None = None) -> NVMLField:
+    return NVMLField(question, "watts", part=part, factor=0.001)
+
+
+FIELDS: dict[str, NVMLField] = {
+    "utilization.gpu": NVMLField("GetUtilizationRates", PERCENT, part="gpu"),
+    "utilization.memory": NVMLField("GetUtilizationRates", PERCENT, part="memory"),
+    "utilization.encoder": NVMLField("GetEncoderUtilization", PERCENT, part=0),
+    "utilization.decoder": NVMLField("GetDecoderUtilization", PERCENT, part=0),
+    "utilization.jpeg": NVMLField("GetJpgUtilization", PERCENT, part=0),
+    "utilization.ofa": NVMLField("GetOfaUtilization", PERCENT, part=0),
+    "memory.total": NVMLField("GetMemoryInfo", BYTES, part="total"),
+    "memory.used": NVMLField("GetMemoryInfo", BYTES, part="used"),
+    "memory.free": NVMLField("GetMemoryInfo", BYTES, part="free"),
+    "temperature.gpu": NVMLField("GetTemperature", "celsius", (0,)),
+    "temperature.memory": NVMLField("GetFieldValues", "celsius", (82,)),
+    "power.draw": _milliwatts("GetPowerUsage"),
+    "power.draw.average": NVMLField("GetFieldValues", "watts", (185,), factor=0.001),
+    "power.draw.instant": NVMLField("GetFieldValues", "watts", (186,), factor=0.001),
+    "power.limit": _milliwatts("GetPowerManagementLimit"),
+    "enforced.power.limit": _milliwatts("GetEnforcedPowerLimit"),
+    "power.default_limit": _milliwatts("GetPowerManagementDefaultLimit"),
+    "power.min_limit": _milliwatts("GetPowerManagementLimitConstraints", 0),
+    "power.max_limit": _milliwatts("GetPowerManagementLimitConstraints", 1),
+    **_clocks(),
+    "fan.speed": NVMLField("GetFanSpeed", PERCENT),
+    "pstate": NVMLField("GetPerformanceState", "1"),
+    "pcie.link.gen.gpucurrent": NVMLField("GetCurrPcieLinkGeneration", "1"),
+    "pcie.link.width.current": NVMLField("GetCurrPcieLinkWidth", "1"),
+    # nvidia-smi shows these two in `dmon` alone; NVML gives KB/s.
+    "pcie.tx": NVMLField("GetPcieThroughput", "bytes_per_second", (0,), factor=1000.0),
+    "pcie.rx": NVMLField("GetPcieThroughput", "bytes_per_second", (1,), factor=1000.0),
+    "ecc.errors.corrected.volatile.total": NVMLField("GetTotalEccErrors", "1", (0, 0), counts=True),
+    "ecc.errors.uncorrected.volatile.total": NVMLField(
+        "GetTotalEccErrors", "1", (1, 0), counts=True
+    ),
+}
+"""Fields by name. Quantities are in the units of all metrics: bytes and bytes/s, not MiB."""
+
+
+def field_of(name: str) -> NVMLField:
+    """Return a field by its name. Raises ValueError for an unknown one, with the nearest name."""
+    if name in FIELDS:
+        return FIELDS[name]
+    numbers = _numbers() if name.upper().startswith(OWN_NUMBER) else {}
+    if name in numbers:
+        return NVMLField("GetFieldValues", OWN_UNIT, (numbers[name],), counts=True)
+    raise ValueError(f"NVML has no field {name!r}{did_you_mean(name, numbers or FIELDS)}")
+
+
+def checked(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of fields, each once. Raises ValueError for one that is unknown."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        field_of(name)
+    return found
+
+
+def metric_name(name: str) -> str:
+    """Return what the metric of a field is called, with its unit where it has one."""
+    words = name.lower().replace(".", "_").removeprefix("nvml_")
+    unit = field_of(name).unit
+    return "_".join(("nvml", words, *(() if unit in ("1", OWN_UNIT) else (unit,))))
+
+
+def shown(name: str, values: Iterable[float]) -> str:
+    """Return a field as the progress line shows it, such as `power.draw 312 W`.
+
+    Several devices are shown by the least and the most of them.
+    """
+    word, factor, decimals = _SHOWN.get(field_of(name).unit, ("", 1.0, 0))
+    least_and_most = sorted(value * factor for value in values)
+    ends = (f"{value:.{decimals}f}" for value in (least_and_most[0], least_and_most[-1]))
+    return f"{name} {'-'.join(dict.fromkeys(ends))} {word}".rstrip()
+
+
+_SHOWN = {
+    PERCENT: ("%", 1.0, 0),
+    BYTES: ("GiB", 2.0**-30, 1),
+    "bytes_per_second": ("GiB/s", 2.0**-30, 2),
+    "watts": ("W", 1.0, 0),
+    "megahertz": ("MHz", 1.0, 0),
+    "celsius": ("C", 1.0, 0),
+}
+"""How a unit is shown: its word, by what a value is multiplied, and decimals."""
+
+
+def _numbers() -> dict[str, int]:
+    """Return NVML's own names of field numbers."""
+    import pynvml
+
+    names = (name for name in vars(pynvml) if name.startswith(OWN_NUMBER))
+    return {name: getattr(pynvml, name) for name in names}
+
+
+def _value_of(answers: Any) -> Any:
+    """Return the first of NVML's field values; None where the device does not have it."""
+    if not answers or answers[0].nvmlReturn != 0:
+        return None
+    return getattr(answers[0].value, _VALUES[answers[0].valueType])

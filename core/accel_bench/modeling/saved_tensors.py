@@ -1,0 +1,97 @@
+"""What autograd keeps of a forward pass until the backward pass needs it, in all and by module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from accel_bench.modeling.module_calls import around_modules
+from accel_bench.run_context import Run
+
+_CountT = TypeVar("_CountT")
+
+OUTSIDE = ""
+"""The module of what no module but the outermost one saves."""
+
+
+def saved_bytes(model: torch.nn.Module, forward: Callable[[], Any], device: str) -> int:
+    """Return the bytes of the distinct storages on a device that `forward` has autograd save.
+
+    Parameters and buffers are left out: they are there anyway. A storage of which a view is saved
+    counts whole, since all of it is kept. Within a checkpointed part only its inputs are saved,
+    and a compiled part reports what it keeps; hooks like these make it compile nothing again.
+    """
+    return _saved(model, forward, device, lambda: OUTSIDE).total()
+
+
+def saved_bytes_by_module(
+    model: torch.nn.Module, forward: Callable[[], Any], device: str
+) -> dict[str, int]:
+    """Return the same by the path of the innermost module that was the first to save a storage.
+
+    The parts add up to `saved_bytes`. A compiled module is one part, with all that is in it.
+    """
+    entered: list[str] = []
+    with around_modules(model, lambda path: _within(path, entered)):
+        found = _saved(model, forward, device, lambda: entered[-1] if entered else OUTSIDE)
+    return dict(found.most_common())
+
+
+def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT]) -> _CountT:
+    """Return what `count` says of the loss of the next micro-batch, computed as engines do.
+
+    No backward pass follows, and the random state stays. `count` gets the model, the pass and the
+    device.
+    """
+    batch = next(run.batches)
+    device = str(run.device)
+    inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
+    devices = [run.device.index] if run.device.type == "cuda" else []
+
+    def forward() -> Any:
+        return model(**inputs, num_items_in_batch=batch.supervised_in_step).loss
+
+    with torch.random.fork_rng(devices), run.autocast():
+        return count(model, forward, device)
+
+
+def _saved(
+    model: torch.nn.Module, forward: Callable[[], Any], device: str, place: Callable[[], str]
+) -> Counter[str]:
+    own = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    kind = torch.device(device).type
+    found: dict[int, tuple[str, int]] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == kind and (address := _address(tensor)) not in own:
+            first, _ = found.get(address, (place(), 0))
+            found[address] = first, tensor.untyped_storage().nbytes()
+        # What is returned keeps the storage, and so its address, until the graph goes. Without its
+        # history, since a tensor that its own graph holds would never go.
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    del result
+    sizes: Counter[str] = Counter()
+    for first, size in found.values():
+        sizes[first] += size
+    return sizes
+
+
+@contextmanager
+def _within(path: str, entered: list[str]) -> Iterator[None]:
+    entered.append(path)
+    try:
+        yield
+    finally:
+        entered.pop()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's storage begins: the same for all views of it."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,93 @@
+"""Take steps for plugins that observe them, after all other steps: for each plugin its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from accel_bench.engine import Batch
+from accel_bench.errors import HookError
+from accel_bench.plugins.manager import (
+    ActivePlugin,
+    ActivePlugins,
+    attribute_errors_to,
+    wrong_answer,
+)
+from accel_bench.result import Metric
+from accel_bench.run_context import Run, StepObserver
+from accel_bench.worker.record import RankRecord
+
+HOOK = "observe_steps"
+
+
+class ObservedSteps:
+    """The observers of one rank, which take their steps one after the other."""
+
+    def __init__(
+        self,
+        active: ActivePlugins,
+        run: Run,
+        record: RankRecord,
+        synchronize: Callable[[], None],
+    ) -> None:
+        self._active = active
+        self._run = run
+        self._record = record
+        self._synchronize = synchronize
+        self._waiting: list[tuple[ActivePlugin, StepObserver]] = []
+        self._left = 0
+
+    def start(self) -> bool:
+        """Call every plugin's hook, and begin with the first observer; return whether one came."""
+        for plugin, found in self._active.call_all(HOOK, run=self._run):
+            if found is not None:
+                self._waiting.append((plugin, _checked(plugin, found)))
+        return self._begin()
+
+    def end_step(self, batches: Sequence[Batch]) -> bool:
+        """End a step; return whether another one is wanted."""
+        plugin, observer = self._waiting[0]
+        self._left -= 1
+        self._record.observed_steps += 1
+        with self._of(plugin):
+            observer.end_step(batches)
+        if self._left:
+            return True
+        self._synchronize()
+        with self._of(plugin):
+            found: Any = observer.finish()
+            metrics = list(found) if isinstance(found, Iterable) else [found]
+        for metric in metrics:
+            if not isinstance(metric, Metric):
+                raise wrong_answer(plugin, HOOK, "Metric objects from finish", metric)
+        self._record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
+        del self._waiting[0]
+        return self._begin()
+
+    def _begin(self) -> bool:
+        if not self._waiting:
+            return False
+        plugin, observer = self._waiting[0]
+        self._left = observer.steps
+        self._synchronize()
+        with self._of(plugin):
+            observer.start()
+        return True
+
+    @contextmanager
+    def _of(self, plugin: ActivePlugin) -> Iterator[None]:
+        with attribute_errors_to(plugin, HOOK), self._run.calling(plugin):
+            yield
+
+
+def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
+    """Return an observer. Raises HookError for what is none, or wants no step."""
+    if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
+        raise wrong_answer(plugin, HOOK, "a StepObserver or None", found)
+    steps = getattr(found, "steps", None)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        problem = f"`steps` of its observer is {steps!r}; it must be a whole number from 1"
+        raise HookError(plugin.name, plugin.distribution, HOOK, problem)
+    observer: StepObserver = found
+    return observer
