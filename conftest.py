@@ -6,9 +6,15 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from pathlib import Path
 
 import hypothesis
+
+# `pytest --pyargs accel_bench.micro.targets` in another folder comes here too, and then reads no
+# configuration of ours.
+sys.path.insert(0, str(Path(__file__).with_name("tests")))
 
 pytest_plugins = ("suite",)
 
