@@ -50,7 +50,7 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Find
         return
     what = "the device is idle" if host.measures == "device idle" else "no operation runs"
     for gap in host.gaps:
-        if gap.seconds >= LONG_GAP * step:
+        if gap.own_seconds >= LONG_GAP * step:
             text = (
                 f"{who}{place_text(gap.place)} holds up the step: {what} for "
                 f"{milliseconds(gap.seconds)} ms of {milliseconds(step)}"

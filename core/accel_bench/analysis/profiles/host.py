@@ -25,6 +25,8 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     if not steps:
         return None
+    preempted = [cycle.preempted(step) for cycle, step in steps]
+    known = [one for one in preempted if one is not None]
     on_device = any(cycle.device for cycle in cycles)
     idle = _device_idle if on_device else _no_operation
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
@@ -35,7 +37,8 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
         seconds=still / len(steps) / 1e9,
         share=still / whole if whole else 0.0,
         waiting_seconds=_waiting(steps) if on_device else None,
-        gaps=_places(gaps),
+        preempted_seconds=sum(known) / len(known) / 1e9 if known else None,
+        gaps=_places(gaps, [one or 0 for one in preempted]),
         reads=_reads(steps, on_device),
         launches=_launches(cycles, len(steps)) if on_device else None,
         launches_reason="" if on_device else NO_LAUNCHES,
@@ -71,10 +74,12 @@ def _is_wait(span: Span) -> bool:
     return span.kind == "runtime" and WAITS.search(span.name) is not None
 
 
-def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
+def _places(
+    gaps: Sequence[tuple[Cycle, list[Interval]]], preempted: Sequence[int]
+) -> tuple[Gap, ...]:
     """Return the places of long gaps, with what they add up to there in the step with the least.
 
-    What other processes do holds up a step too, but seldom every step at the same place.
+    `preempted` is what other work took from each step: it may have been at that place.
     """
     by_step: list[dict[Place, int]] = []
     for cycle, found in gaps:
@@ -85,8 +90,14 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
         by_step.append(sums)
     names = {place for sums in by_step for place in sums}
     least = {place: min(sums.get(place, 0) for sums in by_step) for place in names}
-    longest = sorted(least, key=lambda place: -least[place])[:MOST_PLACES]
-    return tuple(Gap(place=one, seconds=least[one] / 1e9) for one in longest if least[one])
+    both = list(zip(by_step, preempted, strict=True))
+    own = {one: min(max(0, sums.get(one, 0) - taken) for sums, taken in both) for one in names}
+    longest = sorted(names, key=lambda place: (-own[place], -least[place]))[:MOST_PLACES]
+    return tuple(
+        Gap(place=one, seconds=least[one] / 1e9, own_seconds=own[one] / 1e9)
+        for one in longest
+        if least[one]
+    )
 
 
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:

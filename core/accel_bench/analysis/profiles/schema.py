@@ -67,10 +67,15 @@ class FusedKernel(Frozen):
 
 
 class Gap(Frozen):
-    """A place at which every recorded step stood still: seconds in the step with the least."""
+    """A place at which every recorded step stood still."""
 
     place: Place
+
     seconds: float
+    """Seconds in the step with the least."""
+
+    own_seconds: float
+    """What is left of them where all that other work took from its step is taken off."""
 
 
 class HostReads(Frozen):
@@ -116,6 +121,10 @@ class HostTime(Frozen):
 
     waiting_seconds: float | None = None
     """Seconds in which the host waits for the device; null on a CPU."""
+
+    preempted_seconds: float | None = None
+    """Seconds in which the thread of the steps was ready, and the system ran other work; null where
+    the system does not say."""
 
     gaps: tuple[Gap, ...] = ()
     """The longest, by place: single gaps of more than a millisecond, added up."""

@@ -23,9 +23,9 @@ KINDS: dict[str, SpanKind] = {
 }
 """What torch's profiler calls a kind of event, as `cat` in a Chrome trace; others are left out."""
 
-STEP, MODULE, PHASE = "ProfilerStep#", "module: ", "phase: "
-"""How ranges are called: torch's of a step, ours of a module's forward pass, and our mark at the
-end of a phase."""
+STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preempted: "
+"""How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
+a phase, and that at the end of a step with the nanoseconds that other work took from it."""
 
 Interval: TypeAlias = tuple[int, int]
 """Start and end, in nanoseconds."""
@@ -89,6 +89,15 @@ class Cycle:
         """The ends of phases, with their names."""
         found = (one for one in self.spans if one.kind == "range" and one.name.startswith(PHASE))
         return sorted((one.start, one.name.removeprefix(PHASE)) for one in found)
+
+    def preempted(self, step: Span) -> int | None:
+        """Return the nanoseconds of a step in which its thread was ready, and the system ran other
+        work; None where the system does not say."""
+        for one in self.spans:
+            ends = one.kind == "range" and one.name.startswith(PREEMPTED)
+            if ends and step.start <= one.start < step.end:
+                return int(one.name.removeprefix(PREEMPTED))
+        return None
 
     def place_at(self, moment: int) -> Place:
         """Return the innermost module at a moment, and the phase."""

@@ -109,6 +109,9 @@ def _share_notes(rank: RankProfile) -> Iterator[str]:
             f"in no operation: {percent(host.share)} of a step (on a CPU, Python and waiting; it "
             "stands for the host-bound share)"
         )
+    if host is not None and host.preempted_seconds and rank.step_seconds:
+        share = host.preempted_seconds / rank.step_seconds
+        yield f"other work had the CPU for {percent(share)} of a step"
     if host is not None and host.launches is not None:
         late = host.launches
         yield (

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from accel_bench.analysis.profiles.spans import MODULE, PHASE
+from accel_bench.analysis.profiles.spans import MODULE, PHASE, PREEMPTED
 
 
 class ModuleRanges:
@@ -48,6 +48,12 @@ class ModuleRanges:
 def mark_phase(phase: str) -> None:
     """Leave a mark at the end of a phase of a step."""
     with record_function(f"{PHASE}{phase}"):
+        pass
+
+
+def mark_preempted(nanoseconds: int) -> None:
+    """Leave a mark at the end of a step, with what other work took from it."""
+    with record_function(f"{PREEMPTED}{nanoseconds}"):
         pass
 
 

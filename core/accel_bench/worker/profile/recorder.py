@@ -17,7 +17,7 @@ from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import PhaseName
 from accel_bench.job import ProfileRequest
 from accel_bench.run_context import Run
-from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase
+from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase, mark_preempted
 
 MOST_EVENTS = 1_000_000
 """Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
@@ -40,6 +40,7 @@ class Recorder:
         self._events = 0
         self._ranges: ModuleRanges | None = None
         self._profiler: Any = None
+        self._waited: int | None = None
 
     def start(self) -> None:
         """Name modules, and start the profiler."""
@@ -63,6 +64,7 @@ class Recorder:
             with_stack=asked.python_stack,
         )
         self._profiler.start()
+        self._waited = waited_for_cpu()
 
     def mark(self, phase: PhaseName) -> None:
         """Leave a mark in the trace."""
@@ -71,6 +73,9 @@ class Recorder:
     def end_step(self) -> None:
         """Let the profiler go on in its schedule."""
         if self._profiler is not None:
+            before, self._waited = self._waited, waited_for_cpu()
+            if before is not None and self._waited is not None:
+                mark_preempted(self._waited - before)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a cycle ends: its events are kept
                 self._profiler.step()
@@ -132,6 +137,17 @@ def check_whole(path: Path) -> None:
         file.seek(max(0, path.stat().st_size - 64))
         if not file.read().rstrip().endswith(b"}"):
             raise OSError(f"{path.parent} has no room for it")
+
+
+def waited_for_cpu() -> int | None:
+    """Return the nanoseconds for which this thread was ready and another one ran in its place.
+
+    None where the kernel does not count them.
+    """
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def span_of(event: Any) -> Span | None:
