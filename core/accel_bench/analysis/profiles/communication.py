@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from accel_bench.analysis.profiles.kinds import computes, kind_of
+from accel_bench.analysis.profiles.kinds import BACKEND, computes, kind_of
 from accel_bench.analysis.profiles.schema import CollectiveTime, CommunicationTime
 from accel_bench.analysis.profiles.spans import Cycle, Span, length, within, without
 
@@ -13,7 +13,7 @@ from accel_bench.analysis.profiles.spans import Cycle, Span, length, within, wit
 def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
     """Return the collectives of a mean step; None where there was none."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
-    found = [(step, _collectives(cycle), _computing(cycle)) for cycle, step in steps]
+    found = [(step, collectives_of(cycle), _computing(cycle)) for cycle, step in steps]
     if not any(collectives for _, collectives, _ in found):
         return None
     whole = sum(step.end - step.start for step, _, _ in found)
@@ -32,14 +32,15 @@ def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
     )
 
 
-def _collectives(cycle: Cycle) -> list[Span]:
-    """Return kernels of collectives; on a CPU what gloo does, from its request to its end."""
+def collectives_of(cycle: Cycle) -> list[Span]:
+    """Return kernels of collectives; on a CPU their calls, and what the backend does for them."""
     if cycle.device:
         return [one for one in cycle.device if kind_of(one.name) == "communication"]
     return [
         one
         for one in cycle.spans
-        if one.kind == "operation" and kind_of(one.name) == "communication"
+        if (one.kind == "operation" and kind_of(one.name) == "communication")
+        or (one.kind == "range" and BACKEND.search(one.name))
     ]
 
 
@@ -53,8 +54,8 @@ def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CollectiveTime, ...]:
     """Return the collectives by name; on a CPU by what runs them, else they would count twice."""
     calls: dict[str, int] = defaultdict(int)
     spent: dict[str, int] = defaultdict(int)
-    spans = [one for cycle in cycles for one in _collectives(cycle)]
-    backend = [one for one in spans if ":" in one.name and "::" not in one.name]
+    spans = [one for cycle in cycles for one in collectives_of(cycle)]
+    backend = [one for one in spans if one.kind == "range"]
     for one in backend or spans:
         calls[one.name] += 1
         spent[one.name] += one.end - one.start

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import median
 
-from accel_bench.analysis.profiles.kinds import READ, WAITS, computes, kind_of
+from accel_bench.analysis.profiles.communication import collectives_of
+from accel_bench.analysis.profiles.kinds import READ, WAITS, computes
 from accel_bench.analysis.profiles.schema import Gap, HostReads, HostTime, LaunchGaps, Place
 from accel_bench.analysis.profiles.spans import Cycle, Interval, Span, length, within, without
 
@@ -47,12 +48,9 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
 
 def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
     """Return the pieces of a step in no operation that computes, and in no collective."""
-    busy = [one for one in cycle.spans if one.kind == "operation" and _is_busy(one)]
-    return without([(step.start, step.end)], within(busy, step))
-
-
-def _is_busy(operation: Span) -> bool:
-    return computes(operation.name) or kind_of(operation.name) == "communication"
+    computing = [one for one in cycle.operations if computes(one.name)]
+    busy = within([*computing, *collectives_of(cycle)], step)
+    return without([(step.start, step.end)], busy)
 
 
 def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:

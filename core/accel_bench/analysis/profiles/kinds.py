@@ -42,6 +42,9 @@ FUSED: tuple[tuple[str, str], ...] = (
 READ = "aten::_local_scalar_dense"
 """The operation with which the host reads a value of a tensor, as `.item()` does."""
 
+BACKEND = re.compile(r"^(gloo|ucc|mpi):")
+"""Ranges in which a backend on the host carries out a collective, on a thread of its own."""
+
 WAITS = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cudaMemcpy$|^cuStreamSynchronize")
 """Calls of a device's runtime in which the host waits for it."""
 
