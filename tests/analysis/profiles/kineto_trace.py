@@ -84,7 +84,8 @@ def _step(number: int) -> list[dict[str, Any]]:
         host("user_annotation", "phase: forward", 8_465, 8_466),
         host("user_annotation", "Optimizer.step#AdamW.step", 8_470, 8_550),
         host("user_annotation", "phase: optimizer", 9_990, 9_991),
-        host("user_annotation", "preempted: 300000", 9_992, 9_993),
+        host("user_annotation", "preempted: 300000", 6_110, 6_111),
+        host("user_annotation", "preempted: 50000", 9_992, 9_993),
     ]
     for place, (name, launch, start, end, stream) in enumerate(KERNELS):
         correlation = 100 * (number + 1) + place

@@ -15,17 +15,18 @@ NOTHING = "nothing was recorded"
 
 
 def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
-    """Return what stands out, the most expensive first, then what cannot be priced here.
-
-    Of several ranks each kind and place counts once, with the rank on which it takes longest.
-    """
+    """Return what stands out on any rank, the most expensive first, then what has no price here:
+    ranks that wait for another, values that are read, and the kernels."""
     found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
-    priced = [one for one in found if one.kind in ("host", "communication", "launch")]
-    reads = [one for one in found if one.kind == "read"]
-    kernels = [one for one in found if one.kind == "kernels"]
-    ordered = sorted(priced, key=lambda one: -(one.seconds or 0.0))
-    longest = sorted(kernels, key=lambda one: -(one.seconds or 0.0))[:1]
-    return (*ordered, *reads, *longest)
+    found += _communication_findings(profiles)
+    ordered = sorted(found, key=lambda one: -(one.seconds or 0.0))
+    kernels = [one for one in ordered if one.kind == "kernels"]
+    return (
+        *(one for one in ordered if one.kind in ("host", "communication", "launch")),
+        *(one for one in ordered if one.kind == "waiting"),
+        *(one for one in found if one.kind == "read"),
+        *kernels[:1],
+    )
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
@@ -39,7 +40,6 @@ def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
         return
     who = f"rank {profile.rank}: " if several else ""
     yield from _host_findings(profile, step, who)
-    yield from _communication_findings(profile, step, who)
     if profile.kernels:
         yield _kernel_finding(profile, who)
 
@@ -81,17 +81,36 @@ def _read_finding(one: HostReads, step: float, who: str, on_device: bool) -> Fin
     return Finding(kind="host" if priced else "read", text=text, seconds=one.seconds)
 
 
-def _communication_findings(profile: RankProfile, step: float, who: str) -> Iterator[Finding]:
-    found = profile.communication
-    if found is None or found.exposed_share < LONG_COMMUNICATION:
+def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield what communication costs on the rank with the least, for which all others wait.
+
+    What others have more of it, they wait.
+    """
+    ranks = [one for one in profiles if one.communication is not None and one.step_seconds]
+    if not ranks:
         return
-    longest = found.collectives[0]
-    text = (
-        f"{who}communication that no computation hides takes {percent(found.exposed_share)} of a "
-        f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
-        f"{longest.name}, {longest.calls:.3g} a step"
-    )
-    yield Finding(kind="communication", text=text, seconds=found.exposed_seconds)
+    last = min(ranks, key=_exposed)
+    found, step = last.communication, last.step_seconds or 0.0
+    if found is not None and found.exposed_share >= LONG_COMMUNICATION:
+        longest = found.collectives[0]
+        text = (
+            f"communication that no computation hides takes {percent(found.exposed_share)} of a "
+            f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
+            f"{longest.name}, {longest.calls:.3g} a step"
+        )
+        yield Finding(kind="communication", text=text, seconds=found.exposed_seconds)
+    first = max(ranks, key=_exposed)
+    waits = _exposed(first) - _exposed(last)
+    if waits >= LONG_COMMUNICATION * step:
+        text = (
+            f"rank {last.rank} is late: rank {first.rank} waits for it in collectives for "
+            f"{milliseconds(waits)} ms of a step"
+        )
+        yield Finding(kind="waiting", text=text, seconds=waits)
+
+
+def _exposed(profile: RankProfile) -> float:
+    return profile.communication.exposed_seconds if profile.communication else 0.0
 
 
 def _kernel_finding(profile: RankProfile, who: str) -> Finding:

@@ -26,8 +26,7 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     if not steps:
         return None
-    preempted = [cycle.preempted(step) for cycle, step in steps]
-    known = [one for one in preempted if one is not None]
+    known = [one for cycle in cycles for _, one in cycle.taken]
     on_device = any(cycle.device for cycle in cycles)
     idle = _device_idle if on_device else _no_operation
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
@@ -38,8 +37,8 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
         seconds=still / len(steps) / 1e9,
         share=still / whole if whole else 0.0,
         waiting_seconds=_waiting(steps) if on_device else None,
-        preempted_seconds=sum(known) / len(known) / 1e9 if known else None,
-        gaps=_places(gaps, [one or 0 for one in preempted]),
+        preempted_seconds=sum(known) / len(steps) / 1e9 if known else None,
+        gaps=_places(gaps),
         reads=_reads(steps, on_device),
         launches=_launches(cycles, len(steps)) if on_device else None,
         launches_reason="" if on_device else NO_LAUNCHES,
@@ -72,24 +71,23 @@ def _is_wait(span: Span) -> bool:
     return span.kind == "runtime" and WAITS.search(span.name) is not None
 
 
-def _places(
-    gaps: Sequence[tuple[Cycle, list[Interval]]], preempted: Sequence[int]
-) -> tuple[Gap, ...]:
-    """Return the places of long gaps, with what they add up to there in the step with the least.
-
-    `preempted` is what other work took from each step: it may have been at that place.
-    """
-    by_step: list[dict[Place, int]] = []
+def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
+    """Return the places of long gaps, with what they add up to there in the step with the least."""
+    whole: list[dict[Place, int]] = []
+    less_taken: list[dict[Place, int]] = []
     for cycle, found in gaps:
         sums: dict[Place, int] = defaultdict(int)
+        left: dict[Place, int] = defaultdict(int)
         for start, end in found:
             if end - start >= LONG:
-                sums[cycle.place_at((start + end) // 2)] += end - start
-        by_step.append(sums)
-    names = {place for sums in by_step for place in sums}
-    least = {place: min(sums.get(place, 0) for sums in by_step) for place in names}
-    both = list(zip(by_step, preempted, strict=True))
-    own = {one: min(max(0, sums.get(one, 0) - taken) for sums, taken in both) for one in names}
+                place = cycle.place_at((start + end) // 2)
+                sums[place] += end - start
+                left[place] += max(0, end - start - cycle.taken_from(start, end))
+        whole.append(sums)
+        less_taken.append(left)
+    names = {place for sums in whole for place in sums}
+    least = {place: min(sums.get(place, 0) for sums in whole) for place in names}
+    own = {place: min(left.get(place, 0) for left in less_taken) for place in names}
     longest = sorted(names, key=lambda place: (-own[place], -least[place]))[:MOST_PLACES]
     return tuple(
         Gap(place=one, seconds=least[one] / 1e9, own_seconds=own[one] / 1e9)

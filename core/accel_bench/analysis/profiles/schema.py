@@ -75,7 +75,8 @@ class Gap(Frozen):
     """Seconds in the step with the least."""
 
     own_seconds: float
-    """What is left of them where all that other work took from its step is taken off."""
+    """What is left of them in the step with the least, where what other work may have taken from
+    the process there is taken off."""
 
 
 class HostReads(Frozen):
@@ -241,5 +242,9 @@ class ProfileReport(Document):
 
     @property
     def exit_code(self) -> int:
-        """0 where every run has completed and left a profile, else 1."""
-        return int(not all(one.status.completed and one.ranks for one in self.profiles))
+        """0 where every run has completed and all its ranks have recorded steps, else 1."""
+        complete = (
+            one.status.completed and one.ranks and all(rank.steps for rank in one.ranks)
+            for one in self.profiles
+        )
+        return int(not all(complete))

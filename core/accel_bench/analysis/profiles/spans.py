@@ -25,7 +25,7 @@ KINDS: dict[str, SpanKind] = {
 
 STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preempted: "
 """How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
-a phase, and that at the end of a step with the nanoseconds that other work took from it."""
+a phase, and that with the nanoseconds that other work has taken since the mark before."""
 
 Interval: TypeAlias = tuple[int, int]
 """Start and end, in nanoseconds."""
@@ -90,14 +90,29 @@ class Cycle:
         found = (one for one in self.spans if one.kind == "range" and one.name.startswith(PHASE))
         return sorted((one.start, one.name.removeprefix(PHASE)) for one in found)
 
-    def preempted(self, step: Span) -> int | None:
-        """Return the nanoseconds of a step in which its thread was ready, and the system ran other
-        work; None where the system does not say."""
-        for one in self.spans:
-            ends = one.kind == "range" and one.name.startswith(PREEMPTED)
-            if ends and step.start <= one.start < step.end:
-                return int(one.name.removeprefix(PREEMPTED))
-        return None
+    @cached_property
+    def taken(self) -> list[Interval]:
+        """Moments, each with the nanoseconds since the one before in which the thread was ready, and
+        the system ran other work; none where the system does not say."""
+        found = (one for one in self.spans if one.kind == "range")
+        marks = (one for one in found if one.name.startswith(PREEMPTED))
+        return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
+
+    @cached_property
+    def boundaries(self) -> list[int]:
+        """Moments at which other work may have been marked: ends of phases, edges of modules."""
+        names = (MODULE, PHASE)
+        found = [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+        return sorted(moment for one in found for moment in (one.start, one.end))
+
+    def taken_from(self, start: int, end: int) -> int:
+        """Return the nanoseconds that other work may have taken from an interval.
+
+        All that is marked from its start to the first boundary after its end.
+        """
+        number = bisect_left(self.boundaries, end)
+        until = self.boundaries[number] if number < len(self.boundaries) else end
+        return sum(spent for moment, spent in self.taken if start <= moment <= until)
 
     def place_at(self, moment: int) -> Place:
         """Return the innermost module at a moment, and the phase."""

@@ -17,7 +17,7 @@ from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import PhaseName
 from accel_bench.job import ProfileRequest
 from accel_bench.run_context import Run
-from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase, mark_preempted
+from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_phase
 
 MOST_EVENTS = 1_000_000
 """Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
@@ -40,12 +40,13 @@ class Recorder:
         self._events = 0
         self._ranges: ModuleRanges | None = None
         self._profiler: Any = None
-        self._waited: int | None = None
+        self._preemption: Preemption | None = None
 
     def start(self) -> None:
         """Name modules, and start the profiler."""
         asked = self._request
-        self._ranges = ModuleRanges(self._run.unwrapped_model)
+        self._preemption = Preemption()
+        self._ranges = ModuleRanges(self._run.unwrapped_model, self._preemption.check)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no warm-up skews figures: it was asked for
             steps = schedule(
@@ -64,18 +65,18 @@ class Recorder:
             with_stack=asked.python_stack,
         )
         self._profiler.start()
-        self._waited = waited_for_cpu()
 
     def mark(self, phase: PhaseName) -> None:
         """Leave a mark in the trace."""
+        if self._preemption is not None:
+            self._preemption.check()
         mark_phase(phase)
 
     def end_step(self) -> None:
         """Let the profiler go on in its schedule."""
         if self._profiler is not None:
-            before, self._waited = self._waited, waited_for_cpu()
-            if before is not None and self._waited is not None:
-                mark_preempted(self._waited - before)
+            if self._preemption is not None:
+                self._preemption.check(least=0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a cycle ends: its events are kept
                 self._profiler.step()
@@ -84,6 +85,8 @@ class Recorder:
         """Stop the profiler, and take the names away."""
         if self._ranges is not None:
             self._ranges.remove()
+        if self._preemption is not None:
+            self._preemption.close()
         if self._profiler is not None:
             self._profiler.stop()
 
@@ -137,17 +140,6 @@ def check_whole(path: Path) -> None:
         file.seek(max(0, path.stat().st_size - 64))
         if not file.read().rstrip().endswith(b"}"):
             raise OSError(f"{path.parent} has no room for it")
-
-
-def waited_for_cpu() -> int | None:
-    """Return the nanoseconds for which this thread was ready and another one ran in its place.
-
-    None where the kernel does not count them.
-    """
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def span_of(event: Any) -> Span | None:
