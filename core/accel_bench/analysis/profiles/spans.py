@@ -92,8 +92,8 @@ class Cycle:
 
     @cached_property
     def taken(self) -> list[Interval]:
-        """Moments, each with the nanoseconds since the one before in which the thread was ready, and
-        the system ran other work; none where the system does not say."""
+        """Moments, each with the nanoseconds since the one before in which the thread was ready
+        and the system ran other work; none where the system does not say."""
         found = (one for one in self.spans if one.kind == "range")
         marks = (one for one in found if one.name.startswith(PREEMPTED))
         return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
