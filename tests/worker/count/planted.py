@@ -311,3 +311,33 @@ def ledger_of(
         entries=found.entries,
         left_out=found.left_out,
     )
+
+
+def calls_itself_by_number(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    self.calls = getattr(self, "calls", 0) + 1
+    return Mlp.forward(self, x) * (2 if self.calls % 2 else 1)
+
+
+def breaking(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    x = x * 2
+    torch._dynamo.graph_break()  # PLANTED
+    return Mlp.forward(self, x)
+
+
+def compiled(regression: Callable[..., Any] | None, backend: str) -> Callable[[Run], None]:
+    """Return what compiles the second MLP, with another forward function where one is given."""
+
+    def prepare(run: Run) -> None:
+        torch._dynamo.reset()
+        mlp = run.model.blocks[1].mlp
+        if regression is not None:
+            mlp.forward = types.MethodType(regression, mlp)
+        mlp.compile(backend=backend)
+
+    return prepare
+
+
+def unfused(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    hidden = F.silu(self.up(x))
+    hidden = hidden.mul_(0.5)
+    return self.down(hidden.cumsum(-1))  # PLANTED

@@ -7,12 +7,11 @@ out, with a sentence.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -24,17 +23,22 @@ from accel_bench.worker.count.sites import NOWHERE, Place, Sites, is_users_file
 CALLS = re.compile(r"^ +(cpp_fused\w*|triton_\w+?)(?:\.run)?\(", re.MULTILINE)
 """A call of a generated kernel in the code that inductor writes."""
 
-PROVENANCE = "INDUCTOR_PROVENANCE"
-"""Variable that makes inductor keep the source lines of each kernel."""
-
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
 def keep_provenance() -> None:
-    """Have inductor keep the source lines of its kernels, whether it is imported already or not."""
-    os.environ.setdefault(PROVENANCE, "1")
-    if config := sys.modules.get("torch._inductor.config"):
+    """Have inductor keep the source lines of its kernels, where a compiler is there at all.
+
+    Graphs that its cache has without them are not taken: a mark in the configuration, which is part
+    of the cache's key and says nothing to a compiled step, keeps both apart.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return
+    with suppress(ImportError, AttributeError):
+        from torch._inductor import config
+
         config.trace.provenance_tracking_level = 1
+        config.aot_inductor.metadata = {**config.aot_inductor.metadata, "kernels": "with lines"}
 
 
 def has_compiled() -> bool:

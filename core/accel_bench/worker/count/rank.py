@@ -12,7 +12,12 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, Engine, PhaseName
 from accel_bench.errors import InvalidRunError
 from accel_bench.run_context import Run
-from accel_bench.worker.count.compiled import compiler_entries, counting_kernels, has_compiled
+from accel_bench.worker.count.compiled import (
+    compiler_entries,
+    counting_kernels,
+    has_compiled,
+    keep_provenance,
+)
 from accel_bench.worker.count.counter import StepCounter
 from accel_bench.worker.count.sites import Sites
 
@@ -33,6 +38,7 @@ def write_ledger(run: Run, engine: Engine, path: Path) -> None:
 
 def count_step(run: Run, engine: Engine) -> RankLedger:
     """Return the ledger of the step after the warm-up. Raises InvalidRunError without that step."""
+    keep_provenance()  # after `build`, before anything is compiled
     steps = CountedSteps(run)
     try:
         engine.run(steps)
