@@ -13,7 +13,7 @@ import json
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as count_from
 from pathlib import Path
@@ -38,6 +38,7 @@ from accel_bench.result import (
     WeightUpdate,
     Window,
 )
+from accel_bench.runner.recommend_next import rounds_needed
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
@@ -61,6 +62,9 @@ KINDS = ("same", "same", "same", "same", "other training", "oom", "invalid", "im
 
 JOBS = (None, 50, 200, 1000, 20_000)
 """Steps of the job; None where its length is not known."""
+
+MOST_COMMANDS = 3
+"""Commands of open answers that are carried out, one after the other."""
 
 SESSION = "table"
 
@@ -106,6 +110,8 @@ def measure_recommend(counts: Counts) -> list[Entry]:
         _entry(f"noise-{100 * noise:g}", [regret_of(seed, noise) for seed in range(many)])
         for noise in NOISES
     ]
+    followed = [followed_regret_of(seed, NOISES[-1]) for seed in range(many)]
+    entries.append(_entry(f"noise-{100 * NOISES[-1]:g}-followed", followed))
     return [*entries, _entry("recorded", recorded_regrets())]
 
 
@@ -165,6 +171,28 @@ def regret_of(seed: int, noise: float) -> float:
     return regret(table, recommended(table, seed))
 
 
+def followed_regret_of(seed: int, noise: float) -> float:
+    """Return the regret after the commands of open answers were carried out, at most so many."""
+    table, draw = make_table(seed, noise), random.Random(f"more runs of {seed}")
+    runs = list(draw_runs(table, random.Random(f"runs of {seed}")))
+    ranked = _ranked(table, runs)
+    for number in range(MOST_COMMANDS):
+        best, other = ranked.best, ranked.runner_up
+        if best is None or other is None or ranked.sure:
+            break
+        done = len(best.runs.speeds)
+        more = rounds_needed(best, other, table.tokens)[0] - done
+        if more <= 0:
+            break
+        layouts = {one.experiment.scenario.train.micro_batch_size for one in (best, other)}
+        stacks = {"baseline", best.row.stack, other.row.stack}
+        rows = [r for r in table.rows if r.micro_batch_size in layouts and r.stack in stacks]
+        asked = replace(table, rows=tuple(rows), rounds=more, interleaved=True)
+        runs += draw_runs(asked, draw, number + 1, done)
+        ranked = _ranked(table, runs)
+    return regret(table, ranked)
+
+
 def make_table(seed: int, noise: float, rounds: int = 5) -> TrueTable:
     """Return a table of 2 to 6 stacks at 1 to 3 batch layouts.
 
@@ -195,8 +223,12 @@ def make_table(seed: int, noise: float, rounds: int = 5) -> TrueTable:
 
 def recommended(table: TrueTable, seed: int) -> Ranked:
     """Return the ranking of the runs that are drawn from a table."""
-    runs = list(draw_runs(table, random.Random(f"runs of {seed}")))
-    return rank(collect_candidates(runs, {SESSION: "baseline"}), table.tokens)
+    return _ranked(table, list(draw_runs(table, random.Random(f"runs of {seed}"))))
+
+
+def _ranked(table: TrueTable, runs: Sequence[Result]) -> Ranked:
+    baselines = dict.fromkeys((run.session for run in runs), "baseline")
+    return rank(collect_candidates(runs, baselines), table.tokens)
 
 
 def regret(table: TrueTable, ranked: Ranked) -> float:
@@ -213,38 +245,47 @@ def regret(table: TrueTable, ranked: Ranked) -> float:
     return found[0].job_seconds(table.tokens) / best - 1 if found else math.inf
 
 
-def draw_runs(table: TrueTable, draw: random.Random) -> Iterator[Result]:
-    """Yield a run of each row in each round; drift is that of the round, noise the process's."""
+def draw_runs(
+    table: TrueTable, draw: random.Random, session: int = 0, first: int = 0
+) -> Iterator[Result]:
+    """Yield a run of each row in each round; drift is that of the round, noise the process's.
+
+    A later session has a number, and its rounds begin with `first`.
+    """
     layouts = dict.fromkeys(row.micro_batch_size for row in table.rows)
     groups = [table.rows]
     if not table.interleaved:
         groups = [tuple(r for r in table.rows if r.micro_batch_size == one) for one in layouts]
     clock = count_from(1)
     for rows in groups:
-        for number in range(table.rounds):
+        for number in range(first, first + table.rounds):
             drift = draw.gauss(0, 3 * table.noise)
             for row in rows:
                 slower = math.exp(drift + draw.gauss(0, table.noise))
-                yield make_run(row, number, next(clock), slower)
+                yield make_run(row, number, next(clock), slower, session)
 
 
-def make_run(row: Truth, number: int, clock: int, slower: float) -> Result:
+def make_run(row: Truth, number: int, clock: int, slower: float, session: int = 0) -> Result:
     """Return a run of a row, so many times as slow as it really is."""
     experiment = make_experiment(row)
     status = {"oom": Status.OOM, "invalid": Status.INVALID}.get(row.kind, Status.OK)
     imported = Provenance(origin="imported", file="old.csv", format="fms-acceleration")
     return Result(
-        run_id=f"{experiment.id}-{number}",
-        session=SESSION,
+        run_id=f"{experiment.id}-{session}-{number}",
+        session=f"{SESSION}-{session}" if session else SESSION,
         experiment=experiment,
         round=number,
         position=clock,
         status=status,
-        started_at=f"2026-01-01T{clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02}Z",
+        started_at=f"2026-01-{session + 1:02}T{_time(clock)}Z",
         seconds=0.5,
         ranks=() if status is Status.OOM else (_rank(row, experiment, slower),),
         provenance=imported if row.kind == "imported" else Provenance(),
     )
+
+
+def _time(clock: int) -> str:
+    return f"{clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02}"
 
 
 def make_experiment(row: Truth) -> Experiment:

@@ -84,3 +84,14 @@ def test_a_race_that_could_drop_nothing_is_refused() -> None:
         done = call("run", "racing.yaml", "--race", *arguments)
         assert done.code == 2
         assert problem in done.err
+
+
+def test_rounds_of_sweep_points_are_interleaved_on_request() -> None:
+    swept = ("--set", "sweep.data.sequence_length=[8, 16]", "--only", "fast", "--no-baseline")
+    done = call("run", "racing.yaml", "-q", *swept, "--rounds", "2", "--interleave")
+    assert done.code == 0, done.err
+    with open_store(Path("accel_bench_results"), write=False) as store:
+        found = [
+            (run.round, run.experiment.scenario.data.sequence_length) for run in store.results()
+        ]
+    assert found == [(0, 8), (0, 16), (1, 16), (1, 8)]

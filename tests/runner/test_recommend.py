@@ -189,6 +189,19 @@ def test_open_answers_come_with_the_command_and_without_minutes_that_nothing_pla
     assert ask(stored()[:10]).next_runs == ()
 
 
+def test_batch_layouts_that_ran_one_after_another_are_to_be_interleaved() -> None:
+    large = [
+        run.model_copy(update={"started_at": f"{run.started_at[:14]}{30 + run.round}:00Z"})
+        for place, speed in enumerate((0.9, 1.1, 1.0, 0.95, 1.05))
+        for run in runs(experiment("baseline", 4), speed)[place : place + 1]
+    ]
+    document = ask([*in_turn(runs(experiment("baseline", 2))), *large])
+    assert document.certainty == "open"
+    (more,) = document.next_runs
+    assert more.command == "accel-bench run work.yaml -q --resume --rounds 10 --interleave"
+    assert "so that drift counts as difference" in more.why
+
+
 def test_another_training_is_left_out_and_named() -> None:
     rate = {"learning_rate": 0.5}
     other = runs(experiment("baseline", **rate), 9.0, session="tuesday")

@@ -105,7 +105,9 @@ def _plan_and_run(
     def show(summaries: Sequence[Summary]) -> None:
         print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
 
-    session = {"repeat_round": options.repeat_round - 1} if options.repeat_round else {}
+    session: dict[str, Any] = {"interleave": options.interleave}
+    if options.repeat_round:
+        session["repeat_round"] = options.repeat_round - 1
     return run_plans(plans, Command(options, machine, allocation, show, session))
 
 

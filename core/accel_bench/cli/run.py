@@ -42,6 +42,10 @@ class RunOptions(MeasureOptions):
         bool,
         typer.Option("--race", help="Drop stacks that are surely not the best after 5, 10, 20 ..."),
     ] = False
+    interleave: Annotated[
+        bool,
+        typer.Option("--interleave", help="Run each round of all sweep points before the next."),
+    ] = False
     verbose: Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Print where the time goes and what each stack is."),

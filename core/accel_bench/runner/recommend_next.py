@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from accel_bench.analysis.estimates.schema import CostEstimate
 from accel_bench.analysis.recommendation.candidates import Candidate
-from accel_bench.analysis.recommendation.ranking import Ranked, verdict_between
+from accel_bench.analysis.recommendation.ranking import Ranked, pairs_of, verdict_between
 from accel_bench.analysis.recommendation.schema import NextRun
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
@@ -33,6 +33,7 @@ REPLACED = {
     "--tag": 1,
     "--dry-run": 0,
     "--race": 0,
+    "--interleave": 0,
     "--repeat-round": 1,
     "--format": 1,
 }
@@ -63,7 +64,7 @@ def more_rounds(
     if best is None or other is None or ranked.sure:
         return None
     done = len(best.runs.speeds)
-    rounds, why = _rounds_needed(best, other, tokens)
+    rounds, why = rounds_needed(best, other, tokens)
     if rounds <= done:
         return NextRun(why=why, command="")
     words = _resumed(best, other, earlier.sessions, rounds)
@@ -119,7 +120,7 @@ def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
     return Work(max(missing, default=0), runs, time.seconds * share, time.basis, counts)
 
 
-def _rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
+def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
     """Return how many rounds in all would settle two candidates, and why; 0 where none would."""
     names, done = join_names([best.name, other.name]), len(best.runs.speeds)
     between = verdict_between(best, other, tokens)
@@ -127,7 +128,9 @@ def _rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> t
         rounds = max(MINIMUM_ROUNDS, 2 * done)
         apart = "did not run in the same rounds, so that drift counts as difference"
         return rounds, f"{names} {apart}; {rounds} rounds would narrow it down, there are {done}"
-    needed = max(MINIMUM_ROUNDS, between.rounds_needed or 0)
+    # Rounds that are no pairs do not count beside those that are.
+    others = done - len(pairs_of(best, other))
+    needed = max(MINIMUM_ROUNDS, between.rounds_needed or 0) + others
     if needed <= done:
         return 0, f"{names} cannot be told apart by a number of rounds worth running"
     return needed, f"{needed} rounds would settle {names}; there are {done}"
@@ -169,4 +172,6 @@ def _resumed(
     tags = dict.fromkeys(one.experiment.tag for one in (best, other))
     tagged = [] if "" in tags else [word for tag in tags for word in ("--tag", tag)]
     resumed = ["--resume", "--rounds", str(rounds)]
+    if words[1] == "run" and best.experiment.point != other.experiment.point:
+        resumed.append("--interleave")  # else drift would count as difference again
     return [Path(words[0]).name, words[1], *kept, *only, *tagged, *resumed]

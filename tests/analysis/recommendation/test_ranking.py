@@ -119,6 +119,25 @@ def test_another_batch_layout_may_win_and_another_batch_may_not() -> None:
     )
 
 
+def test_rounds_that_both_ran_side_by_side_are_preferred_to_those_that_they_did_not() -> None:
+    """Drift made the larger batch look faster where the two ran one after the other."""
+    small, large = experiment("baseline", 2), experiment("baseline", 4)
+    apart = [
+        run.model_copy(update={"started_at": f"{run.started_at[:14]}{30 + run.round}:00Z"})
+        for run in runs(large, 1.3)
+    ]
+    one_by_one = [*in_turn(runs(small)), *apart]
+    tuesday = {"session": "tuesday"}
+    paired = in_turn(runs(small, **tuesday), runs(large, 0.9, **tuesday))
+    assert names(ranking(one_by_one))[0] == "baseline (train.micro_batch_size=4)"
+    ranked = ranking([*one_by_one, *paired])
+    assert names(ranked)[0] == "baseline (train.micro_batch_size=2)"
+    assert ranked.sure
+    (other,) = others_of(ranked, None)
+    assert other.of_the_best is not None
+    assert other.of_the_best.median == pytest.approx(0.9)
+
+
 def test_within_two_percent_the_plainest_is_recommended() -> None:
     ranked = ranking(in_turn(runs(experiment("baseline")), runs(experiment("same"), 1.01)))
     assert ranked.best is not None and ranked.best.name == "baseline"

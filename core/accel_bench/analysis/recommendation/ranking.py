@@ -14,9 +14,10 @@ from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     SAME_WITHIN,
     Comparison,
+    RoundKey,
     compare,
 )
-from accel_bench.analysis.tables.points import ratio_of, shares_rounds
+from accel_bench.analysis.tables.points import paired_rounds, ratio_of, shares_rounds
 from accel_bench.result import Status
 
 
@@ -48,7 +49,8 @@ def rank(candidates: Sequence[Candidate], tokens: float | None) -> Ranked:
     refused = tuple(one for one in settled if one.obstacle)
     if not eligible:
         return Ranked(None, None, (), refused)
-    soonest = eligible[0]
+    soonest = _soonest(eligible, tokens)
+    eligible.sort(key=lambda one: one is not soonest)
     best = min(
         (one for one in eligible if one is soonest or _is_as_fast(one, soonest, tokens)),
         key=lambda one: one.size,
@@ -57,6 +59,16 @@ def rank(candidates: Sequence[Candidate], tokens: float | None) -> Ranked:
     sure = len(best.runs.speeds) >= MINIMUM_ROUNDS and not best.lone
     sure = sure and all(_not_faster(one, best, tokens) for one in others)
     return Ranked(best, others[0] if others else None, tuple(eligible), refused, sure)
+
+
+def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
+    """Return the one that does the job soonest, by pairs where there are."""
+    soonest = eligible[0]
+    for one in eligible[1:]:
+        ratio = as_fast(one, soonest, tokens)
+        if ratio is not None and ratio.median > 1:
+            soonest = one
+    return soonest
 
 
 def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -109,8 +121,22 @@ def job_time(candidate: Candidate, tokens: float | None) -> Interval:
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
     """Return how fast one does the job over the other, of pairs where their rounds are."""
-    paired = shares_rounds(one.runs, other.runs)
-    return ratio_of(other.job_seconds(tokens), one.job_seconds(tokens), paired)
+    keys = pairs_of(one, other)
+    seconds, others = one.job_seconds(tokens), other.job_seconds(tokens)
+    if keys:
+        seconds, others = ({key: own[key] for key in keys} for own in (seconds, others))
+    return ratio_of(others, seconds, bool(keys))
+
+
+def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
+    """Return the rounds by which two are compared as pairs; none where all their runs count.
+
+    Enough rounds that both ran side by side are better evidence than those that they did not:
+    between the latter, drift would count as difference.
+    """
+    found = paired_rounds(one.runs, other.runs)
+    few = len(found) < MINIMUM_ROUNDS and not shares_rounds(one.runs, other.runs)
+    return [] if few else sorted(found)
 
 
 def fate_of(
@@ -144,9 +170,11 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
 
 def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
     """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
-    if not shares_rounds(best.runs, other.runs):
+    keys = pairs_of(best, other)
+    if not keys:
         return None
-    return compare(other.job_seconds(tokens), {"best": best.job_seconds(tokens)})["best"]
+    seconds, others = ({key: one.job_seconds(tokens)[key] for key in keys} for one in (best, other))
+    return compare(others, {"best": seconds})["best"]
 
 
 def _refusal(candidate: Candidate) -> Fate:

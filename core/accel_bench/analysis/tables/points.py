@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.compare import unpaired_ratio
@@ -83,17 +83,30 @@ def ratio_of(
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether each round of both began before the next one of either, on the same nodes.
-
-    Runs that overlap in time disturb one another, as those of points that run at once do.
-    """
+    """Return whether all rounds that both ran are pairs."""
     shared = set(a.speeds) & set(b.speeds)
-    runs = [(a.completed[key], b.completed[key]) for key in shared]
+    return bool(shared) and paired_rounds(a, b) == shared
+
+
+def paired_rounds(a: ExperimentRuns, b: ExperimentRuns) -> set[RoundKey]:
+    """Return the rounds whose runs of both are pairs, of sessions in which all are.
+
+    Each round of both began before the next one of either, on the same nodes. Runs that overlap in
+    time disturb one another, as those of points that run at once do.
+    """
+    shared = sorted(set(a.speeds) & set(b.speeds))
+    sessions = {session: list(keys) for session, keys in groupby(shared, lambda key: key[0])}
+    return {key for keys in sessions.values() if _are_pairs(a, b, keys) for key in keys}
+
+
+def _are_pairs(a: ExperimentRuns, b: ExperimentRuns, keys: Sequence[RoundKey]) -> bool:
+    """Return whether these rounds of one session are pairs."""
+    runs = [(a.completed[key], b.completed[key]) for key in keys]
     if any(_ran_apart(*both) or _overlap(*both) for both in runs):
         return False
-    begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in shared]
+    begins = [sorted(one.completed[key].started_at for one in (a, b)) for key in keys]
     begins.sort()
-    return bool(shared) and all(last < first for (_, last), (first, _) in pairwise(begins))
+    return all(last < first for (_, last), (first, _) in pairwise(begins))
 
 
 def _ran_apart(one: Result, other: Result) -> bool:
