@@ -140,7 +140,7 @@ def test_a_run_whose_json_is_damaged_does_not_stop_a_question_about_options(
     engine.dispose()
     with open_store(address, write=False) as store:
         chosen = store.rows(condition_of(store, "adapter.r >= 16"))
-        assert [row.run_id for row in chosen] == ["b", "c", "d", "e"]
+        assert sorted(row.run_id for row in chosen) == ["b", "c", "d", "e"]
         groups = group_runs(store, ["adapter.r"])
         assert [(row["adapter.r"], row["runs"]) for row in groups] == [(16, 2), (32, 2), (None, 1)]
 
