@@ -138,3 +138,24 @@ def test_waiting_is_compared_on_one_and_two_threads_compiled_or_not() -> None:
         ("GOMP_SPINCOUNT", "300000"), ("GOMP_SPINCOUNT", "10000"), ("OMP_WAIT_POLICY", "passive"),
     )  # fmt: skip
     assert found == set(product((1, 2), (False, True), policies))
+
+
+def test_micro_benchmarks_have_samples_rates_and_their_share_of_a_roofline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them, eager: a compiler would take longer than all others of this file."""
+    from accel_bench.micro import find_benchmarks
+    from benchmarks import micro
+    from benchmarks.entry import QUICK
+
+    chosen = {name: find_benchmarks()[name] for name in ("layer_norm", "adamw_step", "llama")}
+    monkeypatch.setattr(micro, "SIDES", ("eager",))
+    monkeypatch.setattr(micro, "find_benchmarks", lambda: chosen)
+    entries = {entry.name: entry for entry in micro.measure_micro(QUICK)}
+    kinds = ("inference", "forward", "backward")
+    expected = {f"layer_norm[{kind}-gpt2]" for kind in kinds} | {"adamw_step[inference-gpt2]"}
+    assert set(entries) == expected
+    for entry in entries.values():
+        assert entry.value == 1e3 * entry.samples["eager_seconds"][0] > 0
+        assert "128 tokens, float32" in entry.notes[0]
+        assert "GB/s" in entry.notes[1] and "of the roofline measured here" in entry.notes[1]

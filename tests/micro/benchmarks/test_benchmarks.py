@@ -27,7 +27,8 @@ QUANTIZED = {"lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"}
 
 HERE = sorted(BENCHMARKS.keys() - QUANTIZED)
 
-FEW_COMPILED = ["rms_norm", "rotary_embedding"]
+COMPILED = "rms_norm"
+"""Compiled by default; `make release` compiles them all."""
 
 EAGER = find_executors()["eager"]
 INDUCTOR = find_executors()["inductor"]
@@ -70,10 +71,7 @@ def test_bfloat16_stays_within_its_tolerance(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # what a compiler's modules say when they are imported
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in FEW_COMPILED else pytest.mark.release)
-        for name in HERE
-    ],
+    [pytest.param(name, marks=() if name == COMPILED else pytest.mark.release) for name in HERE],
 )
 def test_compiled_outputs_and_gradients_are_those_of_float64(name: str) -> None:
     if reason := INDUCTOR.supports(tiny(name)):

@@ -9,6 +9,7 @@ import os
 if os.environ.get("TRITON_INTERPRET") == "1":
     import liger_kernel.ops.cross_entropy
     import liger_kernel.ops.geglu
+    import liger_kernel.ops.layer_norm
     import liger_kernel.ops.rms_norm
     import numpy
     import triton
@@ -36,5 +37,6 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
     interpreter._implicit_cvt = converted
     liger_kernel.ops.rms_norm.rsqrt = rsqrt
+    liger_kernel.ops.layer_norm.rsqrt = rsqrt
     liger_kernel.ops.geglu.tanh = tanh
     liger_kernel.ops.cross_entropy.tanh = tanh
