@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Counts, str], Entry | list[Entry]]] = {
     "listing": lambda counts, _: command_line.measure_listing(counts),
     "harness": lambda counts, _: harness.measure_overhead(counts),
     "synchronisations": lambda counts, _: harness.measure_waits(counts),
+    "profile": lambda counts, _: harness.measure_calls(counts),
     "engine": engine.measure_engine,
     "engine-large": engine.measure_large_engine,
     "hf-trainer": hf_trainer.measure_hf_trainer,

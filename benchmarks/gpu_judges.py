@@ -37,6 +37,17 @@ def describe_comparison(one: Any) -> str:
     return ", ".join([*words, *(one["reasons"] if not speed else ())])
 
 
+def judge_profile(document: Any) -> tuple[bool, str]:
+    """Pass if every run has recorded kernels, on a GPU with their launches, and left its traces."""
+    rows = document["profiles"]
+    ranks = [rank for one in rows for rank in one["ranks"]]
+    complete = all(rank["kernels"] and rank["traces"] and not rank["warnings"] for rank in ranks)
+    on_gpu = [rank["host"] for rank in ranks if rank["device"] == "cuda" and rank["host"]]
+    launched = all(host["measures"] == "device idle" and host["launches"] for host in on_gpu)
+    passed = bool(ranks) and all(one["status"] == "ok" for one in rows) and complete and launched
+    return passed, "; ".join(f"{one['stack']}: {one['answer']}" for one in rows)
+
+
 def judge_numbers(document: Any) -> tuple[bool, str]:
     """Pass on a CPU, or if every ratio is known and within its limits."""
     figures = document["figures"]

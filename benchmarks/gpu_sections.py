@@ -149,6 +149,7 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
         judges.judge_floor,
         on_request=True,
     )
+    yield profile(asked)
     yield comparison("quantized-peft", asked, KEPT / "quantized")
     for work in WORKS:
         yield comparison(work, asked, KEPT / "works")
@@ -158,6 +159,23 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
         (python, "-m", "benchmarks.claims", str(KEPT / "works"), str(KEPT / "claims"), *floor),
         60,
         judges.judge_claims,
+        on_request=True,
+    )
+
+
+def profile(asked: argparse.Namespace) -> Section:
+    """Return the section that records two stacks of a scenario with torch's profiler."""
+    small = (*settings(*TINY, "model.dtype=float32"), *FEW[2:]) if asked.small else ()
+    return Section(
+        "profile",
+        (
+            *(sys.executable, "-m", "accel_bench", "profile", str(HERE / "llama-2-7b-lora.yaml")),
+            *("--device", asked.device, "--format", "json", "--results", str(KEPT / "profile")),
+            *small,
+            *settings(*asked.settings),
+        ),
+        300,
+        judges.judge_profile,
         on_request=True,
     )
 

@@ -1,15 +1,18 @@
-"""Measure the stopwatch's overhead of steps that do nothing: time, and synchronizations."""
+"""Measure the stopwatch's overhead of steps that do nothing: time, synchronizations, calls."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from accel_bench.engine import Batch, Stopwatch, TokenCounts
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.profile.window import ProfileWindow
 from accel_bench.worker.stopwatch import WindowStopwatch
 from benchmarks.entry import Counts, Entry, interleave, this_machine
 from benchmarks.watched_clock import WatchedClock
@@ -82,6 +85,46 @@ def measure_waits(counts: Counts) -> Entry:
         },
         machine=machine,
     )
+
+
+def measure_calls(counts: Counts) -> Entry:
+    """Count the calls that a requested profile adds to the stopwatch within a window."""
+    machine = this_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        heartbeat = Heartbeat(Path(folder, "heartbeat"))
+        plain = calls_in_window(heartbeat, None, counts.laps)
+        requested = calls_in_window(heartbeat, ProfileWindow([], lambda: None), counts.laps)
+    return Entry(
+        name="profile",
+        value=requested - plain,
+        unit="calls in a window",
+        goal=0,
+        goal_is="at most",
+        samples={"plain_calls": (plain,), "requested_calls": (requested,)},
+        machine=machine,
+    )
+
+
+def calls_in_window(heartbeat: Heartbeat, profile: ProfileWindow | None, laps: int) -> int:
+    """Return how many calls accel-bench makes from the opening of a window to its end."""
+    found = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal found
+        found += event in ("call", "c_call") and "accel_bench" in frame.f_code.co_filename
+
+    stopwatch = WindowStopwatch(
+        HostClock(),
+        heartbeat,
+        warmup=5,
+        steps=laps,
+        before_window=lambda: sys.setprofile(count),
+        after_window=lambda window: sys.setprofile(None),
+        profile=profile,
+    )
+    stopwatch.start()
+    run_steps(stopwatch, 0.0)
+    return found
 
 
 def measured_loop(heartbeat: Heartbeat, laps: int) -> float:
