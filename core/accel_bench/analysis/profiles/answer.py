@@ -30,8 +30,11 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
-    """Return one line: the first finding."""
-    return findings[0].text if findings else NOTHING
+    """Return one line: the first finding, or that there is none but the longest kernel."""
+    if not findings:
+        return NOTHING
+    first = findings[0]
+    return f"nothing stands out: {first.text}" if first.kind == "kernels" else first.text
 
 
 def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
@@ -119,7 +122,7 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
     share = seconds / profile.kernel_seconds if profile.kernel_seconds else 0.0
     what = "kernels" if profile.device == "cuda" else "operations"
     text = (
-        f"{who}nothing stands out: {kind} takes {percent(share)} of the time of {what}, the "
+        f"{who}{kind} takes {percent(share)} of the time of {what}, the "
         f"longest is {longest.name} ({milliseconds(longest.seconds)} ms in {longest.calls:.3g} "
         "calls a step)"
     )
