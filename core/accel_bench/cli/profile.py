@@ -20,6 +20,17 @@ class ProfileOptions(PlanOptions):
     stack: Annotated[
         Names, typer.Option(help="Profile only this stack; else all of the scenario.")
     ] = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STACK",
+            help="Say where the time goes from --stack (else the baseline) to this stack.",
+        ),
+    ] = None
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds; else 1, or with --against the scenario's."),
+    ] = None
     skip: Annotated[
         int, typer.Option(min=0, help="Steps that are left alone before the first cycle.")
     ] = 0
@@ -50,6 +61,9 @@ def profile(options: ProfileOptions) -> int:
     The steps come after the measured window, which stays as it is and is stored as that of `run`:
     no recorded second is in any metric. Each rank leaves its figures and its traces, which
     TensorBoard and Perfetto open, in the folder of its run.
+
+    With --against, two stacks run in interleaved rounds: the difference of their steps is divided
+    by kind of operation and by module, and the modules that gained and that lost are named.
     """
     from accel_bench.cli.profile_request import run_profile
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.metrics.breakdown import Phases
@@ -66,10 +67,7 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
         return None
     if not (a.tokens_per_second and b.tokens_per_second):
         return None
-    steps = [row.tokens.per_step_global.real for row in (a, b) if row.tokens]
-    same = abs(steps[0] - steps[1]) <= SAME_STEP * max(steps)
-    tokens = steps[0] if same else float(TOKENS)
-    unit = f"a step of {tokens:,.0f} tokens" if same else f"{TOKENS:,} tokens"
+    tokens, unit = unit_of([row.tokens.per_step_global.real for row in (a, b) if row.tokens])
     totals = [1000 * tokens / row.tokens_per_second.median for row in (a, b)
               if row.tokens_per_second]  # fmt: skip
     parts = [_parts(p, t) for p, t in zip((a.phases, b.phases), totals, strict=True)]
@@ -82,6 +80,16 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
         tokens=tokens,
         compile_seconds=_compiling(b) - _compiling(a),
     )
+
+
+def unit_of(steps: Sequence[float]) -> tuple[float, str]:
+    """Return the tokens and the name of the unit in which steps of so many real tokens compare.
+
+    It is a step where both hold the same work, else 1,000 tokens.
+    """
+    if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
+        return steps[0], f"a step of {steps[0]:,.0f} tokens"
+    return float(TOKENS), f"{TOKENS:,} tokens"
 
 
 def _parts(phases: Phases, total: float) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from accel_bench.analysis.profiles.modules import OUTSIDE, ModuleTimes
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
@@ -26,7 +27,7 @@ Kind: TypeAlias = Literal[
 `autograd` is what the backward pass does around operations, backward functions in Python included.
 """
 
-UNNAMED = "(outside of modules)"
+UNNAMED = OUTSIDE
 """Stands for the module of what no module did."""
 
 
@@ -195,6 +196,9 @@ class RankProfile(Frozen):
     host: HostTime | None = None
     communication: CommunicationTime | None = None
     """Null where no collective was recorded."""
+
+    modules: ModuleTimes | None = None
+    """Where the time of a mean step went, by module; null where no step was recorded."""
 
     traces: tuple[str, ...] = ()
     """Names of the Chrome traces beside this file."""

@@ -51,6 +51,12 @@ class Span(NamedTuple):
     sequence: int = -1
     """Number that an operation shares with those of its backward pass; -1 for none."""
 
+    forward_lane: int = 0
+    """Of a node of the backward pass, the thread of the operation that it belongs to."""
+
+    operation: int = 0
+    """Identifier of an operation, which its kernels have too; 0 for none."""
+
 
 @dataclass(frozen=True)
 class Cycle:

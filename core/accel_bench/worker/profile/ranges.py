@@ -1,56 +1,88 @@
-"""Name what the host does in a trace: the forward pass of each module, and the ends of phases."""
+"""Name what the host does in a trace: the call of each module, and the ends of phases."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import record_function
 
+from accel_bench.analysis.profiles.modules import ROOT
 from accel_bench.analysis.profiles.spans import MODULE, PHASE, PREEMPTED
 
 SHORTEST = 200_000
 """Nanoseconds of other work that are marked; less is added to the next mark."""
 
+WRAPPERS = re.compile(
+    r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer)(?=\.|$)"
+)
+"""Parts of a path that only say how a module is wrapped."""
+
+ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
+"""Beginning of the paths of a model that PEFT has wrapped."""
+
+ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",)}
+"""Parts of the names of classes whose own operations are of that kind."""
+
 
 class ModuleRanges:
-    """Ranges around the forward pass of each module, until they are removed.
+    """Ranges around the calls of each module, the model itself included, until they are removed.
 
-    Compiled modules keep their graphs: within them there are no ranges, but one around them where
-    that is not compiled itself. `check` is called at their edges.
+    What is compiled keeps its graphs: there is one range around it, and none within. `check` is
+    called at the edges of ranges.
     """
 
     def __init__(self, model: nn.Module, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
-        self._open: list[Any] = []
-        self._handles = [
-            handle for name, module in _eager(model) for handle in self._watch(name, module)
-        ]
+        self.roles: dict[str, str] = {}
+        """Kinds of modules' own operations by the paths in their ranges; empty for any kind."""
+
+        self._undo: list[Callable[[], None]] = []
+        self._open: list[record_function] = []
+        inside: set[int] = set()
+        adapted = hasattr(model, "peft_config")
+        for name, module in model.named_modules():
+            if id(module) in inside:
+                continue
+            if is_compiled(module):
+                inside |= {id(one) for one in module.modules()}
+            path = plain_path(name, adapted)
+            self.roles[path] = self.roles.get(path) or role_of(module)
+            self._watch(module, path)
 
     def remove(self) -> None:
         """Take all of them away."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        while self._undo:
+            self._undo.pop()()
 
-    def _watch(self, name: str, module: nn.Module) -> Iterator[Any]:
-        def enter(module: nn.Module, arguments: Any) -> None:
-            self._check()
-            entered = record_function(f"{MODULE}{name}")
-            entered.__enter__()
-            self._open.append(entered)
+    def _watch(self, module: nn.Module, path: str) -> None:
+        """Set a range around a module's call: by hooks, or around the compiled call."""
+        compiled = module._compiled_call_impl
+        if compiled is not None:  # Hooks are called within it, and would not be compiled again.
+            module._compiled_call_impl = partial(_call_in_range, MODULE + path, compiled)
+            self._undo.append(lambda: setattr(module, "_compiled_call_impl", compiled))
+            return
+        enter = module.register_forward_pre_hook(partial(self._enter, path), prepend=True)
+        # Checkpointing ends its second forward pass by an exception.
+        leave = module.register_forward_hook(self._leave, always_call=True)
+        self._undo += [enter.remove, leave.remove]
 
-        def leave(module: nn.Module, arguments: Any, output: Any) -> None:
-            self._check()
-            if self._open:
-                self._open.pop().__exit__(None, None, None)
+    def _enter(self, path: str, *_: Any) -> None:
+        self._check()
+        entered = record_function(MODULE + path)
+        entered.__enter__()
+        self._open.append(entered)
 
-        yield module.register_forward_pre_hook(enter, prepend=True)
-        yield module.register_forward_hook(leave, always_call=True)
+    def _leave(self, *_: Any) -> None:
+        self._check()
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
 
 
 def mark_phase(phase: str) -> None:
@@ -95,22 +127,29 @@ class Preemption:
             return None
 
 
-def _eager(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules that are not compiled, and are not in one that is."""
-    compiled: tuple[str, ...] = ()
-    for name, module in model.named_modules():
-        if name.startswith(compiled) and compiled:
-            continue
-        if _is_compiled(module):
-            compiled += (f"{name}." if name else "",)
-            continue
-        if name:
-            yield name, module
+def plain_path(name: str, adapted: bool = False) -> str:
+    """Return a module's path without what only wraps modules, to be the same in all stacks."""
+    path = WRAPPERS.sub("", name).lstrip(".")
+    if adapted:
+        path = ADAPTED.sub("", path)
+    return path or ROOT
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def role_of(module: nn.Module) -> str:
+    """Return the kind of a module's own operations by the name of its class; empty for any."""
+    name = type(module).__name__
+    return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether calls of a module run compiled code, by any way to compile one."""
     return (
-        getattr(module, "_compiled_call_impl", None) is not None
+        module._compiled_call_impl is not None
         or isinstance(module, torch._dynamo.OptimizedModule)
         or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
     )
+
+
+def _call_in_range(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with record_function(name):
+        return function(*args, **kwargs)

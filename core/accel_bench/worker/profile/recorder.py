@@ -17,6 +17,7 @@ from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import PhaseName
 from accel_bench.job import ProfileRequest
 from accel_bench.run_context import Run
+from accel_bench.worker.profile.attribution import attribute
 from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_phase
 
 MOST_EVENTS = 1_000_000
@@ -94,6 +95,7 @@ class Recorder:
         """Return the figures of all cycles."""
         return {
             **figures_of(self._cycles, self._request.top),
+            "modules": attribute(self._cycles, self._ranges.roles) if self._ranges else None,
             "traces": tuple(self._traces),
             "warnings": tuple(self._warnings),
         }
@@ -157,4 +159,6 @@ def span_of(event: Any) -> Span | None:
         correlation=event.correlation_id() if on_device or kind == "runtime" else 0,
         is_async=event.is_async() or event.start_thread_id() != event.end_thread_id(),
         sequence=event.sequence_nr(),
+        forward_lane=event.fwd_thread_id(),
+        operation=event.linked_correlation_id() if on_device else event.correlation_id(),
     )

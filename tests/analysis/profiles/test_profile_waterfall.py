@@ -1,0 +1,190 @@
+"""From one stack's step to another's: it adds up, by kind and by module, and says what is sure."""
+
+from __future__ import annotations
+
+import pytest
+
+from accel_bench.analysis.profiles.modules import OUTSIDE, ROOT, ModuleTime, ModuleTimes, StepKind
+from accel_bench.analysis.profiles.waterfall import (
+    ProfiledRun,
+    ProfiledStack,
+    module_group,
+    profile_waterfall,
+)
+from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
+from accel_bench.report.formats import render_report
+from accel_bench.report.views.profile_waterfall import adding_up, answer, waterfall_view
+
+PARTS: tuple[tuple[str, StepKind, float], ...] = (
+    ("model.layers.*.mlp.up_proj", "matmul", 0.020),
+    ("model.layers.*.mlp.act_fn", "memory-bound", 0.004),
+    ("model.layers.*.self_attn", "attention", 0.010),
+    ("model.norm", "norm", 0.002),
+    (ROOT, "loss", 0.006),
+    (OUTSIDE, "optimizer", 0.005),
+    (OUTSIDE, "idle", 0.003),
+)
+"""Seconds of a step of 50 ms."""
+
+
+def times(scale: float = 1.0, compiled: tuple[str, ...] = (), **more: float) -> ModuleTimes:
+    """Return a profiled step, slower by `scale`; `more` adds seconds by the end of a module."""
+    parts = tuple(
+        ModuleTime(
+            module=module,
+            kind=kind,
+            direction="forward",
+            seconds=scale * (seconds + more.get(module.rpartition(".")[2], 0.0)),
+            calls=1.0,
+        )
+        for module, kind, seconds in PARTS
+    )
+    whole = sum(one.seconds for one in parts)
+    return ModuleTimes(steps=3, step_seconds=whole, times=parts, compiled=compiled, device=False)
+
+
+def stack(name: str, *windows: float, scale: float = 1.2, **more: float) -> ProfiledStack:
+    """Return a stack with a round for each window, whose profile took `scale` times as long."""
+    compiled = ("model.layers.*",) if name == "compiled" else ()
+    runs = {
+        ("session", number): ProfiledRun(
+            seconds=seconds,
+            window_step_seconds=seconds,
+            ranks=[times(scale, compiled, **more)],
+        )
+        for number, seconds in enumerate(windows)
+    }
+    return ProfiledStack(name, runs)
+
+
+def fall(a: ProfiledStack, b: ProfiledStack) -> ProfileWaterfall:
+    """Return the waterfall of two stacks that share a round."""
+    found = profile_waterfall(a, b, "tiny", "a step of 1,000 tokens")
+    assert found is not None
+    return found
+
+
+PLAIN = stack("plain", 0.050, 0.051, 0.049)
+
+SLOWER = stack("slower", 0.060, 0.061, 0.0592, act_fn=0.010)
+"""10 ms more in one module."""
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(PLAIN, SLOWER), (SLOWER, PLAIN), (PLAIN, PLAIN), (PLAIN, stack("compiled", 0.03))]
+)
+def test_bars_add_up_to_the_measured_difference(a: ProfiledStack, b: ProfiledStack) -> None:
+    found = fall(a, b)
+    rest = found.unexplained.change
+    for bars in (found.kinds, found.modules):
+        assert sum(bar.change for bar in bars) + rest == pytest.approx(found.difference.change)
+        assert sum(bar.a for bar in bars) + found.unexplained.a == pytest.approx(found.difference.a)
+        assert sum(bar.b for bar in bars) + found.unexplained.b == pytest.approx(found.difference.b)
+
+
+def test_a_planted_slower_module_is_the_first_that_lost() -> None:
+    found = fall(PLAIN, SLOWER)
+    assert found.lost[0] == "model.layers.*.mlp"
+    first = found.modules[0]
+    assert first.module == "model.layers.*.mlp"
+    assert first.mostly == "model.layers.*.mlp.act_fn"
+    assert next(iter(first.kinds)) == "memory-bound"
+    assert first.change == pytest.approx(0.010, rel=0.05)
+    assert "lost: model.layers.*.mlp +10" in answer(found)
+    assert fall(SLOWER, PLAIN).gained[0] == "model.layers.*.mlp"
+
+
+def test_the_difference_is_that_of_the_windows_with_its_interval() -> None:
+    found = fall(PLAIN, SLOWER)
+    assert found.difference.change == pytest.approx(0.01007, abs=1e-5)
+    low, high = found.difference.low, found.difference.high
+    assert low is not None and high is not None
+    assert low < found.difference.change < high
+    assert found.inflation.a == pytest.approx(1.2, rel=0.01)
+
+
+def test_one_round_has_no_interval() -> None:
+    found = fall(stack("plain", 0.05), stack("slower", 0.06))
+    assert found.difference.low is None
+    assert found.rounds == 1
+
+
+def test_only_rounds_of_both_count() -> None:
+    assert fall(PLAIN, stack("slower", 0.06)).rounds == 1
+    assert profile_waterfall(PLAIN, stack("none"), "tiny", "a step") is None
+
+
+def test_what_is_not_explained_is_said() -> None:
+    runs = {
+        key: ProfiledRun(run.seconds, run.window_step_seconds, [outside(run.ranks[0])])
+        for key, run in stack("outside", 0.060, 0.061, 0.0592).runs.items()
+    }
+    found = fall(PLAIN, ProfiledStack("outside", runs))
+    assert found.explained is not None and found.explained < 0.95
+    assert "do not explain all of the difference: +" in adding_up(found)
+    assert adding_up(fall(PLAIN, SLOWER)).startswith("the parts explain ")
+
+
+def outside(one: ModuleTimes) -> ModuleTimes:
+    """Return a profiled step with 10 ms more in no module."""
+    more = [
+        part.model_copy(update={"seconds": part.seconds + 0.012})
+        if (part.module, part.kind) == (OUTSIDE, "idle")
+        else part
+        for part in one.times
+    ]
+    return one.model_copy(update={"times": tuple(more)})
+
+
+def test_without_a_difference_nothing_has_to_be_explained() -> None:
+    found = fall(PLAIN, PLAIN)
+    assert found.explained is None
+    assert not found.gained and not found.lost
+    assert adding_up(found).startswith("no difference that has to be explained")
+
+
+def test_noise_is_named_neither_gained_nor_lost() -> None:
+    found = fall(stack("a", 0.050, 0.051, 0.050), stack("b", 0.045, 0.065, 0.046))
+    assert not found.gained and not found.lost
+    assert "within the noise" in answer(found)
+
+
+def test_what_one_compiles_as_one_has_one_bar_in_both() -> None:
+    found = fall(PLAIN, stack("compiled", 0.03, 0.031, 0.029))
+    assert {one.module for one in found.modules} == {
+        "model.layers.*", "model.norm", ROOT, OUTSIDE,
+    }  # fmt: skip
+    assert any("compiles model.layers.* as one" in note for note in found.notes)
+
+
+def test_unlike_inflations_are_noted() -> None:
+    found = fall(PLAIN, stack("slower", 0.06, 0.061, 0.0592, scale=2.4))
+    assert any("overstated" in note for note in found.notes)
+    assert not fall(PLAIN, SLOWER).notes
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        ("model.layers.*.mlp.experts.*.w1", "model.layers.*.mlp"),
+        ("model.layers.*", "model.layers.*"),
+        ("model.embed_tokens", "model.embed_tokens"),
+        ("transformer.visual.trunk.stem.conv", "transformer.visual.trunk"),
+        (OUTSIDE, OUTSIDE),
+    ],
+)
+def test_modules_are_shown_by_parts_of_a_layer(path: str, group: str) -> None:
+    assert module_group(path, ()) == group
+
+
+def test_a_whole_compiled_model_takes_all_its_modules() -> None:
+    assert module_group("model.layers.*.mlp", (ROOT,)) == ROOT
+    assert module_group(OUTSIDE, (ROOT,)) == OUTSIDE
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_every_format_has_the_bars_and_the_rest(form: str) -> None:
+    report = WaterfallReport(waterfalls=(fall(PLAIN, SLOWER),), missing=("x: failed",))
+    text = render_report(waterfall_view(report), form)
+    assert "model.layers.*.mlp" in text.replace("\\", "")
+    assert "unexplained" in text

@@ -1,0 +1,141 @@
+"""`accel-bench profile --against` with real runs: the way from one stack to another adds up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.program import Done, call
+from fault_plugins.distribution import install
+from several_ranks.scenarios import forking, write
+
+from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall
+from accel_bench.runner.profile_waterfall import collect_waterfalls
+from accel_bench.store.database import open_store
+
+PLANTED = """
+import time
+
+from accel_bench import Options, Plugin, hookimpl
+
+
+class Slower(Plugin[Options]):
+    '''Takes 50 ms more in the MLP's activation function.'''
+
+    @hookimpl
+    def accelerate_model(self, run):
+        activation = run.model.model.layers[0].mlp.act_fn
+        plain = activation.forward
+
+        def forward(states):
+            time.sleep(0.05)
+            return plain(states)
+
+        activation.forward = forward
+"""
+"""A plugin that makes one module slower."""
+
+STACKS: dict[str, Any] = {
+    "baseline": [],
+    "compile-blocks": ["torch-compile"],
+    "compile-model": [{"use": "torch-compile", "scope": "model"}],
+    "padding-free": ["padding-free"],
+    "checkpointing": {"set": {"train.gradient_checkpointing": True}},
+    "checkpointing-selective": [{"use": "activation-checkpointing", "policy": "selective"}],
+    "eager-attention": {"set": {"model.attention": "eager"}},
+    "lora": {"set": {"adapter": "lora"}},
+    "optimizer-fused": {"set": {"optimizer": {"use": "adamw", "fused": True}}},
+    "optimizer-in-backward": {
+        "set": {"optimizer.optimizer_in_backward": True, "train.max_grad_norm": None}
+    },
+    "hf-trainer": ["hf-trainer"],
+}
+"""Ways to train the same model, each a pair with the first."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The plugin is installed, and a launcher that imports nothing."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, "accel-bench-planted", {"planted-slower": "Slower"}, PLANTED)
+    with forking(folder):
+        yield
+
+
+def profile(scenario: Path, *arguments: str) -> Done:
+    return call("profile", str(scenario), "--quiet", *arguments, folder=scenario.parent)
+
+
+def check_that_it_adds_up(found: ProfileWaterfall) -> None:
+    """Check the sums of bars, and that what they leave is within 5 % or said."""
+    rest = found.unexplained
+    for bars in (found.kinds, found.modules):
+        for side in ("a", "b", "change"):
+            total = sum(getattr(bar, side) for bar in bars) + getattr(rest, side)
+            assert total == pytest.approx(getattr(found.difference, side), rel=1e-6, abs=1e-9)
+    assert found.explained is not None
+    assert found.explained == pytest.approx(1 - abs(rest.change / found.difference.change))
+
+
+def test_a_planted_slower_module_is_the_first_that_lost(tmp_path: Path) -> None:
+    scenario = write(
+        tmp_path, "one", 1, {"baseline": [], "slower": ["planted-slower"]}, launcher="forking"
+    )
+    again = ("--against", "slower", "--rounds", "1", "--active", "2")
+    done = profile(scenario, *again, "--format", "json")
+    assert done.code == 0, done.err
+    (document,) = json.loads(done.out)["waterfalls"]
+    found = ProfileWaterfall.model_validate_json(json.dumps(document))
+    check_that_it_adds_up(found)
+    assert (found.a, found.b, found.rounds) == ("baseline", "slower", 1)
+    first = found.modules[0]
+    assert first.module == "model.layers.*.mlp"
+    assert first.mostly == "model.layers.*.mlp.act_fn"
+    assert next(iter(first.kinds)) == "idle"
+    assert first.change > 0.04
+    assert found.lost[0] == "model.layers.*.mlp"
+
+    # The other way round, from what is stored already: it is the first that gained.
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        report = collect_waterfalls(store.folder, store.results(), "slower", "baseline")
+    assert report.waterfalls[0].modules[0].module == "model.layers.*.mlp"
+    assert report.waterfalls[0].modules[0].change < -0.04
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--stack", "slower"), "takes one other stack in --stack, and gets 'slower'"),
+        (("--stack", "slower,baseline"), "takes one other stack in --stack"),
+    ],
+)
+def test_two_stacks_are_needed(arguments: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": [], "slower": ["planted-slower"]})
+    done = profile(scenario, "--against", "slower", *arguments)
+    assert done.code == 2
+    assert reason in done.err
+
+
+@pytest.mark.release
+def test_ten_pairs_of_stacks_add_up(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "ten", 1, STACKS, launcher="forking", optimizer="adamw")
+    done = profile(scenario, "--rounds", "2", "--format", "json")
+    assert done.code == 0, done.err
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        results = store.results()
+        reports = [
+            collect_waterfalls(store.folder, results, "baseline", name)
+            for name in STACKS
+            if name != "baseline"
+        ]
+    assert [report.missing for report in reports] == [()] * 10
+    for report in reports:
+        check_that_it_adds_up(report.waterfalls[0])
+    found = {report.waterfalls[0].b: report.waterfalls[0] for report in reports}
+    again = {name: sum(one.directions.get("recompute", 0.0) for one in found[name].modules)
+             for name in found}  # fmt: skip
+    assert again["checkpointing"] > again["checkpointing-selective"] > 0
+    assert any("(model)" in note for note in found["compile-model"].notes)
