@@ -313,13 +313,9 @@ def ledger_of(
     )
 
 
-def calls_itself_by_number(self: Mlp, x: torch.Tensor) -> torch.Tensor:
-    self.calls = getattr(self, "calls", 0) + 1
-    return Mlp.forward(self, x) * (2 if self.calls % 2 else 1)
-
-
 def breaking(self: Mlp, x: torch.Tensor) -> torch.Tensor:
-    x = x * 2
+    self.calls = getattr(self, "calls", 0) + 1
+    x = x * (2 if self.calls % 2 else 1)
     torch._dynamo.graph_break()  # PLANTED
     return Mlp.forward(self, x)
 

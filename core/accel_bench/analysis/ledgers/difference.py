@@ -14,13 +14,12 @@ from accel_bench.documents.base import Frozen
 
 FIGURES: tuple[Figure, ...] = get_args(Figure)
 
-NEW_WORK: frozenset[Figure] = frozenset(
-    {
-        *("operations", "kernels", "saved_bytes", "synchronizations"),
-        *("graph_breaks", "recompilations", "collectives"),
-    }
+TURNS: tuple[frozenset[Figure], ...] = (
+    frozenset({"synchronizations", "graph_breaks", "recompilations", "collectives"}),
+    frozenset({"kernels", "saved_bytes"}),
+    frozenset({"operations"}),
 )
-"""Figures that tell a line that does more than before from one whose tensors became larger."""
+"""Figures by which lines are ordered: what rose at a line that does more than before."""
 
 MOST_SETTINGS = 8
 """Settings that differ which are named."""
@@ -73,7 +72,7 @@ class LedgerDifference(Document):
     rose: tuple[Change, ...]
     fell: tuple[Change, ...]
     places: tuple[PlaceChange, ...]
-    """Where it rose: first what does more than before, in the order of execution."""
+    """Where it rose: what does more than before first, each group in the order of execution."""
 
     notes: tuple[str, ...] = ()
 
@@ -132,9 +131,13 @@ def totals(ledger: Ledger) -> Counter[TotalKey]:
 
 def where(place: PlaceChange) -> str:
     """Return `file.py:12 (model.layers.*.mlp)`."""
-    lines = ",".join(map(str, place.lines))
     modules = f" ({', '.join(filter(None, place.modules))})" if any(place.modules) else ""
-    return f"{place.file or 'no line'}:{lines}{modules}"
+    return f"{line_of(place)}{modules}"
+
+
+def line_of(place: PlaceChange) -> str:
+    """Return `file.py:12`."""
+    return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
 
 
 def _places(before: Ledger, after: Ledger, rose: tuple[Change, ...]) -> Iterator[PlaceChange]:
@@ -158,7 +161,12 @@ def _places(before: Ledger, after: Ledger, rose: tuple[Change, ...]) -> Iterator
             lines.setdefault(_line(entry), []).append(Risen(entry, change, net))
     numbers = _numbers(after)
     places = [_place(line, risen, numbers[line]) for line, risen in lines.items()]
-    yield from sorted(places, key=lambda one: not NEW_WORK & one.figures.keys())
+    yield from sorted(places, key=_turn)
+
+
+def _turn(place: PlaceChange) -> int:
+    turns = (number for number, figures in enumerate(TURNS) if figures & place.figures.keys())
+    return next(turns, len(TURNS))
 
 
 class Risen(NamedTuple):
@@ -242,16 +250,19 @@ def _collapse(modules: Iterable[str]) -> Iterator[str]:
 
 def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
     """Yield what else differs: versions, settings, the device, ranks, what is not counted."""
-    if versions := _differing(before.versions, after.versions):
+    # A plugin that only one of the stacks has is what they differ in.
+    common = before.versions.keys() & after.versions.keys()
+    old, new = ({k: v for k, v in one.versions.items() if k in common} for one in (before, after))
+    if versions := _differing(old, new):
         yield f"versions differ, which may be all: {'; '.join(versions)}"
     if settings := _differing(before.work, after.work):
         more = len(settings) - MOST_SETTINGS
         rest = f"; and {more} more" if more > 0 else ""
         yield f"settings differ: {'; '.join(settings[:MOST_SETTINGS])}{rest}"
     for name in ("device", "ranks"):
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new:
-            yield f"{name}: {old} before, {new} after"
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            yield f"{name}: {was} before, {now} after"
     yield from dict.fromkeys((*before.left_out, *after.left_out))
 
 

@@ -11,8 +11,8 @@ from accel_bench.analysis.ledgers.difference import (
     Change,
     LedgerDifference,
     PlaceChange,
+    line_of,
     totals,
-    where,
 )
 from accel_bench.analysis.ledgers.schema import Entry, Figure, Ledger
 from accel_bench.analysis.wording import count, flops, join_names, size
@@ -24,6 +24,9 @@ MOST_OPERATIONS = 4
 
 MOST_LINES = 12
 """Lines that are shown."""
+
+WIDTH = 120
+"""Columns of the page where the output is no terminal: lines of code are wrapped."""
 
 
 def amount(figure: Figure, number: int) -> str:
@@ -67,7 +70,7 @@ def difference_report(found: LedgerDifference) -> Report:
         tables=[table for table in tables if table.rows],
         notes=found.notes,
     )
-    return Report([section], found, Table(FLAT, [*found.rose, *found.fell]))
+    return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 
 
 def _ranks(ranks: int) -> str:
@@ -121,9 +124,9 @@ CHANGES = (
     Column("difference", _signed, kind="number"),
 )
 PLACES = (
-    Column("line", where, kind="name"),
+    Column("line", line_of, kind="word"),
+    Column("module", lambda row: ", ".join(filter(None, row.modules)) or None),
     Column("code", reader("code")),
-    Column("phase", lambda row: ", ".join(row.phases)),
     Column("operations", _operations),
     Column("difference", _figures, form=lambda parts: parts),
 )
