@@ -139,3 +139,20 @@ def test_the_schema_accepts_what_the_program_accepts(
     path.write_text(text + "\n")
     errors = list(jsonschema.Draft202012Validator(schema()).iter_errors(load_file(path).data))
     assert (not errors) is accepted, errors
+
+
+def test_the_page_of_all_keys_is_what_the_program_prints() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf8")
+    table = call("scenarios", "keys", "--format", "markdown").out.strip()
+    assert page.endswith(f"\n\n{table}\n"), "write it anew: accel-bench scenarios keys"
+
+
+def test_every_key_is_listed_with_its_values_default_and_meaning() -> None:
+    rows = json.loads(call("scenarios", "keys", "--format", "json").out)
+    assert all(row["meaning"] and row["values"] for row in rows)
+    found = {row["key"]: row for row in rows}
+    assert {key.partition(".")[0].partition("[")[0] for key in found} == {*schema()["properties"]}
+    device = found["resources.device"]
+    assert (device["values"], device["default"]) == ("auto, cpu, cuda", '"auto"')
+    assert found["measure.warmup"]["values"] == "whole number, auto"
+    assert {"stacks.NAME.set", "exclude[].when", "adapter.use"} <= found.keys()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.import_scenarios import import_scenarios
-from accel_bench.cli.output import Format
+from accel_bench.cli.output import AnyFormat, Format, print_report
 from accel_bench.documents.shown import printable
 
 app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
@@ -82,3 +82,18 @@ def schema() -> None:
     from accel_bench.scenario.file_schema import file_schema
 
     print_json(file_schema())
+
+
+@app.command("keys")
+def keys(output: AnyFormat = "table") -> None:
+    """List all keys of scenario files: what each may be, its default and its meaning.
+
+    Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
+    """
+    from accel_bench.report.table import Report, Section, Table, paths
+    from accel_bench.scenario.key_list import ScenarioKey, scenario_keys
+
+    rows = scenario_keys()
+    table = Table(paths("", " ".join(ScenarioKey._fields)), rows)
+    document = [row._asdict() for row in rows]
+    print_report(Report([Section(tables=[table])], document, table), output)
