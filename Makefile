@@ -22,7 +22,8 @@ EDITABLE := --no-deps --no-build-isolation
 # Most tests start programs and wait for them; a file's tests share what it prepared. With
 # what it starts, each process of tests holds more than 1 GB. Files start in the order of
 # tests/suite.py, the longest first.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	--benchmark-disable
 QUANTIZED_TESTS := $(QUANTIZING) plugins/distributed/tests/test_quantized.py tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
 

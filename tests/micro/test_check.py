@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -154,6 +154,45 @@ def test_a_benchmark_that_fails_in_float64_is_to_bring_its_own_reference() -> No
     with pytest.raises(PluginError, match=r"'closed' cannot be computed in float64.*reference"):
         build_cell(Closed(), Executor(), BACKWARD).check()
     assert build_cell(Mended(), Executor(), BACKWARD).check().reason == ""
+
+
+def test_a_callable_that_remembers_its_result_is_wrong_for_another_batch() -> None:
+    results = []
+
+    def remembering(linear: Any, norm: Any, x: torch.Tensor) -> torch.Tensor:
+        results.append(norm(linear(x)))
+        return results[0]
+
+    assert "output is off by" in checked(remembering, FORWARD).reason
+
+
+def test_a_cell_without_memory_for_float64_is_compared_at_the_smallest_size() -> None:
+    class Sized(Normalised):
+        name = "sized"
+        sizes: ClassVar = {"tiny": {"rows": 2}, "large": {"rows": 16}}
+
+        def __init__(self, rows: int = 4) -> None:
+            super().__init__()
+            self.rows = rows
+
+        def make_batch(self) -> Any:
+            return (torch.randn(self.rows, 8, requires_grad=True),), {}
+
+        def reference(self, fn: Any) -> Any:
+            def limited(x: torch.Tensor) -> torch.Tensor:
+                if len(x) > 4:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                return super(Sized, self).reference(fn)(x)
+
+            return limited
+
+        requires_grad = False
+
+    tiny, large = (
+        build_cell(Sized.at_size(size), Executor(), FORWARD).check() for size in Sized.sizes
+    )
+    assert (tiny.size, large.size) == ("", "tiny")
+    assert large.reason == tiny.reason == ""
 
 
 def test_a_test_fails_before_a_wrong_callable_is_timed(benchmark: Any) -> None:

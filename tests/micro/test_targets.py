@@ -34,58 +34,74 @@ class Tripled(Executor):
 """
 
 
-def program(folder: Path, *command: str, code: int = 0) -> str:
-    """Run a program of Python's as a person does, and return what it prints."""
+SEPARATOR = "=== next ==="
+
+SESSIONS = f"""
+import json, sys
+import pytest
+from pytest_benchmark.cli import main
+
+for command in json.loads(sys.argv[1]):
+    print({SEPARATOR!r}, flush=True)
+    if command[0] == "compare":
+        sys.argv[1:] = command
+        main()
+    else:
+        print("exit code", int(pytest.main(command)))
+"""
+"""Calls pytest and pytest-benchmark as their programs do; torch is imported once."""
+
+
+def outputs(folder: Path, *commands: list[str]) -> list[str]:
+    """Return what each of several commands prints."""
     environment = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     done = subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, "-c", SESSIONS, json.dumps(commands)],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(folder / "site"), "COLUMNS": "200"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split(SEPARATOR)[1:]
 
 
 def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    groups = {
+    entries = {
         "accel_bench.micro": {"doubled": "stranger_micro:Doubled"},
         "accel_bench.executors": {"tripled": "stranger_micro:Tripled"},
     }
-    install(tmp_path / "site", groups, STRANGER)
-    targets = ("pytest", "--pyargs", "accel_bench.micro.targets")
+    install(tmp_path / "site", entries, STRANGER)
+    targets = ["--pyargs", "accel_bench.micro.targets", "-q"]
+    quick = [*targets, "--benchmark-max-time=0", "--benchmark-autosave", "-rs"]
+    chosen = "(rms_norm or doubled) and tiny and forward and not inductor"
+    collected, without_backward, first, again, compared = outputs(
+        tmp_path,
+        [*targets, "--collect-only"],
+        [*targets, "--collect-only", "-k", "llama_mlp and not backward"],
+        [*quick, "-k", chosen, "--benchmark-group-by=param:compute_type"],
+        [*quick, "-k", "rms_norm and forward-eager-tiny"],
+        ["compare", "0001", "0002", "--group-by=name"],
+    )
+    for name in ("test_llama_mlp[backward-eager-tiny]", "test_doubled[forward-tripled-tiny]"):
+        assert f"::{name}" in collected
+    assert "::test_llama_mlp[inference-thunder-tiny]" in without_backward
+    assert "backward-" not in without_backward and "test_doubled" not in without_backward
 
-    collected = program(tmp_path, *targets, "--collect-only", "-q")
-    for line in (
-        "::test_llama_mlp[backward-eager-tiny]",
-        "::test_llama_mlp[inference-inductor-llama-2-7b]",
-        "::test_doubled[forward-tripled-tiny]",  # both of another distribution
-    ):
-        assert line in collected
-
-    quick = ("--benchmark-max-time=0", "--benchmark-autosave", "-rs", "-q")
-    chosen = "(llama_mlp or doubled) and tiny and not backward and not inductor and not inference"
-    grouped = "--benchmark-group-by=param:compute_type"
-    first = program(tmp_path, *targets, "-k", chosen, grouped, *quick, code=1)
     assert "benchmark 'compute_type=ComputeType.TRAINING_FORWARD': 2 tests" in first
-    assert "test_llama_mlp[forward-eager-tiny]" in first
-    assert "[backward-" not in first and "[inference-" not in first
-    # Wrong, and fast: it is nowhere among the times.
-    assert "invalid: output is off by 0.5 of its size from eager in float64" in first
+    # Wrong, and fast: it is not among the times.
+    assert first.count("invalid: output is off by 0.5 of its size from eager in float64") == 2
     assert "executor thunder needs lightning-thunder: pip install lightning-thunder" in first
+    assert "exit code 1" in first and "exit code 0" in again
 
+    norm, doubled = "test_rms_norm[forward-eager-tiny]", "test_doubled[forward-eager-tiny]"
     (saved,) = tmp_path.glob(".benchmarks/*/0001_*.json")
     cells = {one["name"]: one for one in json.loads(saved.read_text("utf8"))["benchmarks"]}
-    assert set(cells) == {"test_llama_mlp[forward-eager-tiny]", "test_doubled[forward-eager-tiny]"}
-    info = cells["test_llama_mlp[forward-eager-tiny]"]["extra_info"]
+    assert set(cells) == {norm, doubled}
+    info = cells[norm]["extra_info"]
     assert info["outcome"] == "ok" and info["distance"] <= info["tolerance"]
-    assert info["peak_memory_bytes"] > 0 and 0 < info["roofline_share"]
-    assert info["flops_per_second"] > 0
-
-    one = ("-k", "llama_mlp and backward and tiny and eager")
-    program(tmp_path, *targets, *one, *quick)
-    compared = program(tmp_path, "pytest_benchmark", "compare", "0001", "0002", "--group-by=name")
-    assert "test_llama_mlp[backward-eager-tiny]" in compared
+    assert info["peak_memory_bytes"] > 0 and info["roofline_share"] > 0
+    assert info["bytes_per_second"] > 0
+    assert compared.count(norm) >= 2 and doubled in compared

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.errors import PluginError
 from accel_bench.machine.out_of_memory import out_of_memory
-from accel_bench.micro.benchmark import Benchmark
+from accel_bench.micro.benchmark import Benchmark, as_dtype
 from accel_bench.micro.check import Check, check_against_float64, coarsest_dtype
 from accel_bench.micro.compute import ComputeType, TimedCall
 from accel_bench.micro.executors import Executor
@@ -19,6 +20,9 @@ from accel_bench.micro.roofline import roofline_figures
 
 SEED = 0
 """Seed of weights and batches, for benchmarks that set none themselves."""
+
+SMALLEST = "tiny"
+"""Size at which a benchmark is compared where float64 does not fit at its own."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +34,45 @@ class Cell:
     batch: tuple[Sequence[Any], Mapping[str, Any]]
     compute_type: ComputeType
 
+    executor: Executor | None = None
+    """What has built `fn`; None where that is not known."""
+
     def timed_call(self) -> TimedCall:
         """Return the call of which a round consists."""
-        postprocess = self.benchmark.postprocess_for_backward
+        one = self.benchmark
+        postprocess = one.postprocess_for_backward if one.requires_grad else _no_backward
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
-        """Compare outputs with eager in float64, and gradients where they are timed."""
+        """Compare outputs with eager in float64, and gradients where they are timed.
+
+        At the size `tiny`, where the benchmark has it, if there is no memory for this one.
+        """
+        try:
+            return self._check()
+        except Exception as error:
+            if out_of_memory(error) is None or (small := self._at_smallest_size()) is None:
+                raise
+            release_frames(error)
+        free_memory()
+        return replace(small._check(), size=SMALLEST)
+
+    def _check(self) -> Check:
         gradients = self.compute_type is ComputeType.TRAINING_BACKWARD
-        return check_against_float64(self.benchmark, self.fn, self.batch, gradients)
+        grad_mode = self.compute_type is not ComputeType.INFERENCE
+        batch = self.batch
+        if self.executor is not None:
+            # What has remembered the results of another batch is wrong for this one.
+            self.fn(*batch[0], **batch[1])
+            batch = _batch(self.benchmark, SEED + 1)
+        return check_against_float64(self.benchmark, self.fn, batch, gradients, grad_mode)
+
+    def _at_smallest_size(self) -> Cell | None:
+        kind = type(self.benchmark)
+        if self.executor is None or SMALLEST not in kind.sizes:
+            return None
+        settings = {"device": self.device, "dtype": as_dtype(self.dtype)}
+        return build_cell(kind.at_size(SMALLEST, **settings), self.executor, self.compute_type)
 
     @property
     def device(self) -> str:
@@ -83,12 +117,24 @@ def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeTy
     """Build the batch and the callable, always of the same random numbers."""
     import torch
 
+    batch = _batch(benchmark, SEED)
     torch.manual_seed(SEED)
-    args, kwargs = benchmark.make_batch()
     fn = executor.build(benchmark)
     if not callable(fn):
         raise PluginError(f"executor {executor.name!r} builds {fn!r}, which cannot be called")
-    return Cell(benchmark, fn, (args, kwargs), compute_type)
+    return Cell(benchmark, fn, batch, compute_type, executor)
+
+
+def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    import torch
+
+    torch.manual_seed(seed)
+    args, kwargs = benchmark.make_batch()
+    return args, kwargs
+
+
+def _no_backward(_: Any) -> None:
+    """Return that there is no tensor to start at."""
 
 
 def free_memory() -> None:
@@ -104,6 +150,12 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def release_frames(error: BaseException) -> None:
+    """Clear the variables of the frames that an error has left, which hold tensors."""
+    if error.__traceback__ is not None:
+        traceback.clear_frames(error.__traceback__)
 
 
 def why_no_memory(error: BaseException) -> str:

@@ -34,6 +34,9 @@ class Check:
     problem: str = ""
     """What cannot be compared: an output that is missing, say."""
 
+    size: str = ""
+    """Size at which it was compared, where there is no memory for float64 at its own."""
+
     @property
     def distance(self) -> float:
         """The largest distance."""
@@ -62,17 +65,20 @@ def check_against_float64(
     fn: Callable[..., Any],
     batch: tuple[Sequence[Any], Mapping[str, Any]],
     gradients: bool,
+    grad_mode: bool | None = None,
 ) -> Check:
     """Compare a callable, on copies of a batch, with `benchmark.reference()` in float64.
 
     Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
-    each output. Raises PluginError where the reference fails.
+    each output. `grad_mode` is whether outputs know their gradients, None as `gradients`. Raises
+    PluginError where the reference fails.
     """
+    grad_mode = gradients if grad_mode is None else grad_mode
     original = benchmark.returned_fn or benchmark.fn()
     reference = benchmark.reference(original)
     ours, theirs = _copied(batch), _copied(batch, double=True)
-    theirs_out = _reference_output(benchmark, reference, theirs, gradients)
-    out = _called(fn, ours, gradients)
+    theirs_out = _reference_output(benchmark, reference, theirs, grad_mode)
+    out = _called(fn, ours, grad_mode)
     found = dict(_tensors(out, "output"))
     dtype = coarsest_dtype(batch, original, list(found.values()))
     tolerance = benchmark.tolerance.get(dtype, 0.0)
@@ -102,9 +108,9 @@ def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
     return str(coarsest).removeprefix("torch.")
 
 
-def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, gradients: bool) -> Any:
+def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mode: bool) -> Any:
     try:
-        return _called(reference, batch, gradients)
+        return _called(reference, batch, grad_mode)
     except (RuntimeError, TypeError, ValueError) as error:
         from accel_bench.machine.out_of_memory import out_of_memory
 
@@ -116,10 +122,10 @@ def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, gradient
         ) from error
 
 
-def _called(fn: Callable[..., Any], batch: Any, gradients: bool) -> Any:
+def _called(fn: Callable[..., Any], batch: Any, grad_mode: bool) -> Any:
     import torch
 
-    with torch.set_grad_enabled(gradients):
+    with torch.set_grad_enabled(grad_mode):
         return fn(*batch[0], **batch[1])
 
 

@@ -43,6 +43,10 @@ class Executor:
         """Return a callable that computes the same as `fn`."""
         return fn
 
+    def __repr__(self) -> str:
+        """Return its name, by which pytest-benchmark groups."""
+        return self.name or type(self).__name__
+
 
 class Eager(Executor):
     """The callable as it is."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from accel_bench.micro.benchmark import Benchmark, benchmark_of
-from accel_bench.micro.cell import Cell, build_cell, free_memory, why_no_memory
+from accel_bench.micro.cell import Cell, build_cell, free_memory, release_frames, why_no_memory
 from accel_bench.micro.clocks import CacheFlush, clock_for
 from accel_bench.micro.compute import ComputeType, NoBackwardError, TimedCall
 from accel_bench.micro.executors import Executor
@@ -97,8 +96,8 @@ class _OutOfMemory:
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         reason = "" if error is None else why_no_memory(error)
-        if error is not None and error.__traceback__ is not None:
-            traceback.clear_frames(error.__traceback__)  # their variables hold tensors
+        if error is not None:
+            release_frames(error)
         free_memory()
         if reason:
             import pytest
@@ -117,6 +116,8 @@ def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) ->
         if checked:
             check = cell.check()
             info |= {"distance": check.distance, "tolerance": check.tolerance}
+            if check.size:
+                info["compared_at"] = check.size
             if check.reason:
                 info["outcome"] = "invalid"
                 pytest.fail(check.reason, pytrace=False)

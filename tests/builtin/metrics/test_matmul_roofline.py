@@ -70,7 +70,7 @@ class OneSecond:
     def __init__(
         self, statement: str, globals: dict[str, Any], num_threads: int, timer: Any
     ) -> None:
-        globals["multiply"]()
+        globals["call"]()
 
     def timeit(self, number: int) -> OneSecond:
         return self
