@@ -116,6 +116,16 @@ def test_a_value_that_is_read_is_the_answer(run: Run, tmp_path: Path) -> None:
     assert (read.place.module, read.place.phase, read.calls) == ("1", "forward", 1)
 
 
+def test_a_torch_that_names_no_category_gives_the_same_spans() -> None:
+    with torch.profiler.profile() as profiler, torch.profiler.record_function("named"):
+        model_of(reads=True)(torch.ones(8, 64)).sum().backward()
+    events = profiler.profiler.kineto_results.events()
+    assert {one.activity_type() for one in events} >= {"cpu_op", "user_annotation"}
+    assert [recorder.category_by_name(one) for one in events] == [
+        recorder.category_of(one) for one in events
+    ]
+
+
 def test_nothing_stays_on_the_model(run: Run, tmp_path: Path) -> None:
     record(run, tmp_path / "rank0")
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in run.unwrapped_model.modules())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
 import time
 import warnings
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from accel_bench.analysis.profiles.spans import KINDS, Cycle, Span, in_order
@@ -22,6 +24,9 @@ from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_pha
 
 MOST_EVENTS = 1_000_000
 """Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
+
+RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
+"""How names of a device's runtime begin."""
 
 TRACE_SUFFIX = ".pt.trace.json.gz"
 """How TensorBoard knows a trace, after the worker's name and a time."""
@@ -144,9 +149,29 @@ def check_whole(path: Path) -> None:
             raise OSError(f"{path.parent} has no room for it")
 
 
+def category_of(event: Any) -> str:
+    """Return the category that an event has in a trace, also where torch does not give it."""
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    return category_by_name(event)
+
+
+def category_by_name(event: Any) -> str:
+    """Return the category of an event by where it ran and what it is called."""
+    on_host = event.device_type() == DeviceType.CPU
+    name = event.name()
+    if event.is_user_annotation():
+        return "user_annotation" if on_host else "gpu_user_annotation"
+    if not on_host:
+        return "gpu_memcpy" if name.startswith(("Memcpy", "Memset")) else "kernel"
+    if event.is_python_function():
+        return "python_function"
+    return "cuda_runtime" if RUNTIME.match(name) else "cpu_op"
+
+
 def span_of(event: Any) -> Span | None:
     """Return an event of the profiler as a span; None for what no figure is made of."""
-    kind = KINDS.get(event.activity_type())
+    kind = KINDS.get(category_of(event))
     if kind is None:
         return None
     on_device = kind in ("kernel", "copy")
