@@ -22,6 +22,7 @@ from accel_bench.report.views.count import difference_report, ledger_report
 from accel_bench.runner.count import count_planned
 from accel_bench.runner.trial import single
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import slot_defaults
 
 ROSE = 1
 """Exit code where anything rose."""
@@ -83,7 +84,10 @@ def _make_plan(options: CountOptions, draft: Draft, machine: Machine, stack: str
         plugins=tuple(options.plugin or ()),
         only=(stack,) if stack is not None else (),
         no_baseline=stack is not None,
-        overrides=(("launcher", "local"), *parse_overrides(options.set_ or [], short)),
+        overrides=(
+            ("launcher", slot_defaults().slots["launcher"]),
+            *parse_overrides(options.set_ or [], short),
+        ),
         allow_environment=options.allow_env,
         trust_remote_code=options.trust_remote_code,
         force=options.force,
