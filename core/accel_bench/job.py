@@ -88,6 +88,12 @@ class ProfileRequest(Frozen):
     python_stack: bool = False
     """Whether the trace has the Python functions that were called, which slows every step."""
 
+    memory: bool = False
+    """Whether to record what memory is used for, in steps of its own."""
+
+    nsight: bool = False
+    """Whether to mark steps for Nsight, in the place of all that is recorded here."""
+
     @property
     def steps(self) -> int:
         """Steps that all cycles take."""

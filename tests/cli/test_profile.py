@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from cli.program import Done, call, write_nulls
 from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write
 
+from accel_bench import read_events
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.store.database import open_store
 
@@ -104,12 +107,19 @@ def test_each_planted_cause_is_the_first_line_of_the_answer(tmp_path: Path) -> N
         (rank,) = run.ranks
         assert rank.window is not None
         assert len(rank.window.samples) == 2
-        assert rank.profiled_steps == 4
+        assert rank.profiled_steps == 8  # four with the profiler, after as many without
         assert not any("profile" in metric.name for metric in rank.metrics)
         folder = tmp_path / "accel_bench_results" / run.folder / PROFILE_FOLDER
         assert str(folder) == found[run.experiment.stack.name]["folder"]
         traces = found[run.experiment.stack.name]["ranks"][0]["traces"]
-        assert {path.name for path in (folder / "rank0").iterdir()} == {"profile.json", *traces}
+        left = {path.name for path in (folder / "rank0").iterdir()}
+        (events,) = (name for name in left if "tfevents" in name)
+        assert left == {"profile.json", events, *traces}
+        seconds = read_events(folder / "rank0")["Wall Time"]
+        measured = [sample.seconds for sample in rank.window.samples]
+        assert list(seconds[: len(measured)]) == pytest.approx(measured)
+        assert len(seconds) == len(measured) + 4
+        assert len(read_events(folder)["Memory"].dropna()) == 4
 
 
 @pytest.mark.release
@@ -152,3 +162,37 @@ def test_an_engine_that_does_not_train_with_torch_is_refused(tmp_path: Path) -> 
     assert done.code == 2
     assert "there is nothing to profile, since engine 'null' does not train with torch" in done.err
     assert not (tmp_path / "accel_bench_results").exists()
+
+
+def test_nsys_prints_the_command_that_runs_what_it_stands_for() -> None:
+    done = call("profile", "a scenario.yaml", "--nsys", "--stack", "baseline")
+    assert done.code == 0
+    words = shlex.split(done.out)
+    assert words[:2] == ["nsys", "profile"]
+    assert "--capture-range=cudaProfilerApi" in words
+    own = words[words.index(sys.executable) :]
+    assert own[1:] == [
+        *("-m", "accel_bench", "profile", "a scenario.yaml", "--stack", "baseline", "--nvtx")
+    ]
+
+
+@pytest.mark.release
+def test_memory_is_shown_by_category_and_what_is_kept_by_module(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": []}, launcher="forking", optimizer="adamw")
+    done = profile(scenario, "--memory", "--active", "1", "--top", "3")
+    assert done.code == 0, done.err
+    assert "memory at its peak of " in done.out
+    assert "saved for the backward: " in done.out
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        (run,) = store.results()
+    path = tmp_path / "accel_bench_results" / run.folder / PROFILE_FOLDER / "rank0" / "profile.json"
+    found = json.loads(path.read_text())
+    # The parts add up to the whole, which the metric `memory` has counted in another pass.
+    whole = {metric.name: metric.value for metric in run.ranks[0].metrics}
+    assert sum(found["saved"].values()) == whole["saved_for_backward_bytes"]
+    assert any("layers.0.mlp" in module for module in found["saved"])
+    peak = found["memory"]["peak"]
+    assert sum(peak.values()) == found["memory"]["peak_bytes"]
+    assert {"weights", "optimizer state", "activations"} <= {*peak}
+    assert len(found["memory"]["points"]) > 50
+    assert found["warnings"] == []

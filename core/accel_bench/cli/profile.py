@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -52,6 +53,21 @@ class ProfileOptions(PlanOptions):
         bool,
         typer.Option("--python-stack", help="Keep Python's calls in the trace; slows every step."),
     ] = False
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Record what memory is used for, and what each module keeps for the backward.",
+        ),
+    ] = False
+    nsys: Annotated[
+        bool,
+        typer.Option("--nsys", help="Print the command by which Nsight Systems records this."),
+    ] = False
+    nvtx: Annotated[
+        bool,
+        typer.Option("--nvtx", help="Mark steps for Nsight, in the place of torch's profiler."),
+    ] = False
 
 
 @takes(ProfileOptions)
@@ -65,6 +81,6 @@ def profile(options: ProfileOptions) -> int:
     With --against, two stacks run in interleaved rounds: the difference of their steps is divided
     by kind of operation and by module, and the modules that gained and that lost are named.
     """
-    from accel_bench.cli.profile_request import run_profile
+    from accel_bench.cli.profile_request import print_nsys, run_profile
 
-    return run_profile(options)
+    return print_nsys(sys.argv) if options.nsys else run_profile(options)

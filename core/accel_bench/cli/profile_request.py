@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -46,6 +47,21 @@ def run_profile(options: ProfileOptions) -> int:
         return _profile(options, _plan(draft, machine, request), machine, allocation)
 
 
+def print_nsys(arguments: Sequence[str]) -> int:
+    """Print the command that records this one with Nsight Systems; return the exit code.
+
+    It captures what lies between cudaProfilerStart and cudaProfilerStop, which `--nvtx` calls
+    around the active steps of each rank.
+    """
+    own = [one for one in arguments[1:] if one != "--nsys"]
+    command = ["nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none"]
+    # A report of each capture: every stack has a run of its own.
+    command += ["--capture-range=cudaProfilerApi", "--capture-range-end=repeat"]
+    command += ["--output=accel-bench-profile", "--force-overwrite=true"]
+    print(shlex.join([*command, sys.executable, "-m", "accel_bench", *own, "--nvtx"]))
+    return 0
+
+
 def _request(options: ProfileOptions) -> PlanRequest:
     stacks = tuple(split_names(options.stack))
     return plan_request(
@@ -63,6 +79,8 @@ def _request(options: ProfileOptions) -> PlanRequest:
             top=options.top,
             shapes=options.shapes,
             python_stack=options.python_stack,
+            memory=options.memory,
+            nsight=options.nvtx,
         ),
     )
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from accel_bench.analysis.profiles.memory_schema import StepScalars
 from accel_bench.errors import AccelBenchError
+from accel_bench.result import Window
 
 MARK = "tfevents"
 """What the name of every event file holds."""
@@ -35,6 +37,26 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
             writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
     finally:
         writer.close()
+
+
+def step_scalars(
+    window: Window, later: Iterable[StepScalars]
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each measured step, then of those that memory is known
+    of, which are numbered on."""
+    elapsed, number = 0.0, 0
+    for sample in window.samples:
+        elapsed, number = elapsed + sample.seconds, sample.step
+        yield number, _scalars(sample.seconds, elapsed, sample.real_tokens)
+    for step in later:
+        elapsed, number = elapsed + step.seconds, number + 1
+        found = _scalars(step.seconds, elapsed, step.elements)
+        yield number, found | ({} if step.memory_bytes is None else {MEMORY: step.memory_bytes})
+
+
+def _scalars(seconds: float, elapsed: float, elements: int) -> dict[str, float]:
+    rate = {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
+    return {WALL_TIME: seconds, ELAPSED_TIME: elapsed, **rate}
 
 
 def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from accel_bench.analysis.profiles.answer import answer_of, findings_of
 from accel_bench.analysis.profiles.reading import read_profile
 from accel_bench.analysis.profiles.schema import ProfileReport, RankProfile, StackProfile
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.interchange.tensorboard_events import step_scalars, write_scalars
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
@@ -42,6 +43,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
     profiles = [profile for profile in found.values() if profile is not None]
     missing = [f"rank {rank} has left no profile here" for rank in ranks if found[rank] is None]
     findings = findings_of(profiles)
+    events = _write_events(folder, run, profiles)
     return StackProfile(
         scenario=run.experiment.scenario.name,
         stack=run.experiment.stack.name,
@@ -50,10 +52,27 @@ def _of_run(root: Path, run: Result) -> StackProfile:
         status=run.status,
         reasons=(*run.reasons, *missing),
         folder=str(folder),
+        events=events,
         answer=answer_of(findings) if profiles else _no_profile(run),
         findings=findings,
         ranks=tuple(sorted(profiles, key=_number)),
     )
+
+
+def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
+    """Write the scalars of each rank's steps beside its traces; return where, or why not."""
+    windows = {rank.rank: rank.window for rank in run.ranks}
+    written = ""
+    for profile in profiles:
+        window = windows.get(profile.rank)
+        if window is None or not profile.scalars:
+            continue
+        try:
+            write_scalars(folder / f"rank{profile.rank}", step_scalars(window, profile.scalars))
+        except (AccelBenchError, OSError) as error:
+            return str(error)
+        written = str(folder)
+    return written
 
 
 def _number(profile: RankProfile) -> int:

@@ -104,6 +104,7 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
     yield result_clauses.adapter(trials, result)
     yield result_clauses.gradients(result)
     yield result_clauses.evidence(trials, result)
+    yield from result_clauses.own_steps(trials, result)
     yield from result_clauses.training(trials, trials.baseline(trials.usual), result)
     yield result_clauses.serialised(result)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.plugins.describe import implemented
 from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
@@ -148,6 +149,21 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
         f"{different} ({rule}); if that is by design, declare update_tolerance, or where it trains "
         "something else say check_plugin(..., other_work=True)",
     )
+
+
+def own_steps(trials: TrialRuns, result: Result) -> Iterator[Clause]:
+    """Check what a plugin makes of the steps that it observes, where it observes any."""
+    assert trials.kind
+    if "observe_steps" not in implemented(trials.kind):
+        return
+    name, taken = "steps of its own", result.ranks[0].observed_steps
+    metrics = [one.name for one in result.ranks[0].metrics if one.plugin == trials.name]
+    if not taken:
+        yield unproven(name, "it observed none here")
+    elif not metrics:
+        yield violated(name, f"it observed {taken} steps, and `finish` returned no metric of them")
+    else:
+        yield proven(name, f"{taken} after the window, for {', '.join(metrics)}")
 
 
 def serialised(result: Result) -> Clause:

@@ -216,7 +216,7 @@ class WindowStopwatch:
         assert self.profile is not None
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
-        if not self.profile.end_step():
+        if not self.profile.end_step(batches):
             self._observe_steps()
 
     def _observe_steps(self) -> None:

@@ -39,10 +39,7 @@ class MemoryTimeline(Frozen):
 
 
 class StepScalars(Frozen):
-    """One optimizer step of a rank."""
-
-    step: int
-    """Step number from 0, warm-up included."""
+    """One optimizer step of a rank that nothing recorded, and that no metric is made of."""
 
     seconds: float
 
@@ -50,5 +47,4 @@ class StepScalars(Frozen):
     """Tokens that are not padding."""
 
     memory_bytes: int | None = None
-    """On CUDA the peak of allocated bytes within the step, else the resident memory after it; null
-    for steps of the measured window, in which nothing is read."""
+    """On CUDA the peak of allocated bytes within the step, else the resident memory after it."""

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from accel_bench.analysis.profiles.memory_schema import MemoryTimeline, StepScalars
 from accel_bench.analysis.profiles.modules import OUTSIDE, ModuleTimes
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
@@ -200,6 +201,16 @@ class RankProfile(Frozen):
     modules: ModuleTimes | None = None
     """Where the time of a mean step went, by module; null where no step was recorded."""
 
+    scalars: tuple[StepScalars, ...] = ()
+    """Steps before the recorded ones, as many as those."""
+
+    memory: MemoryTimeline | None = None
+    """What memory was used for; null where that was not requested."""
+
+    saved: dict[str, int] | None = None
+    """Bytes that one forward pass of a micro-batch keeps for the backward pass, by the module that
+    was the first to save them; the largest first. They add up to `saved_for_backward_bytes`."""
+
     traces: tuple[str, ...] = ()
     """Names of the Chrome traces beside this file."""
 
@@ -229,6 +240,9 @@ class StackProfile(Frozen):
 
     folder: str
     """Where the artifacts are: a folder for each rank, which TensorBoard can open."""
+
+    events: str = ""
+    """The scalars of steps as event files of TensorBoard: their folder, or why there are none."""
 
     answer: str
     """What to look at first."""

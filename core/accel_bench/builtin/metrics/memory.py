@@ -15,11 +15,33 @@ class MemoryOptions(Options):
     saved_for_backward: bool = True
     """Take one more forward pass after the window, and add up what autograd keeps of it."""
 
+    oom_snapshot: bool = False
+    """On CUDA, leave `rank<N>.oom_snapshot.pickle` in the folder of a run that runs out of memory.
+
+    The allocator keeps its history for it until the window begins, and not in the window.
+    """
+
 
 class Memory(Plugin[MemoryOptions]):
     """Measures memory per rank, from the readings that core takes between stages."""
 
     Options = MemoryOptions
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Begin to keep the history of the allocator, where a snapshot is requested."""
+        if self.options.oom_snapshot and run.device.type == "cuda":
+            from accel_bench.builtin.metrics.oom_snapshot_impl import keep_history
+
+            keep_history(run)
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        """Leave the window alone."""
+        if self.options.oom_snapshot and run.device.type == "cuda":
+            from accel_bench.builtin.metrics.oom_snapshot_impl import stop_history
+
+            stop_history()
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:

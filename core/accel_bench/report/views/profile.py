@@ -14,6 +14,7 @@ from accel_bench.analysis.profiles.schema import (
 )
 from accel_bench.analysis.wording import label, milliseconds, percent
 from accel_bench.report.table import Column, Report, Section, Table, reader
+from accel_bench.report.views.profile_memory import memory_notes, memory_tables
 
 
 def profile_view(report: ProfileReport, top: int) -> Report:
@@ -53,6 +54,7 @@ def _tables(rank: RankProfile, several: bool, top: int) -> Iterator[Table]:
     if rank.kernels:
         yield Table(columns, by_time, title=f"{what}{where} by time")
         yield Table(columns, by_count, title=f"{what}{where} by count")
+    yield from memory_tables(rank, where, top)
 
 
 def _columns(rank: RankProfile) -> list[Column]:
@@ -82,6 +84,9 @@ def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
     traces = sum(len(found.traces) for found in one.ranks)
     if traces:
         yield f"traces: {one.folder} (tensorboard --logdir, or ui.perfetto.dev)"
+    if one.events:
+        yield f"scalars of steps: {one.events}"
+    yield from memory_notes(rank, one.folder)
     yield f"figures: {one.folder}/rank{rank.rank}/profile.json"
 
 

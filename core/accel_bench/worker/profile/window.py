@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from accel_bench.analysis.profiles.reading import PROFILE_FILE, fallback
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.documents.files import write_atomically
-from accel_bench.engine import PhaseName
+from accel_bench.engine import Batch, PhaseName
 from accel_bench.job import Job, ProfileRequest
 from accel_bench.run_context import Run
 from accel_bench.worker.record import RankRecord
@@ -51,6 +51,14 @@ class Part(Protocol):
         """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
 
 
+@runtime_checkable
+class CountingPart(Part, Protocol):
+    """A part that counts what a step trains on."""
+
+    def count(self, batches: Sequence[Batch]) -> None:
+        """Count the micro-batches of the step that ends; called before `end_step`."""
+
+
 class ProfileWindow:
     """Takes the steps of all parts, one part after the other."""
 
@@ -72,12 +80,14 @@ class ProfileWindow:
         if self._part is not None:
             self._part.mark(phase)
 
-    def end_step(self) -> bool:
-        """End a step; return whether another one is needed."""
+    def end_step(self, batches: Sequence[Batch] = ()) -> bool:
+        """End a step of these micro-batches; return whether another one is needed."""
         self.steps_taken += 1
         self._left -= 1
         if self._part is not None:
             with self._warns(self._part):
+                if isinstance(self._part, CountingPart):
+                    self._part.count(batches)
                 self._part.end_step()
         if self._left <= 0:
             self.stop()
@@ -154,9 +164,16 @@ def make_window(job: Job, request: ProfileRequest, run: Run) -> RankProfiler:
 
 def parts_of(request: ProfileRequest, run: Run, folder: Path) -> list[Part]:
     """Return what records, in order: first what disturbs the steps least."""
+    from accel_bench.worker.profile.memory import MemoryRecorder
+    from accel_bench.worker.profile.nsight import NsightMarks
     from accel_bench.worker.profile.recorder import Recorder
+    from accel_bench.worker.profile.scalars import StepReader
 
-    return [Recorder(request, run, folder)]
+    if request.nsight:
+        quiet = request.skip + request.wait + request.warmup
+        return [NsightMarks(run, quiet, request.active)]
+    parts: list[Part] = [StepReader(run, request.steps), Recorder(request, run, folder)]
+    return [*parts, MemoryRecorder(run, folder)] if request.memory else parts
 
 
 def _synchronize_of(run: Run) -> Callable[[], None]:

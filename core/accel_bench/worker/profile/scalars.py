@@ -1,0 +1,59 @@
+"""Take steps that nothing records, and keep of each its seconds, its tokens and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from accel_bench.analysis.profiles.memory_schema import StepScalars
+from accel_bench.engine import Batch, PhaseName
+from accel_bench.machine.clock import monotonic
+from accel_bench.machine.process_memory import resident_bytes
+from accel_bench.run_context import Run
+
+
+class StepReader:
+    """The part of the profile that reads after each step what the window must not be asked for."""
+
+    name = "scalars of steps"
+
+    def __init__(self, run: Run, steps: int) -> None:
+        self.steps = steps
+        self._on_cuda = run.device.type == "cuda"
+        self._began = 0.0
+        self._tokens = 0
+        self._found: list[StepScalars] = []
+
+    def start(self) -> None:
+        """Start the clock of the first step."""
+        self._restart()
+
+    def mark(self, phase: PhaseName) -> None:
+        """Do nothing: steps are whole here."""
+
+    def count(self, batches: Sequence[Batch]) -> None:
+        """Count the tokens of the step that ends."""
+        self._tokens = sum(batch.tokens.real for batch in batches)
+
+    def end_step(self) -> None:
+        """Wait for the device, and read clock and memory."""
+        if self._on_cuda:
+            torch.cuda.synchronize()
+        seconds = monotonic() - self._began
+        memory = torch.cuda.max_memory_allocated() if self._on_cuda else resident_bytes()
+        self._found.append(StepScalars(seconds=seconds, elements=self._tokens, memory_bytes=memory))
+        self._restart()
+
+    def stop(self) -> None:
+        """Do nothing: nothing was installed."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the steps."""
+        return {"scalars": tuple(self._found)}
+
+    def _restart(self) -> None:
+        if self._on_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self._began = monotonic()
