@@ -12,7 +12,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import TypeAlias
 
 from accel_bench.analysis.gates.confirmation import judge_new_runs
@@ -61,6 +61,15 @@ NIGHT_ROUNDS = 5
 WINDOW, NEWEST = 100, 10
 """Sessions that are looked at, and how old a step may be that raises an alarm."""
 
+QUIET = 40
+"""Nights without a change before one that is slower."""
+
+STEPS = (0.05, 0.1, 0.2)
+"""Slow-downs for which a series of nights is watched."""
+
+SERIES = 50
+"""Series of nights of each of them."""
+
 SEED = 15
 Facts: TypeAlias = dict[str, JsonValue]
 
@@ -104,6 +113,7 @@ def measure_unchanged_commits(counts: Counts) -> list[Entry]:
         *(_power(slow, goal, slower, machine) for slow, goal in PROMISES.items()),
         _let_pass(slower, machine),
         *_nights(commits, machine),
+        *(_found(slow, 5 if quick else SERIES, machine) for slow in STEPS),
     ]
     return entries
 
@@ -178,24 +188,45 @@ def _report(point: GatePoint) -> GateReport:
 
 def watch_nights(commits: int, seed: int) -> tuple[int, int]:
     """Return alarms in a series of unchanged commits, and how many of them were confirmed."""
-    noise = Noise(seed)
-    speeds: list[float] = []
-    ratios: list[float] = []
-    alarms = confirmed = 0
-    for _ in range(commits):
-        night = noise.rounds(NIGHT_ROUNDS)
-        speeds.append(-fmean(stack for _, stack in night))
-        ratios.append(fmean(_ratios(night)))
-        window = speeds[-WINDOW:]
+    watch = Nights(seed)
+    found = [watch.next() for _ in range(commits)]
+    return sum(one is not None for one in found), sum(one is True for one in found)
+
+
+def nights_until_found(slower: float, seed: int) -> int | None:
+    """Return after how many nights a commit that is so much slower is a confirmed alarm.
+
+    None where it is none of the first `NEWEST` nights: then the step is no news any more.
+    """
+    watch = Nights(seed)
+    for _ in range(QUIET):
+        watch.next()
+    nights = range(1, NEWEST + 1)
+    return next((night for night in nights if watch.next(slower)), None)
+
+
+class Nights:
+    """Nightly sessions on one machine, each looked at as `history --confirm` does it."""
+
+    def __init__(self, seed: int) -> None:
+        self._noise = Noise(seed)
+        self._speeds: list[float] = []
+        self._ratios: list[float] = []
+
+    def next(self, slower: float = 0.0) -> bool | None:
+        """Return whether an alarm of the next night is confirmed; None without an alarm."""
+        night = self._noise.rounds(NIGHT_ROUNDS, slower)
+        self._speeds.append(-fmean(stack for _, stack in night))
+        self._ratios.append(fmean(_ratios(night)))
+        window = self._speeds[-WINDOW:]
         steps = find_steps(window)
         if not steps or steps[-1].size > 0 or len(window) - steps[-1].place > NEWEST:
-            continue
-        alarms += 1
+            return None
         start = steps[-2].place if len(steps) > 1 else 0
-        before = ratios[-WINDOW:][start : steps[-1].place]
-        change, bound = judge_new_runs(before, _ratios(noise.rounds(NIGHT_ROUNDS)))
-        confirmed += change is not None and bound is not None and change < -bound
-    return alarms, confirmed
+        before = self._ratios[-WINDOW:][start : steps[-1].place]
+        fresh = _ratios(self._noise.rounds(NIGHT_ROUNDS, slower))
+        change, bound = judge_new_runs(before, fresh)
+        return change is not None and bound is not None and change < -bound
 
 
 def _ratios(rounds: list[tuple[float, float]]) -> list[float]:
@@ -243,6 +274,17 @@ def _nights(commits: int, machine: Facts) -> list[Entry]:
         _entry("history-unconfirmed-alarms", alarms, f"nights that show a new step {unit}", None),
     )
     return [one.model_copy(update={"machine": machine}) for one in entries]
+
+
+def _found(slower: float, series: int, machine: Facts) -> Entry:
+    """Return how often a slower commit is found, and after how many nights."""
+    nights = [nights_until_found(slower, SEED + number) for number in range(series)]
+    known = [night for night in nights if night is not None]
+    unit = f"of {series} commits slower by {slower:.0%} are found within {NEWEST} nights"
+    entry = _entry(f"history-power-{round(100 * slower)}", len(known) / series, unit, None)
+    notes = (f"after {median(known):g} nights in the median",) if known else ()
+    samples = {"nights": tuple(float(night or 0) for night in nights)}
+    return entry.model_copy(update={"notes": notes, "samples": samples, "machine": machine})
 
 
 def _entry(name: str, value: float, unit: str, goal: float | None) -> Entry:

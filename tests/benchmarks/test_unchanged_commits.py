@@ -13,7 +13,12 @@ def test_unchanged_commits_pass_the_gate_and_slow_ones_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))  # `benchmarks` is no part of the distribution
-    from benchmarks.unchanged_commits import SEED, gate_commits, watch_nights
+    from benchmarks.unchanged_commits import (
+        SEED,
+        gate_commits,
+        nights_until_found,
+        watch_nights,
+    )
 
     unchanged = gate_commits(100, 0.0, SEED)
     assert unchanged["regression"] == 0
@@ -23,3 +28,5 @@ def test_unchanged_commits_pass_the_gate_and_slow_ones_do_not(
     assert slow["regression"] >= 19
     assert slow == gate_commits(20, 0.1, SEED)  # the same seeds give the same commits
     assert watch_nights(60, SEED)[1] == 0
+    assert nights_until_found(0.2, SEED + 2) == 4
+    assert nights_until_found(0.0, SEED + 2) is None
