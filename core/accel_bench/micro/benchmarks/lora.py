@@ -34,7 +34,7 @@ class LoraLinear(PartBenchmark):
     """Kind of the base."""
 
     needs: tuple[str, str] = ("", "")
-    """Module of the library that quantizes, and the extra that installs it."""
+    """Module with the base's layer, and the extra that installs its library."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
         self,
@@ -51,9 +51,10 @@ class LoraLinear(PartBenchmark):
     def unavailable(self) -> str:
         """Return that the library is not installed, with the command; empty where it is."""
         module, extra = self.needs
-        if not module or find_spec(module):
+        library = module.partition(".")[0]
+        if not library or find_spec(library):
             return ""
-        return f"benchmark {self.name} needs {module}: pip install 'accel-bench[{extra}]'"
+        return f"benchmark {self.name} needs {library}: pip install 'accel-bench[{extra}]'"
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states of shape (batch, tokens, hidden)."""
@@ -105,7 +106,7 @@ class LoraNF4Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
     operation = "lora_nf4_linear"
     base = "nf4"
-    needs = ("bitsandbytes", "bnb")
+    needs = ("bitsandbytes.nn", "bnb")
 
 
 class LoraInt8Linear(LoraLinear):
@@ -119,7 +120,7 @@ class LoraInt8Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in int8 by bitsandbytes."
     operation = "lora_int8_linear"
     base = "int8"
-    needs = ("bitsandbytes", "bnb")
+    needs = ("bitsandbytes.nn", "bnb")
     tolerance = dict.fromkeys(TOLERANCE, 3e-2)
 
 
@@ -130,5 +131,5 @@ class LoraGPTQLinear(LoraLinear):
     description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."
     operation = "lora_gptq_linear"
     base = "gptq"
-    needs = ("gptqmodel", "gptq")
+    needs = ("gptqmodel.nn_modules", "gptq")
     tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})
