@@ -101,6 +101,8 @@ def _int8(inputs: int, outputs: int) -> nn.Module:
     made.weight = bitsandbytes.nn.Int8Params(
         codes, requires_grad=False, has_fp16_weights=False, CB=codes, SCB=scales
     )
+    # Else the first forward would do it, and take them from a copy that shares the weight.
+    made.init_8bit_state()
     return made
 
 
@@ -155,11 +157,7 @@ def _from_nf4(layer: Any) -> torch.Tensor:
 
 
 def _from_int8(layer: Any) -> torch.Tensor:
-    state, weight = layer.state, layer.weight
-    # They move from the weight to the state in the first forward.
-    codes = weight.CB if state.CB is None else state.CB
-    scales = weight.SCB if state.SCB is None else state.SCB
-    matrix: torch.Tensor = codes.double() * scales[:, None].double() / 127
+    matrix: torch.Tensor = layer.state.CB.double() * layer.state.SCB[:, None].double() / 127
     return matrix
 
 
