@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,12 +12,12 @@ import torch
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from accel_bench.analysis.profiles.modules import OUTSIDE, ROOT, ModuleTimes
 from accel_bench.analysis.profiles.spans import Cycle, Span, SpanKind, in_order
 from accel_bench.worker.profile.attribution import attribute, folded
-from accel_bench.worker.profile.ranges import ModuleRanges, plain_path
+from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase, plain_path
 from accel_bench.worker.profile.recorder import span_of
 
 WIDTH = 64
@@ -89,12 +91,12 @@ def take_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def profiled(model: nn.Module, steps: int = 2, warmup: int = 1) -> ModuleTimes:
+def profiled(model: nn.Module, steps: int = 2, warmup: int = 1, **more: Any) -> ModuleTimes:
     """Train a model, with its last steps profiled."""
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(warmup):
         take_step(model, optimizer)
-    ranges = ModuleRanges(model)
+    ranges = ModuleRanges(model, **more)
     cycles: list[Cycle] = []
 
     def keep(profiler: Any) -> None:
@@ -170,6 +172,22 @@ def test_checkpointing_computes_the_modules_again() -> None:
     assert {one.module for one in again} >= {"layers.*.norm", "layers.*.attention.qkv"}
     assert seconds(found, module="layers.*.norm", direction="backward") > 0
     assert sum(one.seconds for one in found.times) == pytest.approx(found.step_seconds, rel=1e-9)
+
+
+def test_ranges_disturb_no_selective_checkpointing() -> None:
+    model = Model()
+    keep = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    for layer in model.layers:
+        plain = layer.forward
+        layer.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=keep)
+    moments = count()
+
+    def mark_now_and_then() -> None:  # As other work on the machine makes the profile do.
+        if next(moments) % 7 > 3:
+            mark_phase("forward")
+
+    found = profiled(model, check=mark_now_and_then)
+    assert seconds(found, direction="recompute") > 0
 
 
 def test_a_pause_of_a_module_is_idle_time_of_that_module() -> None:

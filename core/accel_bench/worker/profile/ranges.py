@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.profiler import record_function
+from torch.utils._python_dispatch import _disable_current_modes
 
 from accel_bench.analysis.profiles.modules import ROOT
 from accel_bench.analysis.profiles.spans import MODULE, PHASE, PREEMPTED
@@ -74,15 +75,25 @@ class ModuleRanges:
         self._undo += [enter.remove, leave.remove]
 
     def _enter(self, path: str, *_: Any) -> None:
-        self._check()
-        entered = record_function(MODULE + path)
-        entered.__enter__()
+        with outside_of_modes():
+            self._check()
+            entered = record_function(MODULE + path)
+            entered.__enter__()
         self._open.append(entered)
 
     def _leave(self, *_: Any) -> None:
-        self._check()
-        if self._open:
-            self._open.pop().__exit__(None, None, None)
+        with outside_of_modes():
+            self._check()
+            if self._open:
+                self._open.pop().__exit__(None, None, None)
+
+
+def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
+    """Hide a block from modes that look at every operation: selective checkpointing counts ranges
+    as operations that it cannot compute again."""
+    if torch._C._len_torch_dispatch_stack():
+        return _disable_current_modes()  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
 
 
 def mark_phase(phase: str) -> None:
@@ -151,5 +162,11 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def _call_in_range(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with record_function(name):
+    entered = record_function(name)
+    with outside_of_modes():
+        entered.__enter__()
+    try:
         return function(*args, **kwargs)
+    finally:
+        with outside_of_modes():
+            entered.__exit__(None, None, None)
