@@ -67,6 +67,12 @@ class Stopwatch(Protocol):
         no split.
         """
 
+    def resume(self) -> None:
+        """Leave the time since the last lap out of the step that follows, as of what is prepared.
+
+        An engine that times training never calls it: all of its time is that of steps.
+        """
+
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End one optimizer step.
 

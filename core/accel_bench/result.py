@@ -159,6 +159,14 @@ class Window(Frozen):
     warmup: tuple[Sample, ...] = ()
     """Steps before the window; the first holds what happens once."""
 
+    left_out_seconds: float = 0.0
+    """Seconds between the steps that the engine left out of them, by `Stopwatch.resume`."""
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the window that are those of its steps."""
+        return self.ended - self.started - self.left_out_seconds
+
 
 class PhaseSplit(Frozen):
     """Where the time of a step goes, measured in a few steps after the window.

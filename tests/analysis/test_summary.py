@@ -368,3 +368,14 @@ def test_threads_that_the_stack_declares_are_compared():
     results = [*make_rounds(LORA, STEADY), *with_threads(make_rounds(fast, scaled(0.8)), 2)]
     row = make_summary([LORA, fast], results).experiments[1]
     assert row.verdict == "faster"
+
+
+def test_an_operation_counts_calls_and_is_faster_without_any_loss():
+    eager, fast = (make_experiment(name, scenario={"task": "operation"}) for name in "ab")
+    ranks = [make_rank(step_seconds=(0.05, 0.05), losses=[0.0, 9.0, 0.0])]
+    runs = [*make_rounds(eager, STEADY)]
+    runs += [make_result(fast, round=i, ranks=ranks) for i in range(5)]
+    base, row = make_summary([eager, fast], runs, baseline="a").experiments
+    assert (base.counts, row.counts, row.verdict) == ("calls", "calls", "faster")
+    assert (row.loss, row.losses, row.loss_verdict) == (None, None, "not tested")
+    assert row.loss_reason.startswith("nothing is trained")

@@ -294,3 +294,41 @@ def test_phases_that_come_several_times_add_up() -> None:
     split = split_steps(["forward", "backward", "forward", "backward", None], [1, 2, 3, 4, 5])
     assert split.seconds == {"forward": 4, "backward": 6}
     assert split.step_seconds == 15
+
+
+def drive_with_pauses(stopwatch: WindowStopwatch, steps: set[int]) -> None:
+    """Take laps of 2 ms after pauses of 10 ms, in these steps."""
+    stopwatch.start()
+    lap = 0
+    while stopwatch.running:
+        if lap in steps:
+            time.sleep(0.01)
+            stopwatch.resume()
+        time.sleep(0.002)
+        stopwatch.lap([BATCH], 1.0)
+        lap += 1
+
+
+def test_what_an_engine_prepares_is_left_out_of_its_steps(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=4)
+    drive_with_pauses(stopwatch, {0, 1, 2, 4, 5})
+    window = stopwatch.window()
+    assert len(window.samples) == 4
+    assert window.left_out_seconds >= 0.03
+    whole = window.ended - window.started
+    assert window.seconds == pytest.approx(whole - window.left_out_seconds)
+    assert window.seconds == pytest.approx(sum(one.seconds for one in window.samples), abs=2e-3)
+
+
+def test_what_the_warm_up_left_out_is_not_that_of_the_window(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=2)
+    drive_with_pauses(stopwatch, {0, 1})
+    assert stopwatch.window().left_out_seconds == 0
+
+
+def test_a_device_s_own_seconds_are_left_out_where_it_has_a_clock(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(CountingDevice(), heartbeat, warmup=1, steps=3)
+    drive_with_pauses(stopwatch, {1, 2, 3})
+    window = stopwatch.window()
+    assert window.left_out_seconds == 1.5  # each of its intervals takes half a second
+    assert [one.device_seconds for one in window.samples] == [0.5] * 3

@@ -248,6 +248,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
     """Return what an experiment measured; `steps` is how many all runs of its table took."""
     experiment = row.planned.experiment
     peak, kind = peak_memory(list(row.completed.values()))
+    trained = row.speeds if experiment.scenario.counts == "tokens" else {}
     return ExperimentFigures(
         experiment_id=experiment.id,
         stack=experiment.stack.name,
@@ -255,6 +256,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         tag=experiment.tag,
         status=row.ending.status,
         runs=len(row.completed),
+        counts=experiment.scenario.counts,
         tokens_per_second=row.tokens_per_second,
         reasons=row.ending.reasons,
         disowned=row.disowned,
@@ -262,8 +264,8 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         rates=_rates(list(row.speeds.values())),
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
-        loss=_loss_ends(row.speeds, steps),
-        losses=next((speed.loss_statistics for speed in row.speeds.values()), None),
+        loss=_loss_ends(trained, steps),
+        losses=next((speed.loss_statistics for speed in trained.values()), None),
         differs=differs(experiment.stack),
         metrics=named_metrics(list(row.completed.values())),
     )

@@ -257,4 +257,5 @@ def _speed(row: ExperimentSummary) -> str:
         return ""
     ends = [rate(end) for end in (speed.low, speed.high) if end is not None]
     interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
-    return f"{_name(row)} trains at {rate(speed.median)} tokens/s {interval}"
+    verb = "trains" if row.counts == "tokens" else "runs"
+    return f"{_name(row)} {verb} at {rate(speed.median)} {row.counts}/s {interval}"

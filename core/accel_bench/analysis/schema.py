@@ -118,6 +118,9 @@ class ExperimentRow(Frozen):
     runs: int
     """Completed runs: those that the numbers come from."""
 
+    counts: Literal["tokens", "calls"] = "tokens"
+    """What is counted as tokens: calls, where an operation is called on its own."""
+
     tokens_per_second: Interval | None
     """Real tokens per second, global, with a 95 % interval over runs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
@@ -101,6 +101,11 @@ def ratio_interval(speed_up: Interval) -> str:
 def rate(value: float) -> str:
     """Return tokens per second: whole ones, three digits below 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def rate_unit(counts: Iterable[str]) -> str:
+    """Return `tokens/s`, or `calls/s` where all of what was counted are calls."""
+    return " or ".join(f"{one}/s" for one in sorted({*counts}, reverse=True)) or "tokens/s"
 
 
 def rate_interval(speed: Interval) -> str:

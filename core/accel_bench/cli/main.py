@@ -27,6 +27,7 @@ from accel_bench.cli import (
     import_results,
     models,
     new,
+    op,
     pivot,
     plugins,
     prices,
@@ -57,6 +58,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "tune": tune.tune,
         "profile": profile.profile,
         "count": count.count,
+        "op": op.app,
         "reproduce": reproduce.reproduce,
     },
     "Look at what is stored": {

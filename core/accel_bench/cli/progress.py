@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.wording import duration
+from accel_bench.analysis.wording import duration, rate
 from accel_bench.documents.shown import plain
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
@@ -52,14 +52,15 @@ class LineReporter(Reporter):
         """Print its status, its speed and how long the rest may take."""
         what = self._what_of(planned)
         speed = run_throughput(result)
-        rate = f"  {speed.tokens_per_second:,.0f} tokens/s" if speed else ""
+        unit = f"{planned.experiment.scenario.counts}/s"
+        pace = f"  {rate(speed.tokens_per_second)} {unit}" if speed else ""
         with self._lock:  # experiments may run at once, each in a thread
             if what != "prepare":
                 self._ended += 1
                 self._seconds += result.seconds
             self._print(
                 f"{what}  {planned.experiment.stack.name}  {result.status.value}"
-                f"{rate}  {result.seconds:.1f} s  {self._left()}"
+                f"{pace}  {result.seconds:.1f} s  {self._left()}"
             )
             if not result.status.completed:
                 self._print("  " + "; ".join(result.reasons))
@@ -125,8 +126,8 @@ class LiveReporter(LineReporter):
         """Show phase, step, speed, and what observers see of the devices."""
         name = planned.experiment.stack.name
         parts = [self._what_of(planned), name, progress.phase, f"step {progress.step}"]
-        rate = self._rate(planned, progress)
-        parts += [f"{rate:,.0f} tokens/s"] if rate else []
+        pace, unit = self._rate(planned, progress), planned.experiment.scenario.counts
+        parts += [f"{rate(pace)} {unit}/s"] if pace else []
         parts += [progress.live] if progress.live else []
         self._parts = parts
 
@@ -146,7 +147,7 @@ class LiveReporter(LineReporter):
         return Text(plain("  ".join([*self._parts, end])))
 
     def _rate(self, planned: Planned, progress: Progress) -> float | None:
-        """Return tokens per second since the first step reported, padding included."""
+        """Return tokens or calls per second since the first step reported, padding included."""
         now = time.monotonic()
         if progress.step == 0:
             return None

@@ -79,8 +79,9 @@ class Work(Described):
     description: str = ""
     """The question that the scenario answers, in a sentence."""
 
-    task: Literal["causal-lm"] = "causal-lm"
-    """What the model is trained to do."""
+    task: Literal["causal-lm", "operation"] = "causal-lm"
+    """What the model is trained to do. `operation`: nothing is trained, one operation is called on
+    its own, and what is counted as tokens are calls."""
 
     mode: Literal["train"] = "train"
     """What is measured."""
@@ -153,6 +154,11 @@ class Scenario(Work):
     def data_parallel(self) -> int:
         """Number of groups of processes that each take batches of their own."""
         return self.resources.data_parallel or self.world_size
+
+    @property
+    def counts(self) -> Literal["tokens", "calls"]:
+        """What is counted as tokens."""
+        return "calls" if self.task == "operation" else "tokens"
 
     @property
     def compute_dtype(self) -> str:

@@ -15,7 +15,7 @@ from accel_bench.result import Result, Status
 from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
 from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
-from accel_bench.store.records import is_exported
+from accel_bench.store.records import counted, is_exported
 from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
 
 MOST_RUNS = 400
@@ -153,6 +153,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
         yield RunLine(
             command=command_of(str(row["session"])),
             status=str(row["audited_status"] or row["status"]),
+            counts=counted(row["options"]),
             origin=origin_of(row),
             series=series.get(row["experiment_id"], str(row["experiment_id"])),
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},

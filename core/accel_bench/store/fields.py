@@ -96,6 +96,8 @@ def options_of(result: Result) -> dict[str, Any]:
     """Return settings that have no column of their own, options of plugins above all, by key."""
     scenario = result.experiment.scenario.model_dump(mode="json", include=set(SECTIONS))
     found = {key: value for key, value in _dotted(scenario) if key not in COLUMN_OF}
+    if result.experiment.scenario.counts == "calls":
+        found["task"] = result.experiment.scenario.task
     for use in result.experiment.stack.uses:
         found |= dict(_dotted({use.use: use.options}))
     return found

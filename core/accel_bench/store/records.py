@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection, insert
@@ -21,6 +21,7 @@ from accel_bench.errors import ResultTooLargeError, StoreError
 from accel_bench.result import RankResult, Result, Sample
 from accel_bench.store.fields import FIGURES_VERSION, derived_columns
 from accel_bench.store.schema import (
+    CALLS,
     DOCUMENTS,
     EXPORTED,
     IMPORTED,
@@ -152,6 +153,9 @@ class Row:
 
     exported: bool = False
     """Whether it came with an export of another store."""
+
+    counts: Literal["tokens", "calls"] = "tokens"
+    """What is counted as tokens."""
 
     @property
     def imported(self) -> bool:
@@ -352,6 +356,7 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         problem=problem,
         imported_from=form,
         exported=is_exported(columns["options"]),
+        counts=counted(columns["options"]),
     )
 
 
@@ -372,6 +377,11 @@ def is_exported(options: Any) -> bool:
     # Few rows are, and parsing the options of all would take as long as all the rest.
     there = isinstance(options, str) and ORIGIN in options
     return there and _mapping(options).get(ORIGIN) == EXPORTED
+
+
+def counted(options: Any) -> Literal["tokens", "calls"]:
+    """Return what a run counts as tokens, by the text of its column `options`."""
+    return "calls" if isinstance(options, str) and CALLS in options else "tokens"
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:

@@ -130,6 +130,9 @@ EXPORTED = "exported"
 ORIGIN = "provenance.origin"
 """Name under which `options` has the origin of a run that was not measured here."""
 
+CALLS = '"task":"operation"'
+"""Text in `options` of a run in which calls are counted as tokens."""
+
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 

@@ -65,6 +65,9 @@ class WindowStopwatch:
         self.phases: PhaseSplit | None = None
         self._page = self.heartbeat.page
         self._marks_phases = False
+        self._resumed: list[int] = []
+        self._resumes = False
+        self._left_out = 0.0
         self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
         self._done = 0
         self._warmup_samples: list[Sample] = []
@@ -86,11 +89,17 @@ class WindowStopwatch:
         return Window(
             started=self._started,
             ended=self._ended,
+            left_out_seconds=self._left_out,
             samples=tuple(self._window_samples),
             discarded=tuple(sample for window in self._discarded for sample in window),
             instabilities=tuple(self._unstable),
             warmup=tuple(self._warmup_samples),
         )
+
+    def resume(self) -> None:
+        """Leave the time since the last lap out of the step that begins here."""
+        self._resumed.append(len(self._laps) + len(self._resumed))
+        self.clock.mark()
 
     def _notice_phase(self, phase: PhaseName) -> None:
         """Remember in the warm-up that the engine marks phases: there is something to split."""
@@ -114,7 +123,8 @@ class WindowStopwatch:
         """Do everything that would disturb the window, then start its clock."""
         self.before_window()
         self.heartbeat.phase = "window"
-        self.clock.reserve(self.steps + 1)
+        self._left_out = 0.0
+        self.clock.reserve((2 if self._resumes else 1) * self.steps + 1)
         self.lap = self._synchronized_lap if self.synchronize_each else self._window_lap
         self.mark = lambda phase: None
         gc.collect()
@@ -243,10 +253,22 @@ class WindowStopwatch:
             [sample.seconds for sample in self._warmup_samples]
         )
 
+    def _leave_out(
+        self, host: list[float], device: list[float] | None
+    ) -> tuple[list[float], list[float] | None]:
+        """Return the seconds of steps alone, and add up those before a `resume`."""
+        places, self._resumed, self._resumes = set(self._resumed), [], True
+        kept = [place for place in range(len(host)) if place not in places]
+        true = host if device is None else device
+        self._left_out = sum(true[place] for place in places)
+        return [host[i] for i in kept], None if device is None else [device[i] for i in kept]
+
     def _read_samples(self, first: int) -> list[Sample]:
         """Turn the laps since the last reading into samples, numbered from `first`."""
         host, device = self.clock.read()
         laps, self._laps = self._laps, []
+        if self._resumed:
+            host, device = self._leave_out(host, device)
         return [
             _sample(first + i, host[i], device[i] if device is not None else None, *lap)
             for i, lap in enumerate(laps)

@@ -313,7 +313,7 @@ def _all_steps(window: Window) -> tuple[Sample, ...]:
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
     """Compare the sum of the steps with the wall clock of the window."""
-    wall, total = window.ended - window.started, sum(seconds)
+    wall, total = window.seconds, sum(seconds)
     if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
         return
     tokens = sum(sample.real_tokens for sample in window.samples)

@@ -73,6 +73,7 @@ MAY_LACK = (
 
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
+    "engine": ("environment.fingerprints",),
     "environment": ("effective.environment", "effective.threads"),
     "model": ("environment.fingerprints",),
     "resources.device": (

@@ -26,6 +26,9 @@ UpdateWord: TypeAlias = Literal[
 """Verdicts on a stack's update; `cannot tell` is that of other masks of dropout, and of gradient
 scalers that left out other steps."""
 
+NO_TRAINING = "nothing is trained: one operation is called on its own"
+"""Why nothing is compared where calls are counted in the place of tokens."""
+
 NOT_STORED = "one of the two did not store its update"
 """Why nothing is compared where one run has an update and the other has none."""
 
@@ -159,7 +162,8 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
         return different
     if training.update_missing:
         return training.update_reason
-    if "equivalent" in (training.loss_verdict, training.update_verdict):
+    verdicts = (training.loss_verdict, training.update_verdict)
+    if "equivalent" in verdicts or training.loss_reason == NO_TRAINING:
         return ""
     why = training.loss_reason or training.update_reason or reason
     return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
@@ -174,6 +178,8 @@ def compare_training(
         for key in sorted(set(baseline) & set(stack))
         if baseline[key].status.completed and stack[key].status.completed
     ]
+    if keys and baseline[keys[0]].experiment.scenario.counts == "calls":
+        return TrainingComparison(loss_reason=NO_TRAINING)
     found = TrainingComparison()
     if keys:
         allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)

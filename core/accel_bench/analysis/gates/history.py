@@ -206,7 +206,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         series=series_of(newest),
         devices=_devices(newest),
         figure=figure.name,
-        unit=figure.unit,
+        unit=figure.unit.replace("tokens", newest.scenario.counts),
         better=figure.better,
         points=points,
         steps=steps,

@@ -82,7 +82,7 @@ class MetricFigure(Frozen):
 
 
 def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
-    """Return a figure of each metric of the plugins that the scenario names beside the usual ones.
+    """Return a figure of each metric of the engine and of the metrics beside the usual ones.
 
     Those that analysis knows by their `figure` have places of their own.
     """
@@ -106,7 +106,8 @@ def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
 def _metrics(run: Result) -> Iterator[Metric]:
     """Yield the metrics of a run's ranks and observers that belong here."""
     usual = {*slot_defaults().metrics, *slot_defaults().gpu_metrics}
-    named = {use.use for use in run.experiment.scenario.metrics} - usual
+    scenario = run.experiment.scenario
+    named = {use.use for use in scenario.metrics} - usual | {scenario.engine.use}
     for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):
         if metric.figure is None and metric.plugin in named:
             yield metric

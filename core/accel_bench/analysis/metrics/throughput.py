@@ -95,7 +95,7 @@ def run_throughput(result: Result) -> RunThroughput | None:
     windows = [rank.window for rank in result.ranks if rank.window is not None]
     if len(windows) < max(len(result.ranks), result.experiment.scenario.world_size):
         return None
-    seconds = max(window.ended - window.started for window in windows)
+    seconds = max(window.seconds for window in windows)
     counted = _data_windows(result)
     real = sum(sample.real_tokens for window in counted for sample in window.samples)
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:

@@ -63,7 +63,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     ]
     if not all(sample.sequences for sample, _ in steps):
         return None
-    seconds = max(window.ended - window.started for window, _ in ranks)
+    seconds = max(window.seconds for window, _ in ranks)
     model, hardware = _model_work(steps), _hardware_work(steps)
     model_rate = model.times(1 / seconds / len(ranks))
     hardware_rate = hardware.times(1 / seconds / len(ranks)) if hardware else None

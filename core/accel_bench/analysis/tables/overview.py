@@ -37,6 +37,9 @@ class RunLine(NamedTuple):
     series: str = ""
     """What runs of the same work on the same kind of device share; empty where it is not known."""
 
+    counts: str = "tokens"
+    """What is counted as tokens."""
+
     @property
     def completed(self) -> bool:
         """Whether its figures may be used."""
@@ -83,6 +86,9 @@ class OverviewRow(NamedTuple):
 
     newest: str
     """UTC time of the newest run, ISO 8601."""
+
+    counts: str = "tokens"
+    """What is counted as tokens."""
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
@@ -140,4 +146,5 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         speeds=tuple(sorted(speeds)),
         peak_memory_bytes=round(median(peaks)) if peaks else None,
         newest=max(line.started_at for line in lines),
+        counts=first.counts,
     )

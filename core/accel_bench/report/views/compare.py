@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from accel_bench.analysis.wording import (
     percent,
     plain_value,
     rate_interval,
+    rate_unit,
     ratio_interval,
     ratio_texts,
     settings,
@@ -37,6 +39,9 @@ from accel_bench.report.table import (
 )
 from accel_bench.result import Status
 
+TOKENS_A_SECOND = rate_unit([])
+"""Unit of the speeds unless calls were counted."""
+
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
     """Return a section for each comparison: the answer, both sides, what differs."""
@@ -51,8 +56,18 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
     """Yield one table over all sweep points, where there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
-        tables = [Table(POINTS, comparisons)]
+        tables = [Table([_counted(column, comparisons) for column in POINTS], comparisons)]
         yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
+
+
+def _counted(column: Column, comparisons: Sequence[ExperimentComparison]) -> Column:
+    """Return a column of speeds with the unit of what was counted."""
+    unit = rate_unit(side.counts for one in comparisons for side in (one.a, one.b))
+    return replace(
+        column,
+        title=column.header.replace(TOKENS_A_SECOND, unit),
+        unit=column.unit.replace(TOKENS_A_SECOND, unit),
+    )
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
@@ -87,7 +102,8 @@ def _answer(one: ExperimentComparison) -> str:
 
 
 def _section(one: ExperimentComparison) -> Section:
-    facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in FACTS]
+    shown = [_counted(fact, [one]) for fact in FACTS]
+    facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in shown]
     names = labels((*one.a.metrics, *one.b.metrics))
     facts += [(names[a.key], _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
     tables = [listed(("", "A", "B"), facts)]

@@ -46,7 +46,12 @@ from accel_bench.report.views.page_tables import (
     row_facts,
     row_origin,
 )
-from accel_bench.report.views.stack_comparison import comparison_notes, extra_tables, stack_columns
+from accel_bench.report.views.stack_comparison import (
+    comparison_notes,
+    extra_tables,
+    speed_unit,
+    stack_columns,
+)
 from accel_bench.scenario.tags import is_chosen
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
@@ -124,6 +129,7 @@ def _scenario(
     groups = list(_groups(one, numbers, key, used, columns))
     rows = [row for group in groups for row in group.rows]
     memories, memory_note = memory_views(rows)
+    trained = speed_unit(one.summary) == "tokens/s"  # of calls there is no job of so many tokens
     return ScenarioView(
         id=key,
         name=one.summary.scenario,
@@ -134,10 +140,10 @@ def _scenario(
         columns=columns,
         groups=groups,
         figures=figures_of(one, rows) if draw else (),
-        waterfalls=waterfalls(rows, one.summary.baseline, TOKENS),
+        waterfalls=waterfalls(rows, one.summary.baseline, TOKENS) if trained else (),
         memories=memories,
         memory_note=memory_note,
-        jobs=list(_jobs(rows)),
+        jobs=list(_jobs(rows)) if trained else (),
         tables=extra_tables(one.summary),
         machine=machine_table(one.machines),
         notes=comparison_notes(one.summary),

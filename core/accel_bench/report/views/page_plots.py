@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.page import ScenarioPage
 from accel_bench.analysis.statistics.steps import Step
 from accel_bench.analysis.tables.overview import OverviewRow, level_steps
-from accel_bench.analysis.wording import EARLIEST, label, rate
+from accel_bench.analysis.wording import EARLIEST, label, rate, rate_unit
 from accel_bench.report.plots import (
     MOST_POINTS,
     Plot,
@@ -22,6 +22,7 @@ from accel_bench.report.plots import (
     scatter,
     strips,
 )
+from accel_bench.report.views.stack_comparison import speed_unit
 
 if TYPE_CHECKING:
     from accel_bench.report.views.page_model import RowView
@@ -47,8 +48,9 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     shown = ranked[:MOST_SERIES]
     more = len(ranked) - len(shown)
     end = f" {more} more rows are left out." if more > 0 else ""
-    found = [*_speed(shown, end), *_ratio(shown, one.summary.baseline, end)]
-    return [*found, *_loss(shown, end), *_memory(ranked), *_scaling(one, shown)]
+    found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
+    trained = [row for row in shown if row.row.summary.counts == "tokens"]
+    return [*found, *_loss(trained, end), *_memory(one, ranked), *_scaling(one, shown)]
 
 
 def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
@@ -82,7 +84,7 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
             "Each dot is the median of a command's processes. Versions may have "
             f"changed between them: no verdict rests on this.{changes}{thin}{more}"
         )
-        plots.append(dated(f"{scenario} over time", caption, series, "tokens/s"))
+        plots.append(dated(f"{scenario} over time", caption, series, rate_unit([own[0].counts])))
     return plots
 
 
@@ -93,7 +95,8 @@ def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
 
 
 def _change(row: OverviewRow, step: Step) -> str:
-    levels = f"{rate(math.exp(step.before))} to {rate(math.exp(step.after))} tokens/s"
+    unit = rate_unit([row.counts])
+    levels = f"{rate(math.exp(step.before))} to {rate(math.exp(step.after))} {unit}"
     when = row.speeds[step.place].started_at[:10]
     return f" The level of {row.stack} changes from {levels} on {when} (dashed)."
 
@@ -102,7 +105,7 @@ def _seconds(time: str) -> float:
     return datetime.fromisoformat(time).timestamp()
 
 
-def _speed(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plot]:
     series = [
         Series(
             row.name,
@@ -113,7 +116,9 @@ def _speed(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
         for row in rows
     ]
     if series:
-        yield strips("Speed", f"Real tokens per second, global. {EACH}{end}", series, "tokens/s")
+        unit = speed_unit(one.summary)
+        what = "Real tokens" if unit == "tokens/s" else unit.removesuffix("/s").capitalize()
+        yield strips("Speed", f"{what} per second, global. {EACH}{end}", series, unit)
 
 
 def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
@@ -153,7 +158,7 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
         yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
 
 
-def _memory(rows: Sequence[RowView]) -> Iterator[Plot]:
+def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     """Yield throughput against memory, with the rows that none beats in both."""
     points = [
         (row, (summary.peak_memory_bytes / 2**20, summary.tokens_per_second.median))
@@ -170,7 +175,8 @@ def _memory(rows: Sequence[RowView]) -> Iterator[Plot]:
         else f"No other beats {points[[p for _, p in points].index(frontier[0])][0].name} in both."
     )
     kinds = {row.row.summary.peak_memory_kind for row, _ in points}
-    names = (f"peak memory, {memory_unit(kinds.pop() if len(kinds) == 1 else '')}", "tokens/s")
+    memory = memory_unit(kinds.pop() if len(kinds) == 1 else "")
+    names = (f"peak memory, {memory}", speed_unit(one.summary))
     yield scatter("Speed and memory", caption, series[:MOST_SERIES], names, frontier)
 
 

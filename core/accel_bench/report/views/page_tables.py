@@ -13,6 +13,7 @@ from accel_bench.analysis.wording import (
     mebibytes,
     plain_value,
     rate,
+    rate_unit,
     size,
     time_text,
 )
@@ -48,7 +49,8 @@ def row_origin(row: PageRow) -> tuple[str, str]:
     speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
     others = f"{rate(min(speeds))} to {rate(max(speeds))}" if len(speeds) > 1 else rate(speeds[0])
     times = count(len(speeds), "other session")
-    return f"{where}, again in {times}", f"the same experiment in {times}: {others} tokens/s"
+    unit = rate_unit([row.summary.counts])
+    return f"{where}, again in {times}", f"the same experiment in {times}: {others} {unit}"
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
@@ -71,7 +73,7 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
     for key, text in reasons.items():
         if text and text != "this is the baseline":
             yield key, clipped(text, 2000)
-    if summary.tokens:
+    if summary.tokens and summary.counts == "tokens":
         kinds = summary.tokens.per_step_global
         yield (
             "tokens in a step",
@@ -162,6 +164,7 @@ def overview_table(rows: Sequence[OverviewRow]) -> Table:
             return (rate(speeds[0]),)
         return rate(speeds[-1]), f"{rate(min(speeds))} to {rate(max(speeds))}"
 
+    unit = rate_unit(row.counts for row in rows)
     columns = [
         Column("scenario", lambda row: row.scenario, kind="name"),
         Column("stack", lambda row: row.stack, kind="name"),
@@ -170,7 +173,7 @@ def overview_table(rows: Sequence[OverviewRow]) -> Table:
         Column("runs", lambda row: sum(row.endings.values()), kind="number"),
         Column("ended", lambda row: ", ".join(f"{n} {word}" for word, n in row.endings.items())),
         Column("commands", lambda row: len(row.speeds), kind="number"),
-        Column("speed", lambda row: row, unit="tokens/s, newest; least to most", form=speed,
+        Column("speed", lambda row: row, unit=f"{unit}, newest; least to most", form=speed,
                kind="number"),
         Column("memory", lambda row: row.peak_memory_bytes, unit="MiB", form=mebibytes,
                kind="number"),

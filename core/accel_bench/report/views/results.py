@@ -37,7 +37,7 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     rates = ("tokens_per_second", "samples_per_second", "steps_per_second")
     forms = {
         **dict.fromkeys(rates[1:], _short),
-        rates[0]: "{:,.1f}".format,
+        **dict.fromkeys((rates[0], "calls_per_second"), "{:,.1f}".format),
         "round": lambda number: str(number + 1),
     }
     shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]

@@ -21,6 +21,7 @@ from accel_bench.analysis.wording import (
     percent,
     plain_value,
     rate_interval,
+    rate_unit,
     ratio_interval,
     significant,
     size,
@@ -139,7 +140,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         names.append(Column(key, cell, title=title, form=plain_value, kind="name"))
     base = summary.baseline
     return names, [
-        _figure("speed", reader("tokens_per_second"), "tokens/s", rate_interval),
+        _figure("speed", reader("tokens_per_second"), speed_unit(summary), rate_interval),
         _figure("times as fast", partial(_speed_up, base), "[95 % interval]", ratio_interval),
         _figure("step", reader("step_seconds"), "ms p50/p95", _step),
         _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
@@ -149,6 +150,11 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
+
+
+def speed_unit(summary: Summary) -> str:
+    """Return the unit of the speeds of a scenario."""
+    return rate_unit(row.counts for row in summary.experiments)
 
 
 class MetricRow(NamedTuple):

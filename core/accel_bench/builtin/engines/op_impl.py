@@ -1,0 +1,98 @@
+"""The operation as an executor runs it, the engine that calls it, and what is read of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from accel_bench import Metric, Run, Stopwatch, Window
+from accel_bench.builtin.engines.op import OpOptions
+from accel_bench.errors import InvalidRunError
+from accel_bench.micro import ComputeType, as_dtype, find_benchmarks, find_executors
+from accel_bench.micro.cell import SEED, build_cell
+from accel_bench.micro.check import check_against_float64
+
+RATES = (
+    ("flops_per_second", "FLOP/s", "flops_per_second"),
+    ("bytes_per_second", "B/s", "bytes_per_second"),
+    ("fraction_of_roofline", "1", "roofline_share"),
+)
+"""Metrics, their units, and what they are called where they are computed."""
+
+
+class Operation:
+    """A benchmark at one size, and what an executor makes of it."""
+
+    def __init__(self, run: Run, options: OpOptions) -> None:
+        dtype = as_dtype(run.scenario.model.dtype)
+        kind = find_benchmarks()[options.benchmark]
+        benchmark = kind.at_size(options.size, device=str(run.device), dtype=dtype)
+        executor = find_executors()[options.executor]
+        self.compute_type = ComputeType(options.compute_type)
+        self.cell = build_cell(benchmark, executor, self.compute_type)
+        self.call = self.cell.timed_call()
+
+    def metrics(self, window: Window) -> Iterator[Metric]:
+        """Yield the rates of the mean call, as the speed is, and the memory of one call."""
+        seconds = window.seconds / sum(one.real_tokens for one in window.samples)
+        self.call.close()
+        figures = self.cell.figures(seconds)
+        for name, unit, key in RATES:
+            value = figures.get(key)
+            yield Metric(name=name, value=value, unit=unit, scope="rank", better="higher")
+        yield Metric(
+            name="call_peak_bytes",
+            value=self.cell.peak_memory(),
+            unit="bytes",
+            scope="rank",
+            better="lower",
+        )
+
+    def check(self) -> dict[str, Any]:
+        """Return how far outputs and gradients are from float64. Raises InvalidRunError.
+
+        They are those of another batch than the one that was timed: an executor that remembers what
+        it has computed is wrong there.
+        """
+        torch.manual_seed(SEED + 1)
+        batch = self.cell.benchmark.make_batch()
+        gradients = self.compute_type is not ComputeType.INFERENCE
+        found = check_against_float64(self.cell.benchmark, self.cell.fn, batch, gradients)
+        if found.reason:
+            raise InvalidRunError([found.reason.removeprefix("invalid: ")])
+        worst = max(found.distances, key=lambda name: found.distances[name], default="")
+        check = {
+            "largest": found.distance,
+            "tolerance": found.tolerance,
+            "of": worst,
+            "tensors": len(found.distances),
+        }
+        what = "output and gradients" if gradients else "output"
+        within = f"{what} within {found.distance:.2g} of eager in float64"
+        return {"summary": f"{within} ({found.tolerance:g} allowed)", "check": check}
+
+
+class OperationEngine:
+    """Calls the operation; what a backward pass needs is prepared outside of the steps."""
+
+    def __init__(self, run: Run) -> None:
+        self._operation: Operation = run.model
+        self._batches = run.batches
+        self._accumulation = run.scenario.train.gradient_accumulation
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """Lap until the window is full."""
+        call = self._operation.call
+        prepares = self._operation.compute_type is ComputeType.TRAINING_BACKWARD
+        batches = list(itertools.islice(self._batches, self._accumulation))
+        calls = sum(batch.sequences for batch in batches)
+        while stopwatch.running:
+            if prepares:
+                call.prepare()
+                stopwatch.resume()
+            for _ in range(calls):
+                call.run()
+            stopwatch.lap(batches, 0.0)

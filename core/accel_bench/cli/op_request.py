@@ -1,0 +1,67 @@
+"""`accel-bench op` from its options to its tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+
+import yaml
+
+from accel_bench.analysis.operations import exit_code_of_cells, operation_report
+from accel_bench.analysis.schema import Summary
+from accel_bench.cli.op import OpRunOptions
+from accel_bench.cli.output import print_report, print_text
+from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.documents.shown import printable
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.operations import CellChoice, cell_scenarios, list_operations
+from accel_bench.planning.plan import make_plan
+from accel_bench.report.views.op import list_report, operations_report
+from accel_bench.scenario.find import find_drafts
+
+
+def print_list(names: Sequence[str], output: str) -> None:
+    """Print the installed benchmarks."""
+    with redirect_stdout(sys.stderr):  # what an import prints is no part of the document
+        entries = list_operations(names)
+    print_report(list_report(entries), output)
+
+
+def run_operations(options: OpRunOptions) -> int:
+    """Run the chosen cells, print them, and return the exit code."""
+    machine = read_machine()
+    choice = CellChoice(
+        names=options.names,
+        executors=options.executor or (),
+        sizes=options.size or (),
+        compute_types=options.compute_type or (),
+        dtype=options.dtype,
+        calls=options.calls,
+    )
+    with redirect_stdout(sys.stderr):
+        request = plan_request(options, {"measure.rounds": options.rounds})
+        drafts = find_drafts(cell_scenarios(choice))
+        plans = [make_plan(draft, machine, request) for draft in drafts]
+    known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
+
+    def show(summaries: Sequence[Summary]) -> None:
+        print_report(operations_report(operation_report(summaries, known)), options.output)
+
+    return run_plans(plans, Command(options, machine, None, show, {}, exit_code_of_cells))
+
+
+def print_scenario(
+    name: str, executors: Sequence[str], size: str | None, compute_type: str, dtype: str
+) -> None:
+    """Print the scenario file of one cell."""
+    choice = CellChoice(
+        names=[name],
+        executors=executors,
+        sizes=[size] if size else (),
+        compute_types=[compute_type],
+        dtype=dtype,
+    )
+    with redirect_stdout(sys.stderr):
+        (scenario,) = cell_scenarios(choice)
+    print_text(printable(yaml.safe_dump(scenario, sort_keys=False).rstrip()))

@@ -1,0 +1,151 @@
+"""Micro-benchmarks: what `op list` and `op run` print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.operations import (
+    ExecutorSupport,
+    GradientCheck,
+    OperationCell,
+    OperationEntry,
+    OperationReport,
+)
+from accel_bench.analysis.wording import (
+    flops,
+    grouped_by_reason,
+    milliseconds,
+    percent,
+    rate_interval,
+    ratio_interval,
+    significant,
+    size,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    paths,
+    reader,
+)
+from accel_bench.report.views.stack_comparison import WIDTH
+from accel_bench.result import Status
+
+
+class SupportRow(NamedTuple):
+    """Sources of one line of the CSV of a list."""
+
+    entry: OperationEntry
+    support: ExecutorSupport
+
+
+def list_report(entries: Sequence[OperationEntry]) -> Report:
+    """Return a row for each benchmark, and why executors cannot run some of them here."""
+    reasons = [
+        (entry.benchmark, one.reason)
+        for entry in entries
+        for one in entry.executors
+        if not one.runs
+    ]
+    table = Table(LISTED, entries)
+    flat = [SupportRow(entry, one) for entry in entries for one in entry.executors]
+    section = Section(tables=[table], notes=grouped_by_reason(reasons))
+    return Report([section], list(entries), Table(FLAT_LIST, flat))
+
+
+def operations_report(report: OperationReport) -> Report:
+    """Return a row for each cell, and the reasons of those that are not simply ok."""
+    title = "Operations, each under its executors, against " + report.baseline
+    notes = [*_reasons(report.cells), *report.notices]
+    section = Section(title=title, tables=[Table(CELLS, report.cells)], notes=notes)
+    return Report([section], report, Table(FLAT_CELLS, report.cells), WIDTH)
+
+
+def _reasons(cells: Sequence[OperationCell]) -> list[str]:
+    reasons = []
+    for cell in cells:
+        found = [*cell.reasons]
+        if cell.verdict == "not tested" and cell.verdict_reason:
+            found.append(f"no verdict: {cell.verdict_reason}")
+        reasons += [(_label(cell), reason) for reason in found]
+    return grouped_by_reason(reasons)
+
+
+def _label(cell: OperationCell) -> str:
+    return " ".join(filter(None, (cell.benchmark, cell.compute_type, cell.size, cell.executor)))
+
+
+def _names(entry: OperationEntry) -> list[str]:
+    return [one.executor for one in entry.executors if one.runs]
+
+
+def _verdict(cell: OperationCell) -> str:
+    """Return the verdict, or how a cell without one ended."""
+    return cell.verdict if cell.status.completed else _ending(cell.status)
+
+
+def _ending(status: Status) -> str:
+    return "OOM" if status is Status.OOM else status.value
+
+
+def _check(check: GradientCheck) -> tuple[str, str]:
+    return significant(check.largest, 2), f"of {check.tolerance:g}"
+
+
+def _flops(value: float) -> str:
+    return f"{flops(value)}/s"
+
+
+def _bytes(value: float) -> str:
+    return f"{size(value)}/s"
+
+
+LISTED = (
+    Column("benchmark", reader("benchmark"), kind="name"),
+    Column("what", reader("description")),
+    Column("sizes", reader("sizes"), form=", ".join),
+    Column("compute types", reader("compute_types"), form=", ".join),
+    Column("executors", _names, form=", ".join),
+    Column("from", lambda entry: entry.distribution.partition(" ")[0]),
+)
+"""Columns of a list, for people."""
+
+FLAT_LIST = (
+    *paths("entry", "benchmark description operation compute_types sizes distribution"),
+    *paths("support", "executor runs reason"),
+    *paths("support", "distribution", "executor_{}"),
+)
+"""Columns of its CSV: a row for each benchmark under each executor."""
+
+CELLS = (
+    Column("operation", reader("benchmark"), kind="name"),
+    Column("size", lambda cell: cell.size or None, kind="name"),
+    Column("compute type", reader("compute_type"), kind="word"),
+    Column("executor", reader("executor"), kind="name"),
+    Column("speed", reader("calls_per_second"), unit="calls/s", kind="number",
+           form=lambda value: tuple(rate_interval(value).split(" ", 1))),
+    Column("call", reader("seconds_per_call.median"), unit="ms", form=milliseconds, kind="number"),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
+           form=lambda value: tuple(ratio_interval(value).split(" ", 1))),
+    Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number"),
+    Column("bytes/s", reader("bytes_per_second"), form=_bytes, kind="number"),
+    Column("roofline", reader("fraction_of_roofline"), form=percent, kind="number"),
+    Column("memory", reader("peak_bytes"), unit="peak", form=size, kind="number"),
+    Column("error", reader("check"), unit="allowed", form=_check, kind="number"),
+    Column("verdict", _verdict, kind="word"),
+)  # fmt: skip
+"""Columns of cells, for people."""
+
+FLAT_CELLS = (
+    *paths("", "scenario benchmark size compute_type dtype device executor experiment_id status"),
+    *paths("", "reasons runs verdict verdict_reason"),
+    *interval_paths("calls_per_second", "calls_per_second"),
+    *interval_paths("seconds_per_call", "seconds_per_call"),
+    *interval_paths("ratio", "ratio"),
+    *paths("", "flops_per_second bytes_per_second fraction_of_roofline peak_bytes"),
+    *paths("check", "largest tolerance of tensors", "check_{}"),
+)
+"""Columns of their CSV."""

@@ -1,0 +1,252 @@
+"""`accel-bench op`: what is installed, what a cell becomes, and cells that were really run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from cli.program import call, start, surroundings, write_nulls
+from op_distribution import install_operations
+
+from accel_bench.analysis.operations import (
+    OperationCell,
+    OperationReport,
+    exit_code_of_cells,
+)
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.operations import CellChoice, cell_scenarios
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.report.formats import render_report
+from accel_bench.report.views.op import operations_report
+from accel_bench.result import Result, Status
+from accel_bench.scenario.find import find_drafts
+from accel_bench.testing.in_process import run_in_process
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the distribution of somebody else's."""
+    folder = tmp_path_factory.mktemp("site")
+    install_operations(folder)
+    return folder
+
+
+@pytest.fixture
+def acme(site: Path, tmp_path: Path) -> Iterator[Path]:
+    """That distribution, installed for this process, in an empty folder."""
+    with surroundings(tmp_path, {"PYTHONPATH": str(site)}):
+        yield tmp_path
+
+
+def measured(folder: Path, executor: str, compute_type: str, size: str = "tiny") -> Result:
+    """Measure one cell of acme's benchmark in this process, with the product's own code."""
+    choice = CellChoice(
+        names=["acme_scale"], executors=[executor], sizes=[size], compute_types=[compute_type]
+    )
+    (draft,) = find_drafts(cell_scenarios(choice))
+    request = PlanRequest(overrides=(("measure.steps", 5), ("measure.warmup", 2)))
+    plan = make_plan(draft, read_machine(), request)
+    planned = next(p for p in plan.runnable if p.experiment.stack.name == executor)
+    return run_in_process(planned, folder).result
+
+
+def metrics_of(result: Result) -> dict[str, Any]:
+    return {one.name: one.value for one in result.ranks[0].metrics}
+
+
+def test_a_third_party_s_benchmark_and_executors_are_listed_with_the_reason_why_not(
+    acme: Path,
+) -> None:
+    found = json.loads(call("op", "list", "--format", "json").out)
+    entry = next(one for one in found if one["benchmark"] == "acme_scale")
+    assert entry["distribution"] == "acme-operations 2.0"
+    assert entry["sizes"] == ["tiny", "huge"]
+    assert entry["compute_types"] == ["inference", "forward", "backward"]
+    executors = {one["executor"]: one for one in entry["executors"]}
+    assert executors["eager"]["runs"] and executors["eager"]["distribution"].startswith("accel-b")
+    assert executors["acme-sound"] == {
+        "executor": "acme-sound",
+        "distribution": "acme-operations 2.0",
+        "runs": True,
+        "reason": "",
+    }
+    assert "pip install acme-kernels" in executors["acme-absent"]["reason"]
+
+
+def test_a_list_for_people_and_for_spreadsheets(acme: Path) -> None:
+    table = call("op", "list", "acme_scale").out
+    assert "acme_scale" in table and "acme-absent needs acme-kernels" in table
+    assert "| acme_scale" in call("op", "list", "acme_scale", "--format", "markdown").out
+    rows = list(csv.DictReader(io.StringIO(call("op", "list", "--format", "csv").out)))
+    row = next(one for one in rows if one["executor"] == "acme-absent")
+    assert (row["runs"], row["executor_distribution"]) == ("False", "acme-operations 2.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["acme_scal"], "no benchmark 'acme_scal'; did you mean 'acme_scale'?"),
+        (["acme_scale", "--executor", "acme-soun"], "did you mean 'acme-sound'?"),
+        (["acme_scale", "--size", "tin"], "has no size 'tin'; did you mean 'tiny'?"),
+        (["acme_scale", "--compute-type", "backwards"], "did you mean 'backward'?"),
+    ],
+)
+def test_what_is_not_known_is_an_error_with_the_nearest_name(
+    acme: Path, arguments: list[str], hint: str
+) -> None:
+    done = call("op", "run", *arguments)
+    assert done.code == 2
+    assert hint in done.err
+
+
+def test_cells_are_scenarios_whose_stacks_are_executors(acme: Path) -> None:
+    found = cell_scenarios(CellChoice(names=["acme_scale"], executors=["acme-sound"]))
+    assert [one["name"] for one in found] == [
+        "acme_scale.inference.tiny",
+        "acme_scale.forward.tiny",
+        "acme_scale.backward.tiny",
+    ]
+    assert list(found[0]["stacks"]) == ["eager", "acme-sound"]
+    every = cell_scenarios(CellChoice(names=["acme_scale"], sizes=["all"], calls=7))
+    assert len(every) == 6
+    assert "acme-absent" not in every[0]["stacks"]
+    assert [one["train"]["micro_batch_size"] for one in every[:3]] == [7, 7, 1]
+    with pytest.raises(ScenarioError, match="no benchmark"):
+        cell_scenarios(CellChoice(names=["acme"]))
+
+
+def test_a_cell_prints_as_a_scenario_that_can_be_planned(acme: Path) -> None:
+    text = call("op", "show", "acme_scale", "--executor", "acme-absent").out
+    assert yaml.safe_load(text)["engine"]["benchmark"] == "acme_scale"
+    Path("cell.yaml").write_text(text, encoding="utf8")
+    plan = make_plan(find_drafts(["cell.yaml"])[0], read_machine(), PlanRequest())
+    assert [one.experiment.stack.name for one in plan.runnable] == ["eager"]
+    assert "pip install acme-kernels" in plan.planned[1].skipped[0]
+
+
+def test_a_backward_pass_is_timed_alone_and_its_gradients_are_checked(acme: Path) -> None:
+    result = measured(acme, "acme-sound", "backward")
+    assert result.status is Status.OK, result.reasons
+    rank = result.ranks[0]
+    assert rank.window is not None
+    assert rank.window.left_out_seconds > 0
+    assert rank.window.seconds < rank.window.ended - rank.window.started
+    assert [one.real_tokens for one in rank.window.samples] == [1] * 5
+    check: Any = rank.evidence["op"]["check"]  # type: ignore[index, call-overload]
+    assert check["tensors"] == 3
+    assert check["largest"] <= check["tolerance"]
+    figures = metrics_of(result)
+    assert figures["flops_per_second"] > 0
+    assert figures["bytes_per_second"] > 0
+    assert 0 < figures["fraction_of_roofline"] < 1.5
+    assert figures["call_peak_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("executor", "compute_type", "what"),
+    [
+        ("acme-wrong", "inference", "output is off by"),
+        ("acme-wrong-gradient", "forward", "gradient of weight is off by"),
+        ("acme-wrong-gradient", "backward", "gradient of weight is off by"),
+        ("acme-remembering", "forward", "is off by"),
+    ],
+)
+def test_a_wrong_kernel_is_invalid_however_fast(
+    acme: Path, executor: str, compute_type: str, what: str
+) -> None:
+    result = measured(acme, executor, compute_type)
+    assert result.status is Status.INVALID
+    assert what in result.reasons[0]
+
+
+def test_a_wrong_gradient_does_not_matter_to_inference(acme: Path) -> None:
+    assert measured(acme, "acme-wrong-gradient", "inference").status is Status.OK
+
+
+def test_a_size_beyond_all_memory_ends_as_out_of_memory(acme: Path) -> None:
+    result = measured(acme, "acme-sound", "inference", size="huge")
+    assert result.status is Status.OOM
+
+
+def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
+    site: Path, tmp_path: Path
+) -> None:
+    """Eager and a wrong kernel: the one has figures, the other is `invalid` and has none."""
+    results = ["--results", str(tmp_path / "results")]
+    short = ["--compute-type", "backward", "--rounds", "1", "--set", "measure.steps=5", "-q"]
+    short += ["--set", "measure.warmup=2", "--format", "json"]
+    cell = ["op", "run", "acme_scale", "--executor", "acme-wrong", *short, *results]
+    done = start(*cell, PYTHONPATH=str(site))
+    assert done.code == 1, done.err
+    assert "tokens" not in done.out
+    right, wrong = json.loads(done.out)["cells"]
+    assert (right["executor"], right["status"], right["verdict"]) == ("eager", "ok", "baseline")
+    assert right["calls_per_second"]["median"] * right["seconds_per_call"]["median"] == (
+        pytest.approx(1)
+    )
+    assert right["check"]["largest"] <= right["check"]["tolerance"]
+    assert (wrong["executor"], wrong["status"]) == ("acme-wrong", "invalid")
+    assert wrong["calls_per_second"] is None
+    assert "is off by" in wrong["reasons"][0]
+    page = call("report", "--markdown", "-", *results).out
+    assert "calls/s" in page and "tokens/s" not in page
+    assert "fraction_of_roofline" in page
+
+
+def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
+    """The engine without torch counts calls where the task is an operation."""
+    scenario = write_nulls(tmp_path, task="operation", stacks="{baseline: [], other: []}")
+    results = ["--results", str(tmp_path / "results")]
+    runs = [call("run", str(scenario), "--rounds", "1", *results, folder=tmp_path)]
+    assert runs[0].code == 0
+    assert "loss not tested: nothing is trained" in runs[0].out
+    assert "calls/s" in runs[0].err
+    listed = json.loads(call("results", "list", "--format", "json", *results).out)
+    assert listed[0]["tokens_per_second"] is None
+    assert listed[0]["calls_per_second"] > 0
+    first, second = (one["run_id"] for one in listed)
+    runs += [
+        call("compare", first, second, *results),
+        call("report", "--markdown", "-", *results),
+        call("history", "nulls", *results),
+    ]
+    for done in runs:
+        assert "calls/s" in done.out, done
+        assert "tokens/s" not in done.out + done.err
+    priced = call("cost", "--price", "1", *results).out
+    assert "no cost, since calls of an operation were counted" in priced
+    assert call("audit", str(tmp_path / "results")).code == 0
+
+
+def cell(executor: str, status: Status, **more: Any) -> dict[str, Any]:
+    """Facts of a cell that was not measured."""
+    facts = {"scenario": "s", "benchmark": "rms_norm", "size": "7b", "compute_type": "forward"}
+    facts |= {"dtype": "float32", "device": "cpu", "experiment_id": "", "runs": 0}
+    return {**facts, "executor": executor, "status": status, "verdict": "not tested", **more}
+
+
+def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:
+    cells = (
+        OperationCell(**cell("eager", Status.OOM, reasons=("asked 3 TiB",))),
+        OperationCell(**cell("inductor", Status.SKIPPED, reasons=("no compiler",))),
+    )
+    text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "table")
+    assert "OOM" in text
+    assert "rms_norm forward 7b eager: asked 3 TiB" in text
+    for statuses, code in (
+        ("ok oom skipped", 0),
+        ("ok invalid", 1),
+        ("oom failed", 1),
+        ("skipped skipped", 3),
+    ):
+        rows = [SimpleNamespace(status=Status(one)) for one in statuses.split()]
+        summaries: Any = [SimpleNamespace(experiments=rows)]
+        assert exit_code_of_cells(summaries) == code
