@@ -62,6 +62,7 @@ class WindowStopwatch:
         self.running = True
         self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
         self.mark: Callable[[PhaseName], None] = self._notice_phase
+        self.resume: Callable[[], None] = self._resume
         self.phases: PhaseSplit | None = None
         self._page = self.heartbeat.page
         self._marks_phases = False
@@ -96,7 +97,7 @@ class WindowStopwatch:
             warmup=tuple(self._warmup_samples),
         )
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Leave the time since the last lap out of the step that begins here."""
         self._resumed.append(len(self._laps) + len(self._resumed))
         self.clock.mark()
@@ -166,6 +167,7 @@ class WindowStopwatch:
     def _keep_window(self, samples: list[Sample]) -> None:
         """Keep the samples; a few more steps are split where the engine marks phases."""
         self._window_samples = samples
+        self.resume = lambda: None
         self.after_window(self.window())
         if self.phase_steps and self._marks_phases:
             self.heartbeat.phase = "phases"

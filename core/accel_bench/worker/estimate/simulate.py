@@ -197,6 +197,9 @@ class _OneStep:
         self.tracker.restart()
         self.tracker.phase = "forward"
 
+    def resume(self) -> None:
+        """Do nothing: no time is measured."""
+
     def mark(self, phase: PhaseName) -> None:
         """Pass on which phase begins."""
         self.tracker.phase = FOLLOWING.get(phase, self.tracker.phase)
