@@ -75,6 +75,7 @@ def test_a_third_party_s_benchmark_and_executors_are_listed_with_the_reason_why_
     assert executors["acme-sound"] == {
         "executor": "acme-sound",
         "distribution": "acme-operations 2.0",
+        "has_kernel": True,
         "runs": True,
         "reason": "",
     }

@@ -23,8 +23,11 @@ class ExecutorSupport(Frozen):
     distribution: str
     """What brings it, with the version."""
 
+    has_kernel: bool
+    """Whether it takes the operation, installed or not."""
+
     runs: bool
-    """Whether it can."""
+    """Whether it can run it here."""
 
     reason: str = ""
     """Why not."""

@@ -155,6 +155,7 @@ def _support(executor: Executor, kind: type[Benchmark]) -> ExecutorSupport:
     return ExecutorSupport(
         executor=executor.name,
         distribution=distribution_of(executor),
+        has_kernel=executor.takes(kind),
         runs=not reason,
         reason=reason,
     )

@@ -48,7 +48,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
         (entry.benchmark, one.reason)
         for entry in entries
         for one in entry.executors
-        if not one.runs
+        if one.has_kernel and not one.runs
     ]
     table = Table(LISTED, entries)
     flat = [SupportRow(entry, one) for entry in entries for one in entry.executors]
@@ -115,7 +115,7 @@ LISTED = (
 
 FLAT_LIST = (
     *paths("entry", "benchmark description operation compute_types sizes distribution"),
-    *paths("support", "executor runs reason"),
+    *paths("support", "executor has_kernel runs reason"),
     *paths("support", "distribution", "executor_{}"),
 )
 """Columns of its CSV: a row for each benchmark under each executor."""
