@@ -177,6 +177,7 @@ def test_a_size_beyond_all_memory_ends_as_out_of_memory(acme: Path) -> None:
     assert result.status is Status.OOM
 
 
+@pytest.mark.release
 def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
     site: Path, tmp_path: Path
 ) -> None:

@@ -111,9 +111,9 @@ def _stacks(
 ) -> Iterator[str]:
     """Yield the baseline, then the chosen executors; unless chosen, those that can run it here."""
     yield BASELINE
-    every = ALL in choice.executors
+    every, one = ALL in choice.executors, _smallest(kind)
     for name, executor in executors.items():
-        able = executor.takes(kind) if every else not executor.supports(kind)
+        able = executor.takes(kind) if every else not executor.supports(one)
         if name != BASELINE and (name in choice.executors or (able and not choice.executors)):
             yield name
 
@@ -123,12 +123,22 @@ def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
     if not kind.sizes:
         return [""]
     if not choice.sizes:
-        return [SMALLEST if SMALLEST in kind.sizes else next(iter(kind.sizes))]
+        return [_smallest_size(kind)]
     for size in choice.sizes:
         if size != ALL and size not in kind.sizes:
             hint = did_you_mean(size, kind.sizes)
             raise ScenarioError(f"benchmark {name} has no size {size!r}{hint}")
     return list(kind.sizes) if ALL in choice.sizes else list(dict.fromkeys(choice.sizes))
+
+
+def _smallest_size(kind: type[Benchmark]) -> str:
+    return SMALLEST if SMALLEST in kind.sizes else next(iter(kind.sizes), "")
+
+
+def _smallest(kind: type[Benchmark]) -> Benchmark:
+    """Return the benchmark at its smallest size: what a library lacks, an instance knows."""
+    found: Benchmark = kind.at_size(_smallest_size(kind))
+    return found
 
 
 def _chosen_types(choice: CellChoice, kind: type[Benchmark]) -> list[str]:
@@ -151,7 +161,7 @@ def _named(name: str, known: Mapping[str, Any], what: str) -> Any:
 
 
 def _support(executor: Executor, kind: type[Benchmark]) -> ExecutorSupport:
-    reason = executor.supports(kind)
+    reason = executor.supports(_smallest(kind))
     return ExecutorSupport(
         executor=executor.name,
         distribution=distribution_of(executor),

@@ -76,7 +76,7 @@ class Op(Plugin[OpOptions]):
             yield f"no executor {self.options.executor!r}" + did_you_mean(
                 self.options.executor, executors
             )
-        elif reason := executor.supports(benchmark):
+        elif reason := executor.supports(benchmark.at_size(self.options.size)):
             yield reason
         elif self.options.compute_type != "inference" and not benchmark.requires_grad:
             yield f"benchmark {self.options.benchmark} has no backward pass"

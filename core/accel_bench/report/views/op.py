@@ -50,6 +50,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
         for one in entry.executors
         if one.has_kernel and not one.runs
     ]
+    reasons = list(dict.fromkeys(reasons))
     table = Table(LISTED, entries)
     flat = [SupportRow(entry, one) for entry in entries for one in entry.executors]
     section = Section(tables=[table], notes=grouped_by_reason(reasons))
