@@ -92,7 +92,8 @@ def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
     """Hide a block from modes that look at every operation: selective checkpointing counts ranges
     as operations that it cannot compute again."""
     if torch._C._len_torch_dispatch_stack():
-        return _disable_current_modes()  # type: ignore[no-any-return]
+        hidden: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+        return hidden
     return contextlib.nullcontext()
 
 
