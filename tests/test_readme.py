@@ -53,10 +53,15 @@ def is_ours(command: str) -> bool:
 
 FORKING = ("--set", "launcher=forking")
 
-FEW = (
-    *("--rounds", "1", "--set", "measure.steps=2", "--set", "measure.warmup=1"),
+SMALL = (
+    *("--set", "measure.steps=2", "--set", "measure.warmup=1"),
     *("--set", "model.overrides.num_hidden_layers=1", "--set", "data.sequence_length=32"),
     *("--set", "data.limit_bytes=100000"),
+)
+"""What makes a step of the quickstart short."""
+
+FEW = (
+    *("--rounds", "1", *SMALL),
     *("--set", "stacks.torch-compile.torch-compile.backend=aot_eager"),
     *FORKING,
 )
@@ -66,10 +71,11 @@ FEW = (
 
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
+    "count": SMALL,
     "estimate": ("--only", "baseline", "--no-limits"),  # tests/cli/test_estimate.py looks for them
     # A scenario without torch has no process group to join.
+    "profile": SMALL,
     "scaling": ("--rounds", "1", "--set", "parallel=none", "--oversubscribe"),
-    "tune": ("--trials", "1", *FORKING),
 }
 """What keeps other commands from taking minutes."""
 
