@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from cli.program import call, start, surroundings, write_nulls
+from micro.distribution import install
 from op_distribution import install_operations
 
 from accel_bench.analysis.operations import (
@@ -106,6 +108,69 @@ def test_what_is_not_known_is_an_error_with_the_nearest_name(
     done = call("op", "run", *arguments)
     assert done.code == 2
     assert hint in done.err
+
+
+BREAKS = """
+from accel_bench.micro import Benchmark
+
+class Broken(Benchmark):
+    name = "broken_here"
+
+    def __init__(self):
+        raise RuntimeError("no licence")
+
+    def make_batch(self):
+        return (), {}
+
+    def fn(self):
+        return abs
+"""
+
+
+def test_a_broken_distribution_is_named_and_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {
+        "accel_bench.micro": {"gone": "stranger_gone", "all": "stranger_micro"},
+        "accel_bench.executors": {"eager": "stranger_micro:Broken"},
+    }
+    install(tmp_path, entries, BREAKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "stranger_micro", raising=False)
+    done = call("op", "list", "--format", "json")
+    brought = "entry point 'gone' (stranger_gone) in accel_bench.micro of stranger-micro 1.0"
+    assert f"warning: {brought} cannot be imported: ModuleNotFoundError" in done.err
+    assert "warning: entry point 'eager' (stranger_micro:Broken) in accel_bench.exec" in done.err
+    entries = {one["benchmark"]: one for one in json.loads(done.out)}
+    assert entries["gone"]["problem"].startswith(brought)
+    assert entries["gone"]["distribution"] == "stranger-micro 1.0"
+    # What fails only when it is built says so, and is no error of the others.
+    reasons = {one["reason"] for one in entries["broken_here"]["executors"]}
+    assert "benchmark broken_here under executor eager raises RuntimeError: no licence" in reasons
+    assert entries["rms_norm"]["problem"] == "" and entries["rms_norm"]["executors"][0]["runs"]
+    assert brought in call("op", "list").out
+    refused = call("op", "run", "gone")
+    assert refused.code == 2
+    assert f"benchmark 'gone' cannot be used: {brought}" in refused.err
+    text = call("op", "show", "rms_norm", "--executor", "eager").out
+    assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
+
+
+def test_what_a_device_cannot_train_is_skipped_with_the_reason() -> None:
+    (entry,) = json.loads(call("op", "list", "flex_attention", "--format", "json").out)
+    assert entry["compute_types"] == ["inference"]
+    for found in cell_scenarios(CellChoice(names=["flex_attention"], executors=["inductor"])):
+        plan = make_plan(find_drafts([found])[0], read_machine(), PlanRequest())
+        reasons = {one.skipped for one in plan.planned}
+        trains = found["engine"]["compute_type"] != "inference"
+        why = ("op: benchmark flex_attention has no backward pass on cpu",)
+        assert reasons == ({why} if trains else {()})
+
+
+def test_all_executors_are_those_that_have_a_kernel(acme: Path) -> None:
+    (found, *_) = cell_scenarios(CellChoice(names=["acme_scale"], executors=["all"]))
+    assert {"eager", "acme-sound", "acme-absent", "thunder"} <= found["stacks"].keys()
+    assert next(iter(found["stacks"])) == "eager"
 
 
 def test_cells_are_scenarios_whose_stacks_are_executors(acme: Path) -> None:

@@ -115,12 +115,79 @@ def test_what_is_wrong_is_named_with_its_distance(
     assert reason in found.reason
 
 
-def test_a_forward_cell_is_not_invalid_for_its_gradients() -> None:
+def test_gradients_are_compared_in_both_halves_of_training_and_not_in_inference() -> None:
     def wrong(linear: Any, norm: Any, x: Any) -> Any:
         return norm(linear(WrongGradient.apply(x)))
 
-    assert checked(wrong, FORWARD).reason == ""
-    assert checked(wrong, BACKWARD).reason
+    assert checked(wrong, ComputeType.INFERENCE).reason == ""
+    for compute_type in (FORWARD, BACKWARD):
+        assert "gradient of input 0 is off by 0.01" in checked(wrong, compute_type).reason
+
+
+class Counting(Benchmark):
+    """How often each number occurs: whole numbers, which no tolerance applies to."""
+
+    name = "counting"
+    requires_grad = False
+
+    def make_batch(self) -> Any:
+        return (torch.randint(0, 8, (64,)),), {}
+
+    def fn(self) -> Any:
+        return lambda x: torch.bincount(x, minlength=8)
+
+    def flops(self) -> int:
+        return 64
+
+
+@pytest.mark.parametrize(
+    ("wrap", "reason"),
+    [
+        (lambda fn: fn, ""),
+        (lambda fn: lambda x: fn(x) + (torch.arange(8) == 7), "invalid: output is off by inf"),
+        (
+            lambda fn: lambda x: fn(x).double(),
+            "invalid: output is torch.float64, that of eager tor",
+        ),
+    ],
+)
+def test_whole_numbers_are_equal_or_wrong(wrap: Any, reason: str) -> None:
+    class Wrapped(Executor):
+        def __call__(self, fn: Any) -> Any:
+            return wrap(fn)
+
+    cell = build_cell(Counting(), Wrapped(), ComputeType.INFERENCE)
+    found = cell.check()
+    assert found.reason.startswith(reason) and bool(found.reason) == bool(reason)
+    assert found.distance == (0.0 if not reason else float("inf"))
+    # Of whole numbers there is no peak of products, and so no share of it.
+    assert set(cell.figures(1.0)) == {"flops", "flops_per_second"}
+
+
+def test_an_output_without_tensors_is_invalid_for_there_is_nothing_to_compare() -> None:
+    class Silent(Counting):
+        name = "silent"
+
+        def fn(self) -> Any:
+            return lambda x: "done"
+
+    found = build_cell(Silent(), Executor(), ComputeType.INFERENCE).check()
+    assert found.reason == "invalid: nothing to compare: eager's output holds no tensor"
+
+
+def test_complex_outputs_are_compared_in_both_parts() -> None:
+    class Spectrum(Normalised):
+        name = "spectrum"
+
+        def fn(self) -> Any:
+            return torch.fft.fft
+
+    class Conjugated(Executor):
+        def __call__(self, fn: Any) -> Any:
+            return lambda x: fn(x).conj()
+
+    assert build_cell(Spectrum(), Executor(), BACKWARD).check().reason == ""
+    assert "output is off by" in build_cell(Spectrum(), Conjugated(), FORWARD).check().reason
 
 
 def test_a_gradient_that_is_zero_in_exact_arithmetic_may_hold_rounding_errors() -> None:

@@ -70,7 +70,7 @@ def outputs(folder: Path, *commands: list[str]) -> list[str]:
 def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     entries = {
-        "accel_bench.micro": {"doubled": "stranger_micro:Doubled"},
+        "accel_bench.micro": {"doubled": "stranger_micro:Doubled", "gone": "stranger_gone"},
         "accel_bench.executors": {"tripled": "stranger_micro:Tripled"},
     }
     install(tmp_path / "site", entries, STRANGER)
@@ -79,7 +79,7 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     chosen = "(rms_norm or doubled) and tiny and forward and not inductor"
     collected, without_backward, first, again, compared = outputs(
         tmp_path,
-        [*targets, "--collect-only"],
+        [*targets, "--collect-only", "-W", "error"],
         [*targets, "--collect-only", "-k", "llama_mlp and not backward"],
         [*quick, "-k", chosen, "--benchmark-group-by=param:compute_type"],
         [*quick, "-k", "rms_norm and forward-eager-tiny"],
@@ -87,6 +87,8 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     )
     for name in ("test_llama_mlp[backward-eager-tiny]", "test_doubled[forward-tripled-tiny]"):
         assert f"::{name}" in collected
+    assert "benchmark 'gone' is left out: entry point 'gone' (stranger_gone) in " in collected
+    assert "accel_bench.micro of stranger-micro 1.0 cannot be imported: Module" in collected
     assert "::test_llama_mlp[inference-thunder-tiny]" in without_backward
     assert "backward-" not in without_backward and "test_doubled" not in without_backward
 

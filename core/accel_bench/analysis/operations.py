@@ -39,23 +39,26 @@ class OperationEntry(Frozen):
     benchmark: str
     """Its name."""
 
-    description: str
+    description: str = ""
     """What it computes, in a sentence."""
 
-    operation: str
+    operation: str = ""
     """What an executor may have a kernel for; empty where it is nothing that has a name."""
 
-    compute_types: tuple[str, ...]
-    """What of it can be timed."""
+    compute_types: tuple[str, ...] = ()
+    """What of it can be timed here."""
 
-    sizes: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
     """Names of its sizes; empty where it has its own defaults alone."""
 
     distribution: str
     """What brings it, with the version."""
 
-    executors: tuple[ExecutorSupport, ...]
-    """Every executor that is installed."""
+    executors: tuple[ExecutorSupport, ...] = ()
+    """Every executor that is installed and can be used."""
+
+    problem: str = ""
+    """Why the entry point cannot be used, which names it; empty where it can."""
 
 
 class GradientCheck(Frozen):

@@ -13,9 +13,15 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.cli.op import OpRunOptions
 from accel_bench.cli.output import print_report, print_text
 from accel_bench.cli.request import Command, plan_request, run_plans
-from accel_bench.documents.shown import printable
+from accel_bench.documents.shown import plain, printable
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.operations import CellChoice, cell_scenarios, list_operations
+from accel_bench.planning.operations import (
+    CellChoice,
+    Installed,
+    cell_scenarios,
+    list_operations,
+    read_installed,
+)
 from accel_bench.planning.plan import make_plan
 from accel_bench.report.views.op import list_report, operations_report
 from accel_bench.scenario.find import find_drafts
@@ -23,8 +29,9 @@ from accel_bench.scenario.find import find_drafts
 
 def print_list(names: Sequence[str], output: str) -> None:
     """Print the installed benchmarks."""
+    machine = read_machine()
     with redirect_stdout(sys.stderr):  # what an import prints is no part of the document
-        entries = list_operations(names)
+        entries = list_operations(_installed(), names, machine.device)
     print_report(list_report(entries), output)
 
 
@@ -38,10 +45,11 @@ def run_operations(options: OpRunOptions) -> int:
         compute_types=options.compute_type or (),
         dtype=options.dtype,
         calls=options.calls,
+        device=machine.device,
     )
     with redirect_stdout(sys.stderr):
         request = plan_request(options, {"measure.rounds": options.rounds})
-        drafts = find_drafts(cell_scenarios(choice))
+        drafts = find_drafts(cell_scenarios(choice, _installed()))
         plans = [make_plan(draft, machine, request) for draft in drafts]
     known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
 
@@ -61,7 +69,16 @@ def print_scenario(
         sizes=[size] if size else (),
         compute_types=[compute_type],
         dtype=dtype,
+        device=read_machine().device,
     )
     with redirect_stdout(sys.stderr):
-        (scenario,) = cell_scenarios(choice)
+        (scenario,) = cell_scenarios(choice, _installed())
     print_text(printable(yaml.safe_dump(scenario, sort_keys=False).rstrip()))
+
+
+def _installed() -> Installed:
+    """Return what is installed, with a warning on stderr for each that cannot be used."""
+    found = read_installed()
+    for one in found.unusable:
+        print(plain(f"warning: {one.problem}"), file=sys.stderr)
+    return found

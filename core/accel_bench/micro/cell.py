@@ -44,7 +44,9 @@ class Cell:
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
-        """Compare outputs with eager in float64, and gradients where they are timed.
+        """Compare outputs with eager in float64, and gradients in both halves of training.
+
+        What a forward pass keeps for its backward pass is part of what it computes.
 
         At the size `tiny`, where the benchmark has it, if there is no memory for this one.
         """
@@ -58,14 +60,13 @@ class Cell:
         return replace(small._check(), size=SMALLEST)
 
     def _check(self) -> Check:
-        gradients = self.compute_type is ComputeType.TRAINING_BACKWARD
-        grad_mode = self.compute_type is not ComputeType.INFERENCE
+        gradients = self.compute_type is not ComputeType.INFERENCE
         batch = self.batch
         if self.executor is not None:
             # What has remembered the results of another batch is wrong for this one.
             self.fn(*batch[0], **batch[1])
             batch = _batch(self.benchmark, SEED + 1)
-        return check_against_float64(self.benchmark, self.fn, batch, gradients, grad_mode)
+        return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_smallest_size(self) -> Cell | None:
         kind = type(self.benchmark)
@@ -123,6 +124,46 @@ def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeTy
     if not callable(fn):
         raise PluginError(f"executor {executor.name!r} builds {fn!r}, which cannot be called")
     return Cell(benchmark, fn, batch, compute_type, executor)
+
+
+def cell_obstacle(
+    kind: type[Benchmark],
+    executor: Executor,
+    size: str,
+    compute_type: ComputeType = ComputeType.INFERENCE,
+    **settings: object,
+) -> str:
+    """Return why a cell cannot run here, without building it; empty where it can.
+
+    What a benchmark or an executor raises on the way is a reason too, with its name.
+    """
+    try:
+        one = _benchmark_at(kind, size, settings)
+        return executor.supports(one) or no_backward(one, compute_type)
+    except PluginError as error:
+        return str(error)
+    except Exception as error:
+        who = f"benchmark {kind.name} under executor {executor.name}"
+        return f"{who} raises {type(error).__name__}: {error}"
+
+
+def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
+    """Return that a benchmark cannot be trained on its device; empty where it can, or need not."""
+    if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
+        return ""
+    device = getattr(benchmark, "device", None)
+    where = "" if device is None or type(benchmark).requires_grad is False else f" on {device}"
+    return f"benchmark {benchmark.name} has no backward pass{where}"
+
+
+def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
+    """Return a benchmark; a dtype's name may mean nothing to one that expects torch's own."""
+    try:
+        found: Benchmark = kind.at_size(size, **settings)
+    except Exception:
+        rest = {key: value for key, value in settings.items() if key != "dtype"}
+        found = kind.at_size(size, **rest)
+    return found
 
 
 def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str, Any]]:

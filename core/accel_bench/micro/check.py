@@ -40,16 +40,14 @@ class Check:
     @property
     def distance(self) -> float:
         """The largest distance."""
-        return max(self.distances.values(), default=math.inf)
+        return math.inf if self.problem else max(self.distances.values(), default=math.inf)
 
     @property
     def reason(self) -> str:
         """Why the callable computes something else; empty where it does not."""
-        if self.problem:
-            return f"invalid: {self.problem}"
         wrong = (name for name, distance in self.distances.items() if distance > self.tolerance)
         if not (first := next(wrong, "")):
-            return ""
+            return f"invalid: {self.problem}" if self.problem else ""
         return (
             f"invalid: {first} is off by {self.distances[first]:.3g} of its size from eager in "
             f"float64; {self.dtype} may be off by {self.tolerance:.3g}"
@@ -65,32 +63,33 @@ def check_against_float64(
     fn: Callable[..., Any],
     batch: tuple[Sequence[Any], Mapping[str, Any]],
     gradients: bool,
-    grad_mode: bool | None = None,
 ) -> Check:
     """Compare a callable, on copies of a batch, with `benchmark.reference()` in float64.
 
     Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
-    each output. `grad_mode` is whether outputs know their gradients, None as `gradients`. Raises
-    PluginError where the reference fails.
+    each output. Whole numbers and truth values must be equal. Raises PluginError where the
+    reference fails.
     """
-    grad_mode = gradients if grad_mode is None else grad_mode
     original = benchmark.returned_fn or benchmark.fn()
     reference = benchmark.reference(original)
     ours, theirs = _copied(batch), _copied(batch, double=True)
-    theirs_out = _reference_output(benchmark, reference, theirs, grad_mode)
-    out = _called(fn, ours, grad_mode)
+    theirs_out = _reference_output(benchmark, reference, theirs, gradients)
+    out = _called(fn, ours, gradients)
     found = dict(_tensors(out, "output"))
     dtype = coarsest_dtype(batch, original, list(found.values()))
     tolerance = benchmark.tolerance.get(dtype, 0.0)
+    distances: dict[str, float] = {}
     try:
         expected = dict(_tensors(theirs_out, "output"))
-        distances = _distances(found, expected)
+        distances |= _distances(found, expected)
+        if not distances:
+            raise _Mismatch("nothing to compare: eager's output holds no tensor")
         if gradients and benchmark.requires_grad:
             weights = _weights(original), _weights(fn), _weights(reference)
             sides = _gradient_pairs(benchmark, (out, theirs_out), (ours, theirs), weights)
             distances |= _distances(*sides, least=LEAST_SCALE)
     except _Mismatch as error:
-        return Check({}, dtype, tolerance, str(error))
+        return Check(distances, dtype, tolerance, str(error))
     return Check(distances, dtype, tolerance)
 
 
@@ -145,12 +144,11 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
 
 
 def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the floating tensors in an output, each with its place."""
+    """Yield the tensors in an output, each with its place; of complex ones their two parts."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield place, value
+        yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
         for key, one in value.items():
             yield from _tensors(one, f"{place} {key}")
@@ -232,7 +230,9 @@ def _distances(
         if one.shape != found[name].shape:
             shapes = f"{tuple(found[name].shape)}, that of eager {tuple(one.shape)}"
             raise _Mismatch(f"{name} has the shape {shapes}")
-    largest = max((_size(one) for one in expected.values()), default=0.0)
+        if one.is_floating_point() != found[name].is_floating_point():
+            raise _Mismatch(f"{name} is {found[name].dtype}, that of eager {one.dtype}")
+    largest = max((_size(one) for one in expected.values() if least), default=0.0)
     return {name: _distance(found[name], one, least * largest) for name, one in expected.items()}
 
 
@@ -249,6 +249,8 @@ def _distance(found: Any, expected: Any, least: float) -> float:
 
     if not expected.numel():
         return 0.0
+    if not expected.is_floating_point():
+        return 0.0 if bool((found == expected).all()) else math.inf
     exact, close = expected.detach(), found.detach().double()
     error = torch.where(close == exact, 0.0, close - exact)
     exact = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from accel_bench.micro.benchmark import Benchmark, benchmark_of
-from accel_bench.micro.cell import Cell, build_cell, free_memory, release_frames, why_no_memory
+from accel_bench.micro.cell import (
+    Cell,
+    build_cell,
+    free_memory,
+    no_backward,
+    release_frames,
+    why_no_memory,
+)
 from accel_bench.micro.clocks import CacheFlush, clock_for
 from accel_bench.micro.compute import ComputeType, NoBackwardError, TimedCall
 from accel_bench.micro.executors import Executor
@@ -56,13 +63,13 @@ def run_cell(
 ) -> None:
     """Build a benchmark at one of its sizes, check it, and time it with the fixture `benchmark`.
 
-    The test is skipped where the executor cannot run it here.
+    The test is skipped where the executor cannot run it here, and where there is no backward pass.
     """
     import pytest
 
     settings = read_settings()
     one = kind.at_size(size, **settings.arguments())
-    if reason := executor.supports(one):
+    if reason := executor.supports(one) or no_backward(one, compute_type):
         pytest.skip(reason)
     with _OutOfMemory(benchmark):
         cell = build_cell(one, executor, compute_type)

@@ -46,13 +46,14 @@ def roofline_figures(
     """Return rates of a call, and the share of its roofline: the least seconds over its seconds.
 
     The least seconds are the longer of its FLOPs at the peak of products and its bytes at the peak
-    of copies. What is not known is left out.
+    of copies. What is not known is left out, as the peak of whole numbers (`dtype` empty) is.
     """
     figures: dict[str, Any] = {}
     least = 0.0
     if flops:
-        peak = matmul_peak(device, dtype)
         figures |= {"flops": flops, "flops_per_second": flops / seconds}
+    if flops and dtype:
+        peak = matmul_peak(device, dtype)
         figures["peak_flops_per_second"] = peak
         least = flops / peak
     if moved:

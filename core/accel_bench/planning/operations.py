@@ -8,7 +8,14 @@ from typing import Any
 
 from accel_bench.analysis.operations import ExecutorSupport, OperationEntry
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.micro import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
+from accel_bench.micro import Benchmark, ComputeType, Executor
+from accel_bench.micro.cell import cell_obstacle
+from accel_bench.micro.discovery import (
+    Discovered,
+    Unusable,
+    discover_benchmarks,
+    discover_executors,
+)
 from accel_bench.micro.origin import distribution_of
 
 ENGINE = "op"
@@ -37,38 +44,74 @@ class CellChoice:
     compute_types: Sequence[str] = ()
     dtype: str = "float32"
     calls: int = 1
+    device: str = "cpu"
 
 
-def list_operations(names: Sequence[str] = ()) -> list[OperationEntry]:
+@dataclass(frozen=True)
+class Installed:
+    """The benchmarks and the executors of all distributions."""
+
+    benchmarks: Discovered[type[Benchmark]]
+    executors: Discovered[Executor]
+
+    @property
+    def unusable(self) -> list[Unusable]:
+        """Those of either kind that are broken."""
+        return [*self.benchmarks.unusable, *self.executors.unusable]
+
+
+def read_installed() -> Installed:
+    """Import what is installed; a module that brings a benchmark may import torch."""
+    return Installed(discover_benchmarks(), discover_executors())
+
+
+def list_operations(
+    installed: Installed, names: Sequence[str] = (), device: str = "cpu"
+) -> list[OperationEntry]:
     """Return the installed benchmarks, or those of these names. Raises ScenarioError."""
-    benchmarks, executors = find_benchmarks(), find_executors()
-    chosen = [(name, _named(name, benchmarks, "benchmark")) for name in names or benchmarks]
-    return [
-        OperationEntry(
-            benchmark=name,
-            description=kind.description,
-            operation=kind.operation,
-            compute_types=tuple(_compute_types(kind)),
-            sizes=tuple(kind.sizes),
-            distribution=distribution_of(kind),
-            executors=tuple(_support(executor, kind) for executor in executors.values()),
-        )
-        for name, kind in chosen
+    benchmarks = installed.benchmarks
+    chosen = [(name, _named(name, benchmarks)) for name in names or benchmarks.usable]
+    listed = [_entry(name, kind, installed.executors, device) for name, kind in chosen]
+    return listed if names else [*listed, *map(_broken_entry, benchmarks.unusable)]
+
+
+def _entry(
+    name: str, kind: type[Benchmark], executors: Discovered[Executor], device: str
+) -> OperationEntry:
+    baseline = executors.usable[BASELINE]
+    types = [
+        one
+        for one in ComputeType
+        if not cell_obstacle(kind, baseline, _smallest_size(kind), one, device=device)
     ]
+    return OperationEntry(
+        benchmark=name,
+        description=kind.description,
+        operation=kind.operation,
+        compute_types=tuple(one.value for one in types) or tuple(_compute_types(kind)),
+        sizes=tuple(kind.sizes),
+        distribution=distribution_of(kind),
+        executors=tuple(_support(one, kind, device) for one in executors.usable.values()),
+    )
 
 
-def cell_scenarios(choice: CellChoice) -> list[dict[str, Any]]:
+def _broken_entry(one: Unusable) -> OperationEntry:
+    return OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
+
+
+def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
     """Return a scenario for each cell: a benchmark at a size, its executors the stacks.
 
     Raises ScenarioError for a name that is not known.
     """
-    benchmarks, executors = find_benchmarks(), find_executors()
+    installed = installed or read_installed()
     for name in choice.executors:
-        _named(name, executors, "executor")
+        if name != ALL:
+            _named(name, installed.executors)
     found = []
     for name in dict.fromkeys(choice.names):
-        kind = _named(name, benchmarks, "benchmark")
-        stacks = list(_stacks(choice, kind, executors))
+        kind = _named(name, installed.benchmarks)
+        stacks = list(_stacks(choice, kind, installed.executors.usable))
         found += [
             _scenario(name, size, compute_type, stacks, choice)
             for size in _sizes(choice, name, kind)
@@ -111,10 +154,15 @@ def _stacks(
 ) -> Iterator[str]:
     """Yield the baseline, then the chosen executors; unless chosen, those that can run it here."""
     yield BASELINE
-    every, one = ALL in choice.executors, _smallest(kind)
     for name, executor in executors.items():
-        able = executor.takes(kind) if every else not executor.supports(one)
-        if name != BASELINE and (name in choice.executors or (able and not choice.executors)):
+        if ALL in choice.executors:
+            chosen = executor.takes(kind)
+        elif choice.executors:
+            chosen = name in choice.executors
+        else:
+            size = _smallest_size(kind)
+            chosen = not cell_obstacle(kind, executor, size, device=choice.device)
+        if chosen and name != BASELINE:
             yield name
 
 
@@ -135,12 +183,6 @@ def _smallest_size(kind: type[Benchmark]) -> str:
     return SMALLEST if SMALLEST in kind.sizes else next(iter(kind.sizes), "")
 
 
-def _smallest(kind: type[Benchmark]) -> Benchmark:
-    """Return the benchmark at its smallest size: what a library lacks, an instance knows."""
-    found: Benchmark = kind.at_size(_smallest_size(kind))
-    return found
-
-
 def _chosen_types(choice: CellChoice, kind: type[Benchmark]) -> list[str]:
     known = [one.value for one in ComputeType]
     for name in choice.compute_types:
@@ -154,14 +196,15 @@ def _compute_types(kind: type[Benchmark]) -> Iterable[str]:
     return every if kind.requires_grad else every[:1]
 
 
-def _named(name: str, known: Mapping[str, Any], what: str) -> Any:
-    if name not in known:
-        raise ScenarioError(f"no {what} {name!r}{did_you_mean(name, known)}")
-    return known[name]
+def _named(name: str, known: Discovered[Any]) -> Any:
+    if problem := known.problem_of(name):
+        raise ScenarioError(problem)
+    return known.usable[name]
 
 
-def _support(executor: Executor, kind: type[Benchmark]) -> ExecutorSupport:
-    reason = executor.supports(_smallest(kind))
+def _support(executor: Executor, kind: type[Benchmark], device: str) -> ExecutorSupport:
+    # What a library lacks, an instance knows.
+    reason = cell_obstacle(kind, executor, _smallest_size(kind), device=device)
     return ExecutorSupport(
         executor=executor.name,
         distribution=distribution_of(executor),

@@ -21,7 +21,6 @@ from accel_bench import (
     Window,
     hookimpl,
 )
-from accel_bench.errors import did_you_mean
 
 
 class OpOptions(Options):
@@ -63,23 +62,23 @@ class Op(Plugin[OpOptions]):
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
         """Return what is not known, or cannot run here."""
-        from accel_bench.micro import find_benchmarks, find_executors
+        from accel_bench.micro import ComputeType
+        from accel_bench.micro.cell import cell_obstacle
+        from accel_bench.micro.discovery import discover_benchmarks, discover_executors
 
-        benchmarks, executors = find_benchmarks(), find_executors()
-        benchmark = benchmarks.get(self.options.benchmark)
-        executor = executors.get(self.options.executor)
-        if benchmark is None:
-            yield f"no benchmark {self.options.benchmark!r}" + did_you_mean(
-                self.options.benchmark, benchmarks
-            )
-        elif executor is None:
-            yield f"no executor {self.options.executor!r}" + did_you_mean(
-                self.options.executor, executors
-            )
-        elif reason := executor.supports(benchmark.at_size(self.options.size)):
+        benchmarks, executors = discover_benchmarks(), discover_executors()
+        options, scenario = self.options, experiment.scenario
+        problem = benchmarks.problem_of(options.benchmark) or executors.problem_of(options.executor)
+        reason = problem or cell_obstacle(
+            benchmarks.usable[options.benchmark],
+            executors.usable[options.executor],
+            options.size,
+            ComputeType(options.compute_type),
+            device=scenario.resources.device,
+            dtype=scenario.model.dtype,
+        )
+        if reason:
             yield reason
-        elif self.options.compute_type != "inference" and not benchmark.requires_grad:
-            yield f"benchmark {self.options.benchmark} has no backward pass"
         train = experiment.scenario.train
         if self.options.compute_type == "backward" and train.global_batch_size > 1:
             yield "a backward pass is one call a step: train.micro_batch_size must be 1"

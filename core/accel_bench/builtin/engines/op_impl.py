@@ -6,14 +6,13 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+import torch  # noqa: F401 - core sets it up when this module has been imported
 
 from accel_bench import Metric, Run, Stopwatch, Window
 from accel_bench.builtin.engines.op import OpOptions
 from accel_bench.errors import InvalidRunError
 from accel_bench.micro import ComputeType, as_dtype, find_benchmarks, find_executors
-from accel_bench.micro.cell import SEED, build_cell
-from accel_bench.micro.check import check_against_float64
+from accel_bench.micro.cell import build_cell
 
 RATES = (
     ("flops_per_second", "FLOP/s", "flops_per_second"),
@@ -57,10 +56,8 @@ class Operation:
         They are those of another batch than the one that was timed: an executor that remembers what
         it has computed is wrong there.
         """
-        torch.manual_seed(SEED + 1)
-        batch = self.cell.benchmark.make_batch()
         gradients = self.compute_type is not ComputeType.INFERENCE
-        found = check_against_float64(self.cell.benchmark, self.cell.fn, batch, gradients)
+        found = self.cell.check()
         if found.reason:
             raise InvalidRunError([found.reason.removeprefix("invalid: ")])
         worst = max(found.distances, key=lambda name: found.distances[name], default="")
@@ -71,6 +68,7 @@ class Operation:
             "tensors": len(found.distances),
         }
         what = "output and gradients" if gradients else "output"
+        what += f" at size {found.size}" if found.size else ""
         within = f"{what} within {found.distance:.2g} of eager in float64"
         return {"summary": f"{within} ({found.tolerance:g} allowed)", "check": check}
 

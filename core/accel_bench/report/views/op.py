@@ -39,7 +39,7 @@ class SupportRow(NamedTuple):
     """Sources of one line of the CSV of a list."""
 
     entry: OperationEntry
-    support: ExecutorSupport
+    support: ExecutorSupport | None
 
 
 def list_report(entries: Sequence[OperationEntry]) -> Report:
@@ -51,8 +51,9 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
         if one.has_kernel and not one.runs
     ]
     reasons = list(dict.fromkeys(reasons))
+    reasons += [(entry.benchmark, entry.problem) for entry in entries if entry.problem]
     table = Table(LISTED, entries)
-    flat = [SupportRow(entry, one) for entry in entries for one in entry.executors]
+    flat = [SupportRow(entry, one) for entry in entries for one in entry.executors or [None]]
     section = Section(tables=[table], notes=grouped_by_reason(reasons))
     return Report([section], list(entries), Table(FLAT_LIST, flat))
 
@@ -115,7 +116,7 @@ LISTED = (
 """Columns of a list, for people."""
 
 FLAT_LIST = (
-    *paths("entry", "benchmark description operation compute_types sizes distribution"),
+    *paths("entry", "benchmark description operation compute_types sizes distribution problem"),
     *paths("support", "executor has_kernel runs reason"),
     *paths("support", "distribution", "executor_{}"),
 )
