@@ -20,6 +20,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from accel_bench import Run, describe_quantized, load_base_model
 from accel_bench.errors import InvalidRunError, PluginError
 from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
+from accel_bench_bitsandbytes.flops import register_flops
 
 if TYPE_CHECKING:
     from accel_bench_bitsandbytes import BitsAndBytesOptions
@@ -46,6 +47,7 @@ class QuantizedBase:
         Raises PluginError when the model's blocks hold nothing that can be quantized, and what
         `load_base_model` raises.
         """
+        register_flops()
         self.quantize_seconds = 0.0
         """Seconds spent quantizing, on the clock of the host, the device waited for."""
 
