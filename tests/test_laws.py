@@ -155,7 +155,6 @@ LIGHT_COMMANDS = (
     "stacks list",
     "stacks show torch-compile",
     "models list",
-    "models show gpt2",
     "hardware list",
     "hardware show l4",
     "prices list",
@@ -171,12 +170,13 @@ LIGHT_COMMANDS = (
 """Commands that measure nothing."""
 
 CHECKS = (
+    "models show gpt2",
     "plugins check",
     "plugins check --scenario quickstart",
     "plugins check huggingface",
     "plugins check example --scenario quickstart",
 )
-"""More of them; each imports plugins in copies of the process."""
+"""More of them; each imports plugins, or torch, in another process."""
 
 
 @pytest.mark.parametrize(
@@ -293,6 +293,7 @@ ORDINARY_WORDS = {
     "huggingface": "the folder of the hub's cache",
     "memory": "what a machine has",
     "null": "the word of YAML",
+    "op": "the command",
     "nvml": "the library of NVIDIA, as the source of a figure",
     "text": "the kind of a value",
     "torch": "the package",

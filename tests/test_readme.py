@@ -71,11 +71,11 @@ FEW = (
 
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
-    "count": SMALL,
+    "count": (*SMALL, *FORKING),
     "estimate": ("--only", "baseline", "--no-limits"),  # tests/cli/test_estimate.py looks for them
     # A scenario without torch has no process group to join.
-    "profile": SMALL,
-    "scaling": ("--rounds", "1", "--set", "parallel=none", "--oversubscribe"),
+    "profile": (*SMALL, *FORKING),
+    "scaling": ("--rounds", "1", "--set", "parallel=none", "--oversubscribe", *FORKING),
 }
 """What keeps other commands from taking minutes."""
 
@@ -90,7 +90,7 @@ def shortened(arguments: list[str]) -> list[str]:
         return arguments
     own_file = any(word.endswith(".yaml") for word in arguments)
     seeds = ("--seeds", "2") if "--seeds" in arguments else ()
-    return [*arguments, *(("--rounds", "1", *seeds) if own_file else FEW)]
+    return [*arguments, *(("--rounds", "1", *seeds, *FORKING) if own_file else FEW)]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +130,7 @@ def test_a_command_runs(
         assert call("scenarios", "validate", "written.yaml").code == 0
 
 
+@pytest.mark.release
 def test_the_quickstart_starts_a_worker_as_a_reader_does(tmp_path: Path) -> None:
     few = FEW[: FEW.index("launcher=forking") - 1]
     done = call("run", *few, "--only", "baseline", folder=tmp_path)

@@ -43,6 +43,9 @@ LEFT_TO_RELEASES = frozenset(
         *("contiguous-transpose", "zeroes-in-place", "double-loss", "recomputes-activations"),
         *("drops-the-mask", "foreach", "for-loop", "one-micro-batch", "longest", "two-threads"),
         *("compiled", "recomputed", "selective", "deterministic-algorithms"),
+        *("mapped-weights", "flat-weights", "sums-in-halves", "eager-attention", "math-kernel"),
+        *("micro-batches-reversed", "freezes-lora-a", "no-momentum", "forgets-the-norms"),
+        *("steps-half-of-the-tensors", "keeps-largest-gradients", "last-micro-batch-only"),
     }
 )
 """Stacks that are like another one, or take seconds."""

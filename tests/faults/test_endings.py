@@ -19,15 +19,17 @@ pytestmark = pytest.mark.long
 TWO_RANKS = {"resources.devices": 2, "parallel": "none"}
 OTHER_HOOKS = ("check_scenario", "launch_ranks", "observe_ranks", "prepare_experiment")
 WORKER_HOOKS = [hook for hook in hook_arguments() if hook not in OTHER_HOOKS]
-USUAL_HOOKS = ("load_model", "start_metrics", "build_engine", "report_evidence", "close_run")
+USUAL_HOOKS = ("load_model", "start_metrics", "report_evidence", "close_run")
 PHASE_OF = {"start_metrics": "warm-up"}
 """Phases that are not called as the hook."""
 
 FOR_RELEASES = {
     *(f"raise-{hook}" for hook in WORKER_HOOKS if hook not in USUAL_HOOKS),
     *("dataset-none", "metrics-number", "metrics-text", "evidence-list", "launch-text"),
+    *("metrics-list", "evidence-object", "launch-none", "oom-cause", "oom-warm-up", "sys-exit"),
+    *("kill-warm-up", "abort", "exit-in-hook"),
 }
-"""Stacks that end as another one does, in another hook."""
+"""Stacks that end as another one does, in another hook, phase or way."""
 
 
 def each(stacks: Iterable[str]) -> list[Any]:
@@ -189,7 +191,7 @@ def test_no_process_is_left_behind(finished: Finished) -> None:
     assert finished.program.left_behind() == []
 
 
-@pytest.mark.parametrize("stack", ["oom-alias", "oom-cause"])
+@pytest.mark.parametrize("stack", each(["oom-alias", "oom-cause"]))
 def test_bytes_asked_and_free_are_kept(finished: Finished, stack: str) -> None:
     error = finished.result(stack).ranks[0].error
     assert error.bytes_asked == 2.5 * 2**30
@@ -213,7 +215,11 @@ def test_a_rank_that_waits_for_a_lost_one_is_ended_and_leaves_its_stack(
 
 
 @pytest.mark.parametrize(
-    ("stack", "words"), [("segfault", "Segmentation fault"), ("abort", "Aborted")]
+    ("stack", "words"),
+    [
+        ("segfault", "Segmentation fault"),
+        pytest.param("abort", "Aborted", marks=pytest.mark.release),
+    ],
 )
 def test_a_crash_leaves_its_stack_in_the_log(finished: Finished, stack: str, words: str) -> None:
     assert words in finished.log(stack)

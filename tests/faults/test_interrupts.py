@@ -211,7 +211,7 @@ def test_rounds_that_were_complete_before_a_kill_are_not_run_again(
     measure = {"warmup": 2, "steps": 4, "rounds": 2}
     path = write_scenario(tmp_path / "long.yaml", null_scenario(stacks, measure=measure))
     process = program.start("run", str(path), "--quiet")
-    assert wait_for(lambda: len(program.results()) >= 3, pause=0.2)
+    assert wait_for(lambda: program.count() >= 3)
     process.kill()
     process.communicate()
     assert program.left_behind() == []

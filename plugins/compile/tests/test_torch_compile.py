@@ -194,22 +194,19 @@ def test_its_stacks_are_found_and_valid(name, options):
     assert TorchCompile.Options(**options).model_dump(include=set(options)) == options
 
 
-def test_inductor_gives_the_loss_of_eager(bench, compiled):
-    model = bench.blocks()
-    _, run = compiled(model)
-    assert bench.train(model) == pytest.approx(bench.train(bench.blocks()), rel=1e-5)
-    assert evidence_of(run)["graphs"] == 1
-
-
 @pytest.mark.release
 def test_inductor_gives_the_loss_of_an_eager_llama(compiled):
-    """The kernels of its blocks are many: compiling them takes most of a minute."""
+    """The kernels of its blocks are many: compiling them takes most of a minute.
+
+    The loss of smaller blocks is compared in test_cache.py.
+    """
     model = tiny_llama()
     _, run = compiled(model)
     assert train(model) == pytest.approx(train(tiny_llama()), rel=1e-3)
     assert evidence_of(run)["graphs"] == 1
 
 
+@pytest.mark.release
 def test_compiled_whole_lora_with_checkpointing_breaks_and_that_is_seen(compiled):
     from peft import LoraConfig, get_peft_model
 
@@ -371,9 +368,12 @@ class Breaking(nn.Module):
         return values
 
 
-@pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
-def test_it_keeps_the_contract(archs):
-    report = check_plugin("torch-compile", options={"backend": "aot_eager"}, archs=archs)
+@pytest.mark.parametrize(
+    ("backend", "archs"),
+    [("eager", ()), pytest.param("aot_eager", None, marks=pytest.mark.release)],
+)
+def test_it_keeps_the_contract(backend, archs):
+    report = check_plugin("torch-compile", options={"backend": backend}, archs=archs)
     said = {(clause.name, clause.sentence) for clause in report.proven}
     assert ("dtypes", "bfloat16") in said
     assert archs == () or ("architectures", "GPT2LMHeadModel") in said

@@ -465,7 +465,9 @@ def test_a_compiled_block(bench, adapted):
     assert bench.distance(others, gradients) < TIGHT[torch.float64]
 
 
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ALL])
+@pytest.mark.parametrize(
+    "targets", [pytest.param(("q_proj", "v_proj"), marks=pytest.mark.release), ALL]
+)
 def test_blocks_that_are_compiled_share_their_graphs(bench, adapted, targets):
     """The first block's input needs no gradient; whatever else differs would compile each anew."""
     model = adapted(targets=targets, changes={"num_hidden_layers": 4})

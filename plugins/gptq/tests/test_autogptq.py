@@ -203,6 +203,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_with_its_name(load, tmp_pat
 # GPTQModel leaves temporary folders for the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.release
 def test_one_group_for_all_inputs_can_be_calibrated_too(load):
     _, run = load(quantize="calibrate", group_size=-1, calibration_samples=4)
     assert logits(run.model).isfinite().all()
@@ -248,7 +249,7 @@ def test_a_calibrated_run_is_prepared_and_measured_and_leaves_nothing_behind(tmp
     assert (metric.scope, metric.kind) == ("global", "calibrate")
 
 
-@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("checkpointed", [True, pytest.param(False, marks=pytest.mark.release)])
 def test_experts_are_packed_too_and_their_work_is_known(checkpointed):
     result = run_plugin(
         "autogptq",

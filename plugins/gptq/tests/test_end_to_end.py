@@ -1,13 +1,13 @@
-"""The real program: `run --plugin autogptq` without a GPU, ending in a table."""
+"""The program: `run --plugin autogptq` without a GPU, ending in a table."""
 
 import json
-import subprocess
 
 import pytest
+from cli.program import Done, call
+from several_ranks.scenarios import STARTS
 
-from accel_bench.result import Result, Status
+from accel_bench.result import Result
 from accel_bench.store.database import open_store
-from accel_bench.testing import run_program
 
 SCENARIO = {
     "name": "gptq",
@@ -19,27 +19,25 @@ SCENARIO = {
 }
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory) -> tuple[subprocess.CompletedProcess, dict[str, Result]]:
+@pytest.fixture(scope="module", params=STARTS)
+def done(tmp_path_factory, request) -> tuple[Done, dict[str, Result]]:
     """One session of a scenario that says nothing of adapters, dtypes or stacks."""
     folder = tmp_path_factory.mktemp("gptq")
     (folder / "scenario.yaml").write_text(json.dumps(SCENARIO))
     options = ("--plugin", "autogptq", "--set", "stacks.autogptq.autogptq.group_size=32")
-    ended = run_program(
-        *("run", "scenario.yaml", *options),
-        folder=folder,
-        environment={"ACCEL_BENCH_RESULTS": str(folder / "results")},
-    )
+    with request.param(folder / "site") as launching:
+        words = ("run", "scenario.yaml", "--results", "results", *options, *launching)
+        ended = call(*words, folder=folder)
     with open_store(folder / "results", write=False) as store:
         return ended, {found.experiment.stack.name: found for found in store.results()}
 
 
 def test_it_ends_in_a_table_of_both_stacks(done):
     ended, found = done
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.code == 0, ended.out + ended.err
     assert set(found) == {"baseline", "autogptq"}
-    assert all(result.status is Status.OK for result in found.values()), found
-    table = ended.stdout.splitlines()
+    assert all(result.status.completed for result in found.values()), found
+    table = ended.out.splitlines()
     for stack in found:
         assert any(stack in line for line in table)
 

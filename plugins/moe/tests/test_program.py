@@ -28,7 +28,10 @@ MIXTRAL: dict[str, Any] = {"model": {"id": "mixtral-8x7b"}}
     [
         pytest.param("eager", "mixtral-8x7b", "MixtralForCausalLM", marks=pytest.mark.release),
         ("grouped_mm", "mixtral-8x7b", "MixtralForCausalLM"),
-        ("eager", "granite-3-1b-a400m", "GraniteMoeForCausalLM"),
+        # Its layer is in test_layer.py.
+        pytest.param(
+            "eager", "granite-3-1b-a400m", "GraniteMoeForCausalLM", marks=pytest.mark.release
+        ),
     ],
 )
 def test_it_keeps_the_contract(experts: str, model: str, architecture: str) -> None:

@@ -33,9 +33,8 @@ def reasons(run: Run) -> list[str]:
     return list(ActivationCheckpointing(options(), NAME).check_scenario(run.experiment, MACHINE))
 
 
-@pytest.mark.parametrize(
-    "archs", [[], pytest.param(["GPT2LMHeadModel"], marks=pytest.mark.release)]
-)
+@pytest.mark.release
+@pytest.mark.parametrize("archs", [[], ["GPT2LMHeadModel"]])
 def test_checkpointing_keeps_the_contract(archs: list[str]) -> None:
     check_plugin(NAME, archs=archs, dtypes=[])
 

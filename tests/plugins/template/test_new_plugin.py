@@ -38,13 +38,16 @@ ACTING = sorted(set(WRITTEN) - {"allocate_ranks", "launch_ranks", "parallelize_m
 """Hooks that one process can call."""
 
 TOGETHER = (
-    ["accelerate_model", "prepare_process", "start_metrics"],
-    ["load_model", "load_data"],
-    ["compile_model", "build_optimizer", "check_scenario"],
-    ["add_adapter", "build_batches", "finish_metrics"],
-    ["build_engine", "observe_ranks", "prepare_experiment"],
+    ["load_model", "load_data", "compile_model", "build_optimizer", "check_scenario"],
+    [
+        *("prepare_process", "add_adapter", "accelerate_model", "build_batches", "build_engine"),
+        *("start_metrics", "finish_metrics", "observe_ranks", "prepare_experiment"),
+    ],
 )
 """Hooks in one plugin: each of `ACTING` is in one of them."""
+
+NOTHING: declared.Effects = ([], [])
+"""What a plugin brings to a process that only imports it and plans with it, if it is light."""
 
 TWO_RANKS = """\
 model: {{overrides: {{num_hidden_layers: 2}}}}
@@ -94,10 +97,9 @@ def test_every_hook_is_tried_with_others() -> None:
 def test_what_is_written_keeps_the_contract_and_acts(
     hooks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing: declared.Effects = ([], [])
     if hooks != TOGETHER[-1]:
         # One process imports all of them, in the test below; what planning brings is proven of one.
-        monkeypatch.setattr(declared, "_effects", lambda *_: (nothing, nothing))
+        monkeypatch.setattr(declared, "_effects", lambda *_: (NOTHING, NOTHING))
     trains_other = {"build_optimizer", "load_data", "add_adapter"} & {*hooks}
     with written_and_installed(tmp_path, hooks) as name:
         report = check_plugin(name, archs=(), dtypes=(), other_work=bool(trains_other))
@@ -124,8 +126,9 @@ def test_importing_what_is_written_brings_no_heavy_package_and_sets_nothing(
 
 @pytest.mark.parametrize("hook", ["allocate_ranks", "launch_ranks", "parallelize_model"])
 def test_what_needs_processes_is_written_without_a_run_in_process(
-    hook: str, tmp_path: Path
+    hook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(declared, "_effects", lambda *_: (NOTHING, NOTHING))
     with written_and_installed(tmp_path, [hook]) as name:
         assert check_plugin(name).violated == ()
     test = next((tmp_path / f"accel-bench-{name}" / "tests").glob("test_*.py")).read_text()

@@ -36,7 +36,9 @@ def near(found: list[Any], expected: list[Any]) -> None:
         assert error.item() < CLOSE
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(3, 33), (7, 100), (1, 5)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(3, 33), pytest.param(7, 100, marks=pytest.mark.release), (1, 5)]
+)
 @pytest.mark.parametrize(
     ("offset", "in_float32", "shared"), [(0.0, False, False), (1.0, True, False), (1.0, True, True)]
 )

@@ -13,12 +13,14 @@ from accel_bench.micro.cell import build_cell
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 BENCHMARKS = find_benchmarks()
-SLOW = {"llama", "mistral", "mixtral"}
+SLOW = {"llama", "mistral", "mixtral", FusedKernels}
+"""Whole blocks; and the same kernels again, which test_executors.py calls without Triton."""
+
 NEEDS_A_GPU = {("liger", "mixtral")}
 """Liger's kernel of experts times its own variants first, which the interpreter cannot."""
 
 CELLS = [
-    pytest.param(kind, name, marks=[pytest.mark.release] if name in SLOW else [])
+    pytest.param(kind, name, marks=[pytest.mark.release] if kind in SLOW or name in SLOW else [])
     for kind in (Liger, FusedKernels)
     for name in sorted(BENCHMARKS)
     if kind().takes(BENCHMARKS[name])

@@ -3,7 +3,7 @@
 Small, since the interpreter takes about a millisecond for a row of a kernel.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,10 @@ DIFFERENT = ("GPTBigCode", "Gemma2", "Llama", "Mixtral", "Qwen3")
 experts, with norms of queries and keys."""
 
 
-def each(families: Iterable[str]) -> list[Any]:
-    """Return families as parameters, those that are like another one only for releases."""
+def each(families: Iterable[str], always: Sequence[str] = DIFFERENT) -> list[Any]:
+    """Return families as parameters, all but some only for releases."""
     release = pytest.mark.release
-    return [pytest.param(one, marks=() if one in DIFFERENT else release) for one in families]
+    return [pytest.param(one, marks=() if one in always else release) for one in families]
 
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
@@ -77,7 +77,7 @@ def test_each_part_alone_replaces_what_its_evidence_says_and_no_more(part: str, 
     assert bench.differing(before, bench.code_of(model)) == []
 
 
-@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+@pytest.mark.parametrize("family", ["Llama", pytest.param("Gemma2", marks=pytest.mark.release)])
 def test_gradients_are_right_under_checkpointing(family: str, bench: Any) -> None:
     model = small(bench, family)
     expected = bench.step(model, LENGTH)
@@ -166,7 +166,9 @@ def test_in_half_precision_the_distance_is_that_of_rounding(
     assert bench.distance(found[1], exact[1]) < 2 * bench.distance(own[1], exact[1])
 
 
-@pytest.mark.parametrize("family", each(name for name in FAMILIES if name != "GPTBigCode"))
+@pytest.mark.parametrize(
+    "family", each((name for name in FAMILIES if name != "GPTBigCode"), ("Gemma2", "Mixtral"))
+)
 def test_liger_s_own_patch_is_undone_and_its_loss_is_the_model_s_own(
     family: str, bench: Any
 ) -> None:
@@ -210,7 +212,9 @@ def test_a_part_of_liger_s_that_transformers_does_not_read_is_refused(bench: Any
     assert bench.differing(before, bench.code_of(model)) == []
 
 
-@pytest.mark.parametrize("name", ["fused-kernels", "liger"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("fused-kernels", marks=pytest.mark.release), "liger"]
+)
 def test_the_plugin_keeps_the_contract_with_liger_s_kernels(name: str) -> None:
     tiny = {
         "model": {"overrides": {"num_hidden_layers": 1, "hidden_size": 48, "vocab_size": 160}},
