@@ -19,10 +19,11 @@ PIP := $(BIN)/python $(INSTALL)
 # What is built here is built with hatchling from the environment: pip would install it anew for each
 # distribution, which takes three seconds. Their dependencies are installed after that, by name.
 EDITABLE := --no-deps --no-build-isolation
-# Most tests start programs and wait for them; a file's tests share what it prepared. With
-# what it starts, each process of tests holds more than 1 GB. Files start in the order of
-# tests/suite.py, the longest first.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+# Most tests start programs and wait for them, so there is one process of tests more than cores; a
+# file's tests share what it prepared. With what it starts, each process holds more than 1 GB.
+# Files start in the order of tests/suite.py, the longest first.
+PROCESSES := $(shell expr 1 + "$$(getconf _NPROCESSORS_ONLN || echo 1)")
+PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 5 --dist loadfile --no-loadscope-reorder \
 	--benchmark-disable
 QUANTIZED_TESTS := $(QUANTIZING) plugins/distributed/tests/test_quantized.py tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
