@@ -22,12 +22,15 @@ from accel_bench.analysis.operations import (
     OperationReport,
     exit_code_of_cells,
 )
+from accel_bench.analysis.schema import Summary
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.operations import CellChoice, cell_scenarios
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.op import operations_report
+from accel_bench.report.views.points import point_figures, point_tables
+from accel_bench.report.views.scaling import scaling_report
 from accel_bench.result import Result, Status
 from accel_bench.scenario.find import find_drafts
 from accel_bench.testing.in_process import run_in_process
@@ -154,6 +157,23 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     assert f"benchmark 'gone' cannot be used: {brought}" in refused.err
     text = call("op", "show", "rms_norm", "--executor", "eager").out
     assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
+
+
+def test_no_other_command_imports_a_stranger_s_benchmarks(tmp_path: Path) -> None:
+    """They may import torch, which only `op` and its scenarios put up with in the parent."""
+    install(tmp_path, {"accel_bench.micro": {"all": "stranger_micro"}}, "raise SystemExit(3)")
+    scenario = str(write_nulls(tmp_path))
+    results = ["--results", str(tmp_path / "results")]
+    for command in (
+        ["plugins"],
+        ["scenarios"],
+        ["run", scenario, "--dry-run"],
+        ["results", "list", *results],
+        ["doctor", "--help"],
+    ):
+        done = call(*command, PYTHONPATH=str(tmp_path))
+        assert (done.code, "stranger" in done.out + done.err) == (0, False), done
+    assert "SystemExit: 3" in call("op", "list", "rms_norm", PYTHONPATH=str(tmp_path)).err
 
 
 def test_what_a_device_cannot_train_is_skipped_with_the_reason() -> None:
@@ -284,13 +304,46 @@ def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
         call("compare", first, second, *results),
         call("report", "--markdown", "-", *results),
         call("history", "nulls", *results),
+        call("pivot", "--rows", "stack", *results),
     ]
     for done in runs:
-        assert "calls/s" in done.out, done
+        assert "calls/s" in done.out or "calls per second" in done.out, done
         assert "tokens/s" not in done.out + done.err
+    assert "tokens per" not in runs[-1].out
+    made = json.loads(call("pivot", "--rows", "stack", "--format", "json", *results).out)
+    units = {one["name"]: one["unit"] for one in made["values"]}
+    assert units["tokens_per_second"] == "calls/s"
     priced = call("cost", "--price", "1", *results).out
     assert "no cost, since calls of an operation were counted" in priced
     assert call("audit", str(tmp_path / "results")).code == 0
+
+
+def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:
+    scenario = write_nulls(tmp_path, task="operation", stacks="{baseline: []}")
+    options = [
+        "--set",
+        "parallel=none",
+        "--oversubscribe",
+        "--only",
+        "baseline",
+        "--devices",
+        "1,2",
+        "--project",
+        "8",
+        "--rounds",
+        "1",
+    ]
+    results = ["--results", str(tmp_path / "results"), "--format", "json"]
+    done = call("scaling", str(scenario), *options, *results, folder=tmp_path)
+    assert done.code == 0, done.err
+    summary = Summary.model_validate_json(done.out)
+    report = scaling_report([summary])
+    report.sections[0].tables.extend([*point_tables(summary), *point_figures(summary)])
+    shown = render_report(report, "table")
+    assert "calls/s" in shown and "tokens" not in shown
+    (scaling,) = json.loads(done.out)["scaling"]
+    assert scaling["counts"] == "calls"
+    assert [one["figure"]["counts"] for one in scaling["points"]] == ["calls", "calls"]
 
 
 def cell(executor: str, status: Status, **more: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ SLOTS = {
     "memory": ("metrics",),
     "null": ("data", "model", "optimizer", "engine"),
     "nvml": ("metrics",),
+    "op": ("engine",),
     "synthetic": ("data",),
     "torch": ("engine",),
     "torch-compile": (),

@@ -103,9 +103,10 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def rate_unit(counts: Iterable[str]) -> str:
-    """Return `tokens/s`, or `calls/s` where all of what was counted are calls."""
-    return " or ".join(f"{one}/s" for one in sorted({*counts}, reverse=True)) or "tokens/s"
+def rate_unit(counts: Iterable[str], unit: str = "tokens/s") -> str:
+    """Return the unit, such as `tokens/s`, in what was counted: `calls/s` where that is calls."""
+    units = {unit.replace("tokens", one): None for one in sorted({*counts}, reverse=True)}
+    return " or ".join(units) or unit
 
 
 def rate_interval(speed: Interval) -> str:

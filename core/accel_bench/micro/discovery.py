@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.machine.provenance import distribution_version
 from accel_bench.micro.benchmark import Benchmark
 from accel_bench.micro.executors import Executor
 
@@ -49,6 +50,9 @@ class Discovered(Generic[FoundT]):
 
     unusable: list[Unusable] = field(default_factory=list)
     """The others."""
+
+    distributions: dict[str, str] = field(default_factory=dict)
+    """What brings those that can be used, with the version, by their names."""
 
     def problem_of(self, name: str) -> str:
         """Return why there is none of a name that can be used; empty where there is one."""
@@ -106,7 +110,8 @@ def _discover(
         except (Exception, SystemExit) as error:
             found.unusable.append(_unusable(entry.name, entry, _problem(error)))
     ordered = dict(sorted(found.usable.items()))
-    return Discovered(what, ordered, found.unusable)
+    brought = {name: _distribution(bringers[name]) for name in ordered}
+    return Discovered(what, ordered, found.unusable, brought)
 
 
 def _note_duplicate(
@@ -170,8 +175,7 @@ def _kind(one: Any) -> type:
 
 
 def _unusable(name: str, entry: metadata.EntryPoint, problem: str) -> Unusable:
-    brought = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
-    return Unusable(name, brought, f"{_culprit(entry)} {problem}")
+    return Unusable(name, _distribution(entry), f"{_culprit(entry)} {problem}")
 
 
 def _problem(error: BaseException) -> str:
@@ -182,5 +186,14 @@ def _problem(error: BaseException) -> str:
 
 def _culprit(entry: metadata.EntryPoint) -> str:
     """Return an entry point with its distribution, for messages."""
-    brought = f" of {entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
-    return f"entry point {entry.name!r} ({entry.value}) in {entry.group}{brought}"
+    brought = _distribution(entry)
+    where = f"{entry.group} of {brought}" if brought else entry.group
+    return f"entry point {entry.name!r} ({entry.value}) in {where}"
+
+
+def _distribution(entry: metadata.EntryPoint) -> str:
+    """Return what brings an entry point, with the version and the commit of a checkout."""
+    if entry.dist is None:
+        return ""
+    name = entry.dist.name
+    return f"{name} {distribution_version(name) or entry.dist.version}"

@@ -16,7 +16,6 @@ from accel_bench.micro.discovery import (
     discover_benchmarks,
     discover_executors,
 )
-from accel_bench.micro.origin import distribution_of
 
 ENGINE = "op"
 """The engine that calls an operation."""
@@ -70,14 +69,14 @@ def list_operations(
 ) -> list[OperationEntry]:
     """Return the installed benchmarks, or those of these names. Raises ScenarioError."""
     benchmarks = installed.benchmarks
-    chosen = [(name, _named(name, benchmarks)) for name in names or benchmarks.usable]
-    listed = [_entry(name, kind, installed.executors, device) for name, kind in chosen]
+    for name in names:
+        _named(name, benchmarks)
+    listed = [_entry(name, installed, device) for name in names or benchmarks.usable]
     return listed if names else [*listed, *map(_broken_entry, benchmarks.unusable)]
 
 
-def _entry(
-    name: str, kind: type[Benchmark], executors: Discovered[Executor], device: str
-) -> OperationEntry:
+def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
+    kind, executors = installed.benchmarks.usable[name], installed.executors
     baseline = executors.usable[BASELINE]
     types = [
         one
@@ -90,8 +89,8 @@ def _entry(
         operation=kind.operation,
         compute_types=tuple(one.value for one in types) or tuple(_compute_types(kind)),
         sizes=tuple(kind.sizes),
-        distribution=distribution_of(kind),
-        executors=tuple(_support(one, kind, device) for one in executors.usable.values()),
+        distribution=installed.benchmarks.distributions[name],
+        executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
     )
 
 
@@ -202,12 +201,15 @@ def _named(name: str, known: Discovered[Any]) -> Any:
     return known.usable[name]
 
 
-def _support(executor: Executor, kind: type[Benchmark], device: str) -> ExecutorSupport:
+def _support(
+    name: str, kind: type[Benchmark], executors: Discovered[Executor], device: str
+) -> ExecutorSupport:
+    executor = executors.usable[name]
     # What a library lacks, an instance knows.
     reason = cell_obstacle(kind, executor, _smallest_size(kind), device=device)
     return ExecutorSupport(
-        executor=executor.name,
-        distribution=distribution_of(executor),
+        executor=name,
+        distribution=executors.distributions[name],
         has_kernel=executor.takes(kind),
         runs=not reason,
         reason=reason,

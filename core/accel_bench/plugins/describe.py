@@ -102,9 +102,13 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
     """Return the slots that a plugin fills; none for one of the stack.
 
-    A plugin that says itself which hooks it claims stands in the stack.
+    A plugin that says itself which hooks it claims stands in the stack, unless it brings both the
+    model and what drives its steps: that is an engine, which stands in for the model.
     """
-    return slots_of_hooks(implemented(kind)) if kind.claims is Plugin.claims else ()
+    hooks = implemented(kind)
+    if kind.claims is Plugin.claims:
+        return slots_of_hooks(hooks)
+    return ("engine",) if {"load_model", "build_engine"} <= set(hooks) else ()
 
 
 def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:

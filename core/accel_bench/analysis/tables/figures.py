@@ -127,8 +127,14 @@ def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
     return _exactly(epochs(row.last) if row.last else None)
 
 
+def _tokens_per_second(row: ExperimentRuns) -> Interval | None:
+    """Return the speed where it is one of tokens, which have hours and a price."""
+    counts = row.planned.experiment.scenario.counts
+    return row.tokens_per_second if counts == "tokens" else None
+
+
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    speed, rate = row.tokens_per_second, terms.rate
+    speed, rate = _tokens_per_second(row), terms.rate
     if speed is None or rate is None:
         return None
     usd = hourly_usd(row, rate, terms.instances)
@@ -136,7 +142,7 @@ def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _hours(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    speed, tokens = row.tokens_per_second, terms.tokens
+    speed, tokens = _tokens_per_second(row), terms.tokens
     if speed is None or tokens is None:
         return None
     return speed.mapped(lambda value: tokens / value / 3600)

@@ -34,7 +34,7 @@ from accel_bench.analysis.tables.figures import (
 from accel_bench.analysis.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.analysis.tables.points import against
-from accel_bench.analysis.wording import grouped_by_reason, plain_value, settings
+from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
@@ -146,6 +146,7 @@ def pivot_experiments(
     bases = _bases(entries, axes, reference)
     cells = [_cell(one, base, figures, terms) for one, base in zip(entries, bases, strict=True)]
     shown = [one for one in figures if layout.values or _is_known(one, cells)]
+    counted = {row.planned.experiment.scenario.counts for row in experiments}
     return Pivot(
         row_keys=row_keys,
         column_keys=column_keys,
@@ -153,7 +154,9 @@ def pivot_experiments(
         shared=_shared(list(keys.values()), axes),
         rows=rows,
         columns=columns,
-        values=tuple(PivotValue(name=f.name, unit=f.unit, better=f.better) for f in shown),
+        values=tuple(
+            PivotValue(name=f.name, unit=rate_unit(counted, f.unit), better=f.better) for f in shown
+        ),
         cells=tuple(cells),
         counts=dict(sorted(Counter(cell.word or MEASURED for cell in cells).items())),
         reference=reference,

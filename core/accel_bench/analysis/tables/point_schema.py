@@ -29,6 +29,9 @@ class PointFigure(Frozen):
     world_size: int
     """Number of ranks."""
 
+    counts: Literal["tokens", "calls"] = "tokens"
+    """What is counted as tokens: calls, where an operation is called on its own."""
+
     tokens_per_second: Interval | None = None
     """Real tokens per second, global."""
 
@@ -137,6 +140,9 @@ class Scaling(Frozen):
 
     kind: ScalingKind
     """What stays as devices are added."""
+
+    counts: Literal["tokens", "calls"] = "tokens"
+    """What is counted as tokens, in the estimates too."""
 
     points: tuple[ScalingPoint, ...]
     """What was measured, the fewest devices first."""

@@ -63,6 +63,7 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
         tag=here.tag,
         reference=there.sweep,
         world_size=size,
+        counts=here.scenario.counts,
         tokens_per_second=speed,
         tokens_per_second_per_device=speed and speed.mapped(lambda value: value / size),
         ratio=ratio,

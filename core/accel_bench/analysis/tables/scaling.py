@@ -98,6 +98,7 @@ def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:
         stack=base.planned.experiment.stack.name,
         sweep=shared,
         kind=kind,
+        counts=base.planned.experiment.scenario.counts,
         points=tuple(_point(row, base) for row in rows),
         serial_share=share,
         serial_share_reason=reason,

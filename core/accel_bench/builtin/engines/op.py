@@ -52,12 +52,11 @@ class Op(Plugin[OpOptions]):
 
     def fingerprint(self, experiment: Experiment) -> Any:
         """Return the distributions that bring the benchmark and the executor, with versions."""
-        from accel_bench.micro import find_benchmarks, find_executors
-        from accel_bench.micro.origin import distribution_of
+        from accel_bench.micro.discovery import discover_benchmarks, discover_executors
 
-        found = (find_benchmarks().get(self.options.benchmark),)
-        executor = find_executors().get(self.options.executor)
-        return [distribution_of(one) for one in (*found, executor) if one is not None]
+        benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
+        executor = discover_executors().distributions.get(self.options.executor)
+        return [one for one in (benchmark, executor) if one is not None]
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:

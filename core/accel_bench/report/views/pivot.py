@@ -41,13 +41,13 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
     if not made.column_keys:
-        figures = [_column(one, _title(one.name), _unit(one), ()) for one in made.values]
+        figures = [_column(one, _title(one), _unit(one), ()) for one in made.values]
         return [Table([*keys, *figures], rows, title)] if rows else []
     return [
         Table(
             [*keys, *(_column(one, _headed(made, values), "", values) for values in made.columns)],
             rows,
-            f"{_title(one.name)} [{_unit(one)}]".removesuffix(" []"),
+            f"{_title(one)} [{_unit(one)}]".removesuffix(" []"),
         )
         for one in made.values
         if rows
@@ -144,7 +144,8 @@ def _form(value: PivotValue) -> Callable[[Interval], str]:
     """Return how people read a figure, by its unit."""
     if value.unit == "times":
         return ratio_interval
-    return partial(with_spread, form=FORMS.get(value.unit, _short))
+    unit = value.unit.replace("calls/", "tokens/").partition(" or ")[0]
+    return partial(with_spread, form=FORMS.get(unit, _short))
 
 
 def _short(value: float) -> str:
@@ -168,13 +169,16 @@ FORMS: dict[str, Callable[[float], str]] = {
 
 
 def _unit(value: PivotValue) -> str:
-    if value.name.endswith(("_per_second", "_per_hour", "_per_device")):
-        return ""  # the name says it
+    says_it = value.name.endswith(("_per_second", "_per_hour", "_per_device"))
+    if says_it and " or " not in value.unit:
+        return ""
     return value.unit.replace("bytes", "MiB") if value.unit in MIB else value.unit
 
 
-def _title(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ")
+def _title(value: PivotValue) -> str:
+    """Return the figure's name in words; of operations, what is counted is calls."""
+    name = value.name.removesuffix("_bytes").replace("_", " ")
+    return name.replace("tokens", "calls") if value.unit.startswith("calls/") else name
 
 
 def _headed(made: Pivot, values: Values) -> str:

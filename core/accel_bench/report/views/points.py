@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.tables.point_schema import PointFigure
@@ -11,6 +12,7 @@ from accel_bench.analysis.wording import (
     grouped_by_reason,
     label,
     rate_interval,
+    rate_unit,
     ratio_interval,
     settings,
 )
@@ -33,7 +35,8 @@ def point_tables(summary: Summary) -> list[Table]:
     shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
     reference = next((row.tag for row in rows if row.sweep == row.reference), "")
     name = reference if is_chosen(reference, rows[0].reference) else settings(rows[0].reference)
-    return [Table(shown, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
+    columns = in_units(shown, (row.counts for row in rows))
+    return [Table(columns, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
 
 
 def point_figures(summary: Summary) -> list[Table]:
@@ -43,6 +46,12 @@ def point_figures(summary: Summary) -> list[Table]:
         return []
     figures = tuple(one for one in made.values if one.name in RATES)
     return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
+
+
+def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
+    """Return columns whose units are those of what was counted."""
+    known = set(counts)
+    return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:

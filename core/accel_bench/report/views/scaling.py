@@ -27,7 +27,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench.report.views.points import pairing
+from accel_bench.report.views.points import in_units, pairing
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -86,11 +86,13 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
     notes = [*pairing(figures), _share(scaling)]
     if scaling.serial_share and scaling.serial_share_reason:
         notes.append(f"no estimates: {scaling.serial_share_reason}")
-    yield Table(COLUMNS, scaling.points, f"{name}: {STAYS[scaling.kind]}", notes)
+    columns = in_units(COLUMNS, [scaling.counts])
+    yield Table(columns, scaling.points, f"{name}: {STAYS[scaling.kind]}", notes)
     if scaling.projections:
         share = scaling.serial_share
         law = f"by {share.law}'s law; intervals are those of the serial share" if share else ""
-        yield Table(ESTIMATED, scaling.projections, f"{name}: estimated, not measured ({law})")
+        columns = in_units(ESTIMATED, [scaling.counts])
+        yield Table(columns, scaling.projections, f"{name}: estimated, not measured ({law})")
 
 
 def _share(scaling: Scaling) -> str:
@@ -155,7 +157,7 @@ ESTIMATED = (
 
 FLAT = (
     *paths("summary", "scenario"),
-    *paths("scaling", "stack kind"),
+    *paths("scaling", "stack kind counts"),
     *paths("point.figure", "sweep tag world_size"),
     *paths("point", "devices nodes micro_batch_size gradient_accumulation global_batch_size"),
     *interval_paths("point.figure.tokens_per_second", "tokens_per_second"),
