@@ -116,6 +116,22 @@ def by_mask(self: Mlp, x: torch.Tensor) -> torch.Tensor:
     return Mlp.forward(self, x)
 
 
+def put_by_mask(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    self.seen = torch.zeros_like(x)
+    self.seen[x > 0] = x.detach().flatten()[: int((x > 0).sum())]  # PLANTED
+    return Mlp.forward(self, x)
+
+
+def repeated(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    self.seen = x.detach().repeat_interleave(torch.ones(len(x), dtype=int), 0)  # PLANTED
+    return Mlp.forward(self, x)
+
+
+def to_cpu(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    self.seen = x.detach().to("cpu")  # PLANTED
+    return Mlp.forward(self, x)
+
+
 def lost_fusion(self: Attention, x: torch.Tensor) -> torch.Tensor:
     query = self.query(x)
     scores = (query @ query.mT / WIDTH**0.5).softmax(-1)  # PLANTED
@@ -236,7 +252,8 @@ FORWARDS: dict[str, tuple[str, Callable[..., Any]]] = {
     one.__name__.replace("_", "-"): (module, one)
     for module, functions in {
         "blocks.1.mlp": (
-            *(item, to_host, to_list, nonzero, by_mask, upcast, back_and_forth, lost_in_place),
+            *(item, to_host, to_list, nonzero, by_mask, put_by_mask, repeated, to_cpu),
+            *(upcast, back_and_forth, lost_in_place),
             *(extra_matmul, transposed_matmul, saved_activation, dropout),
         ),
         "blocks.1.attention": (lost_fusion, copy, clone, dense_mask),

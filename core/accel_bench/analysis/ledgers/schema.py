@@ -28,10 +28,10 @@ Figure: TypeAlias = Literal[
 """What is counted.
 
 `operations` are calls of torch's dispatcher, views among them; `kernels` those that compute or
-copy, and the kernels of compiled code. `moved_bytes` are the contents of all operands, read and
-written. `allocations` are new storages of results; `saved_bytes` those that autograd keeps for the
-backward pass. `synchronizations` are operations for which the host waits for the device, or would
-wait on one that works on its own.
+copy, and the kernels of compiled code. `moved_bytes` are the contents that they read and write.
+`allocations` are new storages of results; `saved_bytes` those that autograd keeps for the backward
+pass. `synchronizations` are operations for which the host waits for the device, or would wait on
+one that works on its own.
 """
 
 Kind: TypeAlias = Literal[

@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_iter
 from accel_bench.analysis.ledgers.schema import Entry, EntryKey, Figure, Site
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
 from accel_bench.worker.communication import largest_buffer, name_of
-from accel_bench.worker.count.kinds import cast_of, is_collective, kind_of
+from accel_bench.worker.count.kinds import cast_of, is_collective, kind_of, synchronizes
 from accel_bench.worker.count.sites import Sites
-from accel_bench.worker.estimate.tracker import content_bytes, flops_of, moves_nothing
+from accel_bench.worker.count.traffic import moved_bytes
+from accel_bench.worker.estimate.tracker import flops_of, moves_nothing
 
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
@@ -83,8 +84,20 @@ class StepCounter:
 
     def host_call(self, name: str, tensor: torch.Tensor) -> None:
         """Count a call that would wait for a device, of a tensor in host memory."""
-        key: EntryKey = (self.sites.here(), name, "synchronization", dtype_name(tensor.dtype))
+        site = self.sites.here()
+        if self._on_host(site, [tensor]):
+            return
+        key: EntryKey = (site, name, "synchronization", dtype_name(tensor.dtype))
         self.add(key, {"operations": 1, "synchronizations": 1})
+
+    def _on_host(self, site: Site, used: list[torch.Tensor]) -> bool:
+        """Return whether tensors are in host memory on every device.
+
+        Those are the optimizer's number of steps, and batches until their data phase is over.
+        """
+        if not used or used[0].device.type != "cpu":
+            return False
+        return site.phase == "data" or _storage(used[0]) in self._host_state
 
     def _count(self, site: Site, func: Any, given: tuple[Any, Any], out: Any) -> None:
         args, kwargs = given
@@ -92,8 +105,8 @@ class StepCounter:
         made = [one for one in tree_iter(out) if isinstance(one, torch.Tensor)]
         flops = flops_of(func.overloadpacket, args, kwargs, out)
         kind = kind_of(func, used, made, flops)
-        if kind == "synchronization" and used and _storage(used[0]) in self._host_state:
-            kind = "other"  # the optimizer's number of steps is in host memory on every device
+        if synchronizes(func, args, kwargs, out):
+            kind = "other" if self._on_host(site, used) else "synchronization"
         name = func.overloadpacket.__name__
         operation = name_of(func) if kind == "collective" else f"{func.namespace}.{name}"
         dtype = cast_of(name, used, made) or _dtype(made or used)
@@ -101,7 +114,7 @@ class StepCounter:
         if is_collective(func):
             figures |= {"collectives": 1, "collective_bytes": largest_buffer((args, out))}
         elif not moves_nothing(func, used, made):
-            moved = sum(map(content_bytes, (*used, *made)))
+            moved = moved_bytes(func, args, kwargs, out)
             figures |= {"kernels": 1, "moved_bytes": moved}
         if kind == "synchronization":
             figures["synchronizations"] = 1
@@ -150,9 +163,15 @@ class _HostCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in TO_HOST and args[0].device.type == "cpu":
+        to_host = func in TO_HOST or (func is torch.Tensor.to and _names_host(args, kwargs))
+        if to_host and args[0].device.type == "cpu":
             self._counter.host_call(f"Tensor.{func.__name__}", args[0])
         return func(*args, **kwargs)
+
+
+def _names_host(args: Any, kwargs: Any) -> bool:
+    """Return whether `.to` has the word "cpu"; a `torch.device` may be that of another tensor."""
+    return "cpu" in [one for one in (*args[1:2], kwargs.get("device")) if isinstance(one, str)]
 
 
 def _storage(tensor: torch.Tensor) -> StorageWeakRef | None:

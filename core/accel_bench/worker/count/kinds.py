@@ -16,10 +16,13 @@ SYNCHRONIZING = frozenset(
     {
         *("_local_scalar_dense", "item", "nonzero", "nonzero_numpy", "is_nonzero", "equal"),
         *("masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
-        *("argwhere", "bincount", "_assert_async"),
+        *("argwhere", "bincount"),
     }
 )
 """Operations whose result, or its size, the host waits for."""
+
+MASKS = (torch.bool, torch.uint8)
+"""Dtypes of an index that chooses by a mask."""
 
 NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("optimizer", ("_foreach_", "_fused_")),
@@ -36,14 +39,12 @@ NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 
 
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
-    """Return the kind of an operation; `flops` are those of its matrix products."""
+    """Return the kind of an operation that does not synchronize; `flops` are of its products."""
     name = func.overloadpacket.__name__
     if is_collective(func):
         return "collective"
-    if synchronizes(name, used, made):
-        return "synchronization"
     if moves_nothing(func, list(used), made):
-        return "creation" if "empty" in name else "view"
+        return "creation" if "empty" in name else "view" if made else "other"
     if cast_of(name, used, made):
         return "cast"
     found = next((kind for kind, parts in NAMES if any(part in name for part in parts)), None)
@@ -57,14 +58,30 @@ def is_collective(func: Any) -> bool:
     return func.namespace in NAMESPACES and _bare_name(func) not in NOT_OBSERVED
 
 
-def synchronizes(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
+def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     """Return whether the host waits for an operation on a device that works on its own."""
+    name = func.overloadpacket.__name__
     if name in SYNCHRONIZING:
         return True
-    if name == "index":  # by a mask: how many are chosen is read first
-        return any(tensor.dtype == torch.bool for tensor in used[1:])
-    to_host = name == "_to_copy" and bool(made) and made[0].device.type == "cpu"
-    return to_host and used[0].device.type not in ("cpu", "meta")
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    if "index" in name and len(args) > 1 and isinstance(args[1], Sequence):
+        return _counts_a_mask(args)
+    if name != "_to_copy" or out.device.type != "cpu":
+        return False
+    return args[0].device.type not in ("cpu", "meta")
+
+
+def _counts_a_mask(args: Any) -> bool:
+    """Return whether a mask is among the indices: how many are chosen is read first.
+
+    A number is filled in without that.
+    """
+    indices = [one for one in args[1] if isinstance(one, torch.Tensor)]
+    filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"
+    if filled and len(indices) == 1:
+        return False
+    return any(one.dtype in MASKS for one in indices)
 
 
 def cast_of(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str:

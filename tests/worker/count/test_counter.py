@@ -1,0 +1,110 @@
+"""What single operations move, and which of them the host waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench.analysis.ledgers.schema import Entry, Figure, Phase
+from accel_bench.worker.count.counter import StepCounter
+from accel_bench.worker.count.sites import Sites
+
+FLOATS = 1024
+SIZE = 4 * FLOATS
+
+
+def counted(work: Callable[[], Any], phase: Phase = "forward") -> tuple[Entry, ...]:
+    """Return what a function does in a phase of a step."""
+    counter = StepCounter(Sites(None), (), ())
+    counter.sites.phase = phase
+    counter.start(host_calls=True)
+    try:
+        work()
+    finally:
+        counter.stop()
+    return counter.entries()
+
+
+def total(figure: Figure, work: Callable[[], Any], phase: Phase = "forward") -> int:
+    return sum(one.figures.get(figure, 0) for one in counted(work, phase))
+
+
+def zeros(number: int = FLOATS) -> torch.Tensor:
+    return torch.zeros(number)
+
+
+def test_the_bytes_that_are_moved_do_not_depend_on_the_spelling() -> None:
+    x, y, result, table = zeros(), zeros(), zeros(), torch.zeros(FLOATS, 4)
+    ids = torch.tensor([3])
+    spellings: dict[str, tuple[Callable[[], Any], int]] = {
+        "add": (lambda: x + y, 3 * SIZE),
+        "add_": (lambda: x.add_(y), 3 * SIZE),
+        "out": (lambda: torch.add(x, y, out=result), 3 * SIZE),
+        "foreach": (lambda: torch._foreach_add_([x], [y]), 3 * SIZE),
+        "fill_": (lambda: x.fill_(1.0), SIZE),
+        "zero_": (x.zero_, SIZE),
+        "full_like": (lambda: torch.full_like(x, 1.0), SIZE),
+        "new_zeros": (lambda: x.new_zeros(FLOATS), SIZE),
+        "copy_": (lambda: x.copy_(y), 2 * SIZE),
+        "clone": (x.clone, 2 * SIZE),
+        "embedding": (lambda: torch.embedding(table, ids), 8 + 2 * 16),
+        "gathered": (lambda: table[ids], 8 + 2 * 16),
+    }
+    moved = {name: total("moved_bytes", work) for name, (work, _) in spellings.items()}
+    assert moved == {name: size for name, (_, size) in spellings.items()}
+
+
+def test_an_optimizer_in_one_kernel_reads_gradients_and_writes_what_it_keeps() -> None:
+    weight = torch.nn.Parameter(zeros())
+    weight.grad = zeros()
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    optimizer.step()
+    steps = [one for one in counted(optimizer.step) if one.operation == "aten._fused_adamw_"]
+    (figures,) = [one.figures for one in steps]
+    assert figures["moved_bytes"] == 7 * SIZE + 4  # the number of steps is read too
+
+
+@pytest.mark.parametrize("operation", [torch.index_put, torch.ops.aten._unsafe_index_put])
+def test_a_mask_as_an_index_is_a_synchronization_and_filling_by_it_is_none(operation: Any) -> None:
+    x, chosen = zeros(), torch.arange(FLOATS) < 2
+    values = torch.ones(2)
+    assert total("synchronizations", lambda: operation(x, [chosen], values)) == 1
+    assert total("synchronizations", lambda: operation(x, [torch.arange(2)], values)) == 0
+    assert total("synchronizations", lambda: x.index_put_([chosen], torch.tensor(1.0))) == 0
+    assert total("synchronizations", lambda: x.index_put_([chosen], values)) == 1
+
+
+def test_an_assertion_on_the_device_is_no_synchronization() -> None:
+    holds = torch.ones(())
+    (entry,) = counted(lambda: torch._assert_async(holds))
+    assert (entry.kind, entry.figures) == ("other", {"operations": 1})
+
+
+def test_repeats_are_read_unless_the_size_of_the_output_is_given() -> None:
+    x, repeats = zeros(2), torch.tensor([1, 2])
+    assert total("synchronizations", lambda: x.repeat_interleave(repeats)) == 1
+    known = total("synchronizations", lambda: x.repeat_interleave(repeats, output_size=3))
+    assert known == 0
+
+
+def test_a_tensor_that_is_sent_to_the_host_by_any_call_is_a_synchronization() -> None:
+    x = zeros()
+    for work in (x.cpu, lambda: x.to("cpu"), lambda: x.to(device="cpu")):
+        assert total("synchronizations", work) == 1
+    assert total("synchronizations", lambda: x.to(x.device)) == 0
+    assert total("synchronizations", lambda: x.to(torch.float64)) == 0
+
+
+def test_reading_a_batch_in_its_data_phase_is_no_synchronization() -> None:
+    labels = torch.arange(4)
+
+    def read() -> None:
+        labels.tolist()
+        labels.max().item()
+        labels[labels > 1]
+
+    assert total("synchronizations", read, "data") == 0
+    assert total("synchronizations", read, "forward") == 3
