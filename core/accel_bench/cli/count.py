@@ -24,7 +24,8 @@ class CountOptions:
         str | None,
         typer.Option(
             metavar="REF",
-            help="Another stack, or a file that --save wrote; exit code 1 if anything rose.",
+            help="The reference: another stack, or a file that --save wrote. Differences read REF "
+            "-> counted stack; exit code 1 if anything rose.",
         ),
     ] = None
     save: Annotated[
@@ -60,7 +61,8 @@ def count(options: CountOptions) -> int:
     """Count what one training step does: operations, bytes, copies, synchronisations, breaks.
 
     Nothing is timed, so two runs of the same code differ by nothing, on any machine. With --against
-    the difference is printed with the module and the source line of everything that rose.
+    the difference is printed, from the reference to the stack, with the module and the source line
+    of everything that rose.
     """
     from accel_bench.cli.count_request import run_count
 

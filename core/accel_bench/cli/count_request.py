@@ -48,7 +48,7 @@ def run_count(options: CountOptions) -> int:
         return 0
     found = difference(reference, ledger)
     print_report(difference_report(found), options.output)
-    return ROSE if found.rose else 0
+    return ROSE if found.closes else 0
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:

@@ -330,6 +330,17 @@ def ledger_of(
     )
 
 
+def viewed(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    torch.tensor(2.0)
+    return Mlp.forward(self, x.view(x.shape))
+
+
+def free(run: Run) -> None:
+    """Have an MLP take a view and wrap a number, which cost nothing."""
+    mlp = run.model.blocks[1].mlp
+    mlp.forward = types.MethodType(viewed, mlp)
+
+
 def breaking(self: Mlp, x: torch.Tensor) -> torch.Tensor:
     self.calls = getattr(self, "calls", 0) + 1
     x = x * (2 if self.calls % 2 else 1)

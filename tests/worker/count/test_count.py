@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker.count.planted import FORWARDS, OTHERS, ledger_of
+from worker.count.planted import FORWARDS, OTHERS, free, ledger_of
 
-from accel_bench.analysis.ledgers.difference import difference, where
+from accel_bench.analysis.ledgers.difference import difference
 from accel_bench.analysis.ledgers.files import read_ledger, write_ledger
-from accel_bench.analysis.ledgers.schema import Ledger
+from accel_bench.analysis.ledgers.places import where
+from accel_bench.analysis.ledgers.schema import Entry, Ledger
 
 SOURCE = Path(__file__).with_name("planted.py").read_text(encoding="utf8").splitlines()
 
@@ -83,6 +84,37 @@ def test_a_line_that_moved_is_no_difference(baseline: Ledger) -> None:
     )
     found = difference(baseline, baseline.model_copy(update={"entries": moved}))
     assert (found.rose, found.fell, found.answer) == ((), (), "nothing rose")
+
+
+def test_a_view_stands_in_the_ledger_and_closes_no_gate(baseline: Ledger, folder: Path) -> None:
+    after = ledger_of(folder, prepare=free)
+    assert after.entries != baseline.entries
+    found = difference(baseline, after)
+    assert (found.closes, found.answer, found.places) == (False, "nothing rose", ())
+    assert found.notes[0].startswith("views, which move nothing and close no gate: ")
+
+
+def test_a_rise_in_a_module_that_another_hides_in_the_sum_closes_the_gate(baseline: Ledger) -> None:
+    def moved(entry: Entry) -> Entry:
+        if entry.kind != "norm" or not entry.site.module.startswith("blocks.0"):
+            return entry
+        module = entry.site.module.replace("blocks.0", "blocks.1")
+        return entry.model_copy(update={"site": entry.site.model_copy(update={"module": module})})
+
+    entries = tuple(map(moved, baseline.entries))
+    found = difference(baseline, baseline.model_copy(update={"entries": entries}))
+    assert (found.rose, found.fell, found.closes) == ((), (), True)
+    assert "no sum rose, but 1 kind of operations rose in a module" in found.answer
+    (shift,) = found.shifts
+    assert "norm bfloat16 rose in 1 place and fell in others" in shift.sentence
+    assert [one.split(" ")[1] for one in shift.rose] == ["(blocks.1.norm)"]
+    assert [one.split(" ")[1] for one in shift.fell] == ["(blocks.0.norm)"]
+
+
+def test_another_version_of_ours_is_said_last_and_explains_nothing(baseline: Ledger) -> None:
+    old, new = ({"versions": {"accel-bench": one, "torch": "2.13.0"}} for one in ("1", "2"))
+    found = difference(baseline.model_copy(update=old), baseline.model_copy(update=new))
+    assert found.notes == ("counted by another version: accel-bench 1 -> 2",)
 
 
 def test_other_versions_and_settings_are_said(baseline: Ledger) -> None:

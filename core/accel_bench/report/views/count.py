@@ -6,14 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from accel_bench.analysis.ledgers.difference import (
-    FIGURES,
-    Change,
-    LedgerDifference,
-    PlaceChange,
-    line_of,
-    totals,
-)
+from accel_bench.analysis.ledgers.difference import Change, LedgerDifference, totals
+from accel_bench.analysis.ledgers.places import FIGURES, PlaceChange, line_of
 from accel_bench.analysis.ledgers.schema import Entry, Figure, Ledger
 from accel_bench.analysis.wording import count, flops, join_names, size
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
@@ -64,21 +58,18 @@ def difference_report(found: LedgerDifference) -> Report:
         Table(PLACES, found.places[:MOST_LINES], title="where", notes=more),
         Table(CHANGES, found.fell, title="what fell"),
     ]
+    before, after = found.before.stack, found.after.stack
     section = Section(
-        title=f"{found.after.scenario}: {_name(found.before)} -> {_name(found.after)}",
+        title=f"{found.after.scenario}: {before} (reference) -> {after} (counted)",
         answer=found.answer,
         tables=[table for table in tables if table.rows],
-        notes=found.notes,
+        notes=(*(one.sentence for one in found.shifts), *found.notes),
     )
     return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 
 
 def _ranks(ranks: int) -> str:
     return "one rank" if ranks == 1 else f"{ranks} ranks together"
-
-
-def _name(ledger: Ledger) -> str:
-    return ledger.stack
 
 
 def _change_name(change: Change) -> str:
