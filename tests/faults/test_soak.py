@@ -41,7 +41,7 @@ class Gauge(Reporter):
         self.descriptors.append(psutil.Process().num_fds())
 
 
-@pytest.mark.parametrize("runs", [14, pytest.param(1000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("runs", [20, pytest.param(1000, marks=pytest.mark.release)])
 @pytest.mark.timeout(10_000)
 def test_a_long_session_loses_no_row_and_leaks_nothing(tmp_path: Path, runs: int) -> None:
     (tmp_path / "site").mkdir()

@@ -58,7 +58,7 @@ def is_rank(process: psutil.Process) -> bool:
 def test_experiments_share_the_cluster_and_one_goes_on_after_its_worker_is_killed(
     program: Launched, cluster: Cluster
 ) -> None:
-    sizes = [1, 2, 3]
+    sizes = [1, 2, 3, 4, 5, 6]
     process = start(
         program,
         cluster,
