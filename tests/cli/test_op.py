@@ -281,6 +281,23 @@ def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
     assert "fraction_of_roofline" in page
 
 
+@pytest.mark.release
+@pytest.mark.parametrize(("executor", "codes"), [("acme-sound", {0, 5}), ("acme-wrong", {1})])
+def test_the_scenario_of_an_operation_is_gated(
+    acme: Path, site: Path, executor: str, codes: set[int]
+) -> None:
+    """Nothing is trained, which is no obstacle: it passes or is open; a wrong kernel fails."""
+    text = call("op", "show", "acme_scale", "--compute-type", "forward", "--executor", executor).out
+    Path("cell.yaml").write_text(text, encoding="utf8")
+    options = ["--floor", "95%", "--rounds", "2", "--set", "measure.steps=5", "--format", "json"]
+    options += ["--set", "measure.warmup=2", "--results", "results"]
+    done = start("gate", "cell.yaml", "--stack", executor, *options, PYTHONPATH=str(site))
+    assert done.code in codes, done.err
+    shown = done.out + done.err
+    assert ("is off by" in shown) == (executor == "acme-wrong")
+    assert "not shown to be the baseline's" not in shown
+
+
 def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
     """The engine without torch counts calls where the task is an operation."""
     scenario = write_nulls(tmp_path, task="operation", stacks="{baseline: [], other: []}")
