@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
+from accel_bench.modeling.module_calls import around_modules
 from accel_bench.modeling.saved_tensors import saved_bytes, saved_bytes_by_module
 
 SAMPLES, WIDTH, INNER = 4, 8, 16
@@ -63,11 +67,22 @@ def test_of_a_checkpointed_block_the_module_around_it_keeps_the_inputs() -> None
     assert saved_bytes_by_module(whole, lambda: whole(x), "cpu") == {"": 2 * INPUT}
 
 
-def test_a_compiled_block_is_one_part_and_is_not_compiled_again() -> None:
+def compile_in_place(block: nn.Module) -> None:
+    block.compile(backend="aot_eager")
+
+
+def compile_forward(block: nn.Module) -> None:
+    block.forward = torch.compile(block.forward, backend="aot_eager")
+
+
+@pytest.mark.parametrize("compile_block", [compile_in_place, compile_forward])
+def test_a_compiled_block_is_one_part_and_is_not_compiled_again(
+    compile_block: Callable[[nn.Module], None],
+) -> None:
     torch._dynamo.reset()
     counters.clear()
     whole, x = model(), torch.randn(SAMPLES, WIDTH)
-    whole.blocks[0].compile(backend="aot_eager")
+    compile_block(whole.blocks[0])
     whole(x).backward()
     before = counters["stats"]["unique_graphs"]
     found = saved_bytes_by_module(whole, lambda: whole(x), "cpu")
@@ -76,3 +91,18 @@ def test_a_compiled_block_is_one_part_and_is_not_compiled_again() -> None:
     assert found["blocks.0"] >= HIDDEN + INPUT
     assert not any(path.startswith("blocks.0.") for path in found)
     assert sum(found.values()) == saved_bytes(whole, lambda: whole(x), "cpu")
+
+
+def test_a_module_in_two_places_is_entered_once() -> None:
+    entered: list[str] = []
+
+    @contextmanager
+    def enter(path: str) -> Iterator[None]:
+        entered.append(path)
+        yield
+
+    shared = nn.ReLU()
+    whole = nn.Sequential(nn.Sequential(shared), shared)
+    with around_modules(whole, enter):
+        whole(torch.ones(1))
+    assert entered == ["0", "0.0", "0.0"]

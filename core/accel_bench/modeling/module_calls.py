@@ -21,10 +21,33 @@ def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
     A compiled module is entered as one: nothing is added to what is compiled.
     """
     with ExitStack() as stack:
-        for path, module in _eager_modules(model):
+        for path, module in called_modules(model):
             if path:
                 stack.enter_context(_around(module, path, around))
         yield
+
+
+def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield each module whose calls Python makes, once, with its path; the model itself first.
+
+    Of what is compiled that is the outermost module alone.
+    """
+    inside: set[int] = set()
+    for path, module in model.named_modules():
+        if id(module) in inside:
+            continue
+        if is_compiled(module):
+            inside |= {id(one) for one in module.modules()}
+        yield path, module
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Return whether calls of a module run compiled code, by any way to compile one."""
+    return (
+        module._compiled_call_impl is not None
+        or isinstance(module, OptimizedModule)
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    )
 
 
 @contextmanager
@@ -55,12 +78,3 @@ def _around(module: torch.nn.Module, path: str, around: Around) -> Iterator[None
     finally:
         before.remove()
         after.remove()
-
-
-def _eager_modules(model: torch.nn.Module, path: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield the modules whose calls Python makes; of compiled ones the outermost."""
-    yield path, model
-    if isinstance(model, OptimizedModule) or model._compiled_call_impl is not None:
-        return
-    for name, child in model.named_children():
-        yield from _eager_modules(child, f"{path}.{name}" if path else name)

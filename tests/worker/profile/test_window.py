@@ -96,6 +96,19 @@ def test_a_part_that_fails_takes_its_steps_all_the_same_and_leaves_a_warning(
     assert calls.count("one stop") == 1
 
 
+def test_a_part_without_steps_ends_before_the_next_begins(tmp_path: Path) -> None:
+    calls: list[str] = []
+    parts = [Noting(*one, calls) for one in (("none", 0), ("one", 1), ("last", 0))]
+    profile = ProfileWindow(parts, lambda: None)
+    assert drive(stopwatch_of(tmp_path, profile)) == 2 + 3 + 1
+    assert calls == [
+        *("none start", "none stop"),
+        *("one start", "one forward", "one step", "one stop"),
+        *("last start", "last stop"),
+    ]
+    assert profile.fields()["last"] == 0
+
+
 def test_a_step_that_raises_leaves_nothing_of_the_part_behind(tmp_path: Path) -> None:
     calls: list[str] = []
     profile = ProfileWindow([Noting("one", 2, calls)], lambda: None)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from accel_bench.analysis.profiles.modules import ROOT
 from accel_bench.analysis.profiles.spans import MODULE, PHASE, PREEMPTED
+from accel_bench.modeling.module_calls import called_modules
 
 SHORTEST = 200_000
 """Nanoseconds of other work that are marked; less is added to the next mark."""
@@ -46,13 +47,8 @@ class ModuleRanges:
 
         self._undo: list[Callable[[], None]] = []
         self._open: list[record_function] = []
-        inside: set[int] = set()
         adapted = hasattr(model, "peft_config")
-        for name, module in model.named_modules():
-            if id(module) in inside:
-                continue
-            if is_compiled(module):
-                inside |= {id(one) for one in module.modules()}
+        for name, module in called_modules(model):
             path = plain_path(name, adapted)
             self.roles[path] = self.roles.get(path) or role_of(module)
             self._watch(module, path)
@@ -151,15 +147,6 @@ def role_of(module: nn.Module) -> str:
     """Return the kind of a module's own operations by the name of its class; empty for any."""
     name = type(module).__name__
     return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Return whether calls of a module run compiled code, by any way to compile one."""
-    return (
-        module._compiled_call_impl is not None
-        or isinstance(module, torch._dynamo.OptimizedModule)
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-    )
 
 
 def _call_in_range(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

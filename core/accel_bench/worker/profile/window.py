@@ -111,13 +111,15 @@ class ProfileWindow:
         return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
 
     def _next(self) -> None:
-        """Begin with the next part that has steps to take."""
+        """Begin with the next part that has steps to take; those before it without any end at once."""
         while self._left <= 0 and self._waiting:
             part = self._waiting.pop(0)
             self._part, self._left = part, part.steps
             with self._warns(part):
                 self._synchronize()
                 part.start()
+            if self._left <= 0:
+                self.stop()
 
     @contextmanager
     def _warns(self, part: Part) -> Iterator[None]:
