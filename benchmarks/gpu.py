@@ -23,6 +23,11 @@ LoRA stack once they are installed:
 
     kernels             every plugin that accelerates keeps its contract on the device
     floor               the rates of a large product and of a large copy
+    profile             what torch's profiler records of the LoRA step
+    profile-parts       a memory snapshot, fields of NVML over time, marks for Nsight (and its
+                        report, where nsys is)
+    micro               some of the micro-benchmarks' targets by pytest, their gradients checked,
+                        with a warm cache and with an empty one
     single-gpu-full, single-gpu-qlora, single-gpu-lora, llama-3-8b-qlora, padding-free,
     quantized-peft
     claims              what these have shown, against the goals: a folder for each, to be published
@@ -50,10 +55,11 @@ The first shows in a few minutes what does not compile there, and which stack is
 it measures has other settings, so it is no part of a claim. About 465 s are left of a call for a
 comparison: five rounds of two stacks of `single-gpu-full` need about 430, by arithmetic.
 
-They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), fetched like the
-others. The rest is mostly published as source and is built with Python 3.12 (`python3.12 -m pip
-wheel --no-deps -w .whl ...`); a stack whose plugin lacks a library is skipped and says so, and one
-that `--only` names is an error:
+They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), and for `micro`
+pytest==9.2.0, iniconfig==2.3.0, pytest-benchmark==5.3.1, py-cpuinfo2==10.1.1 and pygments==2.21.0,
+fetched like the others. The rest is mostly published as source and is built with Python 3.12
+(`python3.12 -m pip wheel --no-deps -w .whl ...`); a stack whose plugin lacks a library is skipped
+and says so, and one that `--only` names is an error:
 
     gptqmodel==7.6.0 optimum==2.3.0 Defuser==0.0.28 Device-SMI==0.5.7 LogBar==0.4.15 PyPcre==0.6.4
     TokeNicer==0.0.14 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19

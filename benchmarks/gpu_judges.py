@@ -48,6 +48,64 @@ def judge_profile(document: Any) -> tuple[bool, str]:
     return passed, "; ".join(f"{one['stack']}: {one['answer']}" for one in rows)
 
 
+def judge_parts(document: Any) -> tuple[bool, str]:
+    """Pass if all was recorded; on a CPU if memory was, and Nsight's marks say what they lack."""
+    memory, fields, nsight = document["memory"], document["fields"], document["nsight"]
+    on_gpu = document["device_type"] == "cuda"
+    followed = all(one["peak_bytes"] and one["saved_bytes"] for one in memory)
+    snapshots = [one["snapshot_bytes"] for one in memory]
+    unread = [one for one in fields if one["readings"] < 2]
+    marked = nsight["exit_code"] == 0 and not nsight["warnings"] and any(nsight["steps"])
+    recorded = bool(nsight["reports"]) or not nsight["nsys"]
+    refused = any("CUDA" in text for text in nsight["warnings"])
+    complete = all(snapshots) and not unread and marked and recorded
+    passed = document["exit_code"] == 0 and bool(memory and fields) and followed
+    texts = [
+        f"peak {one['peak_bytes'] / 2**20:,.0f} MiB, {one['saved_bytes'] / 2**20:,.1f} MiB saved "
+        f"by {one['saving_modules']} modules, snapshot of {one['snapshot_bytes'] / 2**10:,.0f} KiB"
+        for one in memory
+    ]
+    texts += [f"{one['name']} {describe_field(one)}" for one in fields]
+    what = ", ".join(nsight["reports"]) or ("no report" if nsight["nsys"] else "nsys is not here")
+    texts.append(f"marks in {sum(nsight['steps'])} steps, {what}")
+    return passed and (complete if on_gpu else refused), "; ".join([*texts, *nsight["warnings"]])
+
+
+def describe_field(one: Any) -> str:
+    """Format a sampled field as `61 celsius (40 readings)`."""
+    if one["value"] is None:
+        return f"not read: {one['reason']}"
+    return f"{one['value']:.4g} {one['unit']} ({one['readings']} readings)"
+
+
+def judge_micro(document: Any) -> tuple[bool, str]:
+    """Pass if no cell failed, and each that was timed is right, as it was requested."""
+    cells, on_gpu = document["cells"], document["device"] == "cuda"
+    timed = [one for one in cells if one["outcome"] == "passed" and "median_seconds" in one]
+    failed = [one for one in cells if one["outcome"] == "failed"]
+    wrong = [one for one in timed if not measured_as_requested(one, on_gpu)]
+    skipped = dict.fromkeys(one["reason"] for one in cells if one["outcome"] == "skipped")
+    both = {one["flush"] for one in timed} == {False, True}
+    texts = [f"{len(timed)} of {len(cells)} cells timed"]
+    texts += [f"{one['name']}: {one['reason'].splitlines()[-1]}" for one in failed]
+    texts += [f"{one['name']}: WRONG" for one in wrong]
+    texts += map(describe_cell, timed)
+    return both and not failed and not wrong, "; ".join([*texts, *skipped])
+
+
+def measured_as_requested(one: Any, on_gpu: bool) -> bool:
+    """Return whether a timed cell is checked, with its memory and the right clock and cache."""
+    checked = one["distance"] <= one["tolerance"] and one["peak_memory_bytes"] > 0
+    clock = "cuda events" if on_gpu else "wall"
+    return checked and one["clock"] == clock and one["cache_flushed"] == (on_gpu and one["flush"])
+
+
+def describe_cell(one: Any) -> str:
+    """Format a timed cell as `rms_norm[forward-eager-tiny] 0.0123 ms flushed`."""
+    cache = " flushed" if one["flush"] else ""
+    return f"{one['name']} {one['median_seconds'] * 1e3:.4g} ms{cache}"
+
+
 def judge_numbers(document: Any) -> tuple[bool, str]:
     """Pass on a CPU, or if every ratio is known and within its limits."""
     figures = document["figures"]

@@ -1,4 +1,4 @@
-"""Run some of the micro-benchmarks' targets with pytest, with a warm cache and with an empty one."""
+"""Run some of the micro-benchmarks with pytest, with a warm cache and with an empty one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Section:
 
 def sections(asked: argparse.Namespace, folder: Path) -> list[Section]:
     """Return the sections in order of worth: time may run out for the last."""
-    found = [*_always(asked, folder), *on_request(asked)]
+    found = [*_always(asked, folder), *on_request(asked, folder)]
     if not asked.small:
         return found
     return [replace(section, seconds=SMALL_PATIENCE * section.seconds) for section in found]
@@ -132,7 +132,7 @@ def _always(asked: argparse.Namespace, folder: Path) -> list[Section]:
     ]
 
 
-def on_request(asked: argparse.Namespace) -> Iterator[Section]:
+def on_request(asked: argparse.Namespace, folder: Path) -> Iterator[Section]:
     """Yield the sections that run only when named: the comparisons behind the claims."""
     python, device, short = sys.executable, asked.device, ("--small",) if asked.small else ()
     yield Section(
@@ -150,6 +150,20 @@ def on_request(asked: argparse.Namespace) -> Iterator[Section]:
         on_request=True,
     )
     yield profile(asked)
+    yield Section(
+        "profile-parts",
+        (python, "-m", "benchmarks.gpu_profile", device, str(folder / "parts"), *short),
+        300,
+        judges.judge_parts,
+        on_request=True,
+    )
+    yield Section(
+        "micro",
+        (python, "-m", "benchmarks.gpu_micro", device, *short),
+        300,
+        judges.judge_micro,
+        on_request=True,
+    )
     yield comparison("quantized-peft", asked, KEPT / "quantized")
     for work in WORKS:
         yield comparison(work, asked, KEPT / "works")

@@ -1,7 +1,7 @@
 """The script for a GPU: one small run of its sections on a CPU, of which each test reads a part.
 
-The commands of all sections but one are run in this process, which has imported torch already; what
-`accel-bench run` starts are real processes. `out-of-memory` is run as the script runs it.
+The commands of most sections are run in this process, which has imported torch already; what
+`accel-bench run` starts are real processes. `OWN_PROCESS` are run as the script runs them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-SECTIONS = ("correctness", "llama-2-7b-lora", "numbers", "overhead", "out-of-memory", "floor")
-"""Those that are run here; the last is the shortest of those that must be named."""
+USUAL = ("correctness", "llama-2-7b-lora", "numbers", "overhead", "out-of-memory")
+NAMED = ("floor", "profile-parts", "micro")
+SECTIONS = (*USUAL, *NAMED)
+"""Those that are run here, of those that must be named some short ones."""
+
+OWN_PROCESS = ("out-of-memory", "micro")
+"""Sections that limit their process, or run pytest in it."""
 
 BY_ITSELF = "quickstart"
 """A further one that is run unless others are named: a comparison as llama-2-7b-lora is."""
@@ -86,8 +91,7 @@ def gpu_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_the_script = gpu.run_command
 
     def run_command(section: Any, *rest: Any) -> str:
-        """Only the address space of a process of its own can be limited."""
-        runs = of_the_script if section.limit_bytes else run_here
+        runs = of_the_script if section.name in OWN_PROCESS else run_here
         return runs(section, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +128,7 @@ def test_every_section_passes_on_a_cpu_and_no_other_is_run_unless_it_is_named(
     found = read(gpu_results, "summary")["sections"]
     assert [section["name"] for section in found if section["passed"]] == list(SECTIONS)
     assert len(list(gpu_results.iterdir())) <= len(SECTIONS) + 3
-    assert list(usual_sections(gpu_results)) == [*SECTIONS[:-1], BY_ITSELF]
+    assert list(usual_sections(gpu_results)) == [*USUAL, BY_ITSELF]
 
 
 def test_the_settings_of_the_quickstart_s_section_let_every_stack_train(tmp_path: Path) -> None:
@@ -167,6 +171,25 @@ def test_the_engine_and_the_bare_loop_train_the_same_model_in_turns(gpu_results:
     assert entry["value"] > 0
     assert entry["goal"] is None
     assert entry["met"] is None
+
+
+def test_a_profile_s_parts_are_recorded_and_nsight_s_marks_say_that_they_need_a_gpu(
+    gpu_results: Path,
+) -> None:
+    found = read(gpu_results, "profile-parts")
+    assert found["memory"][0]["peak_bytes"] > found["memory"][0]["saved_bytes"] > 0
+    assert {one["reason"] for one in found["fields"]} == {"rank 0 used no GPU"}
+    assert found["nsight"]["warnings"] == [
+        "marks for Nsight: RuntimeError: Nsight records CUDA devices, and this run has none"
+    ]
+
+
+def test_chosen_micro_benchmarks_are_checked_and_timed_twice(gpu_results: Path) -> None:
+    cells = read(gpu_results, "micro")["cells"]
+    assert len(cells) == 6
+    assert {one["flush"] for one in cells} == {False, True}
+    assert all(0 <= one["distance"] <= one["tolerance"] for one in cells)
+    assert not any(one["cache_flushed"] for one in cells), "a CPU's is not"
 
 
 def test_what_a_named_section_finds_is_packed_into_one_file(gpu_results: Path) -> None:

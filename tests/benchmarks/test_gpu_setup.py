@@ -58,14 +58,17 @@ def test_scenarios_of_plugins_are_found_where_nothing_is_installed(
     }
 
 
-def test_settings_and_rounds_reach_the_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_rounds_reach_the_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu import parse
     from benchmarks.gpu_sections import on_request
 
     asked = "gpu single-gpu-full --rounds 1 --set measure.steps=5 -s sweep.a=[8] --only compiled"
     monkeypatch.setattr("sys.argv", asked.split())
-    (command,) = [one.command for one in on_request(parse()) if one.name == "single-gpu-full"]
+    found = {one.name: one.command for one in on_request(parse(), tmp_path)}
+    command = found["single-gpu-full"]
     line = " ".join(command)
     for part in ("--rounds 1", "--set measure.steps=5", "--set sweep.a=[8]", "--only compiled"):
         assert part in line

@@ -68,6 +68,7 @@ class ProfileWindow:
         self._waiting = list(parts)
         self._synchronize = synchronize
         self._part: Part | None = None
+        self._failed = False
         self._left = 0
         self._fields: dict[str, Any] = {}
 
@@ -77,14 +78,15 @@ class ProfileWindow:
 
     def mark(self, phase: PhaseName) -> None:
         """End a phase of a step."""
-        if self._part is not None:
-            self._part.mark(phase)
+        if self._part is not None and not self._failed:
+            with self._warns(self._part):
+                self._part.mark(phase)
 
     def end_step(self, batches: Sequence[Batch] = ()) -> bool:
         """End a step of these micro-batches; return whether another one is needed."""
         self.steps_taken += 1
         self._left -= 1
-        if self._part is not None:
+        if self._part is not None and not self._failed:
             with self._warns(self._part):
                 if isinstance(self._part, CountingPart):
                     self._part.count(batches)
@@ -111,10 +113,10 @@ class ProfileWindow:
         return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
 
     def _next(self) -> None:
-        """Begin with the next part that has steps to take; those before it without any end at once."""
+        """Begin with the next part that has steps to take; one that has none ends at once."""
         while self._left <= 0 and self._waiting:
             part = self._waiting.pop(0)
-            self._part, self._left = part, part.steps
+            self._part, self._left, self._failed = part, part.steps, False
             with self._warns(part):
                 self._synchronize()
                 part.start()
@@ -123,10 +125,14 @@ class ProfileWindow:
 
     @contextmanager
     def _warns(self, part: Part) -> Iterator[None]:
-        """Turn what is raised within the block into a warning: the run is measured already."""
+        """Turn what is raised within the block into a warning: the run is measured already.
+
+        The part is not called in its other steps, since what it records is not whole.
+        """
         try:
             yield
         except Exception as error:
+            self._failed = True
             logger.exception("profile: %s", part.name)
             self.warnings.append(f"{part.name}: {type(error).__name__}: {error}")
 
