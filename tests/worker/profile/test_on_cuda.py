@@ -1,7 +1,8 @@
 """What is done on CUDA alone, in the order of its calls.
 
 There is no device here: a stand-in notes the calls of torch's functions, which only a device lets
-run. `benchmarks.gpu` is where they run for real.
+run. The section `profile-parts` of `benchmarks.gpu` runs marks and a snapshot for real; none runs
+the snapshot of a device without memory.
 """
 
 from __future__ import annotations
