@@ -9,6 +9,13 @@ from typing import Any, Literal, Protocol, TypeAlias
 PhaseName: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
 """Parts of an optimizer step. A part that comes several times, by accumulation, adds up."""
 
+FOLLOWING: Mapping[PhaseName, PhaseName] = {
+    "data": "forward",
+    "forward": "backward",
+    "backward": "optimizer",
+}
+"""The phase that begins where an engine marks the end of another."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:

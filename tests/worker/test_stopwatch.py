@@ -11,9 +11,10 @@ import pytest
 from accel_bench import Batch, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.scenario.settings import LONGEST_WARMUP
+from accel_bench.worker.after_window import split_steps
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.stopwatch import WindowStopwatch, is_plateau, split_steps
+from accel_bench.worker.stopwatch import WindowStopwatch, is_plateau
 
 BATCH = Batch({}, 2, TokenCounts(processed=20, real=16, supervised=14), 14)
 

@@ -1,6 +1,5 @@
 """The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-measures an unstable window again, and at last splits a few steps into their phases and profiles
-others."""
+and measures an unstable window again; `after_window` goes on from there."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
+from accel_bench.worker.after_window import StepsAfterWindow
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 
@@ -32,7 +32,7 @@ PLATEAU_TOLERANCE = 0.01
 
 
 @dataclass
-class WindowStopwatch:
+class WindowStopwatch(StepsAfterWindow):
     """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
 
     `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
@@ -169,83 +169,7 @@ class WindowStopwatch:
         self._window_samples = samples
         self.resume = lambda: None
         self.after_window(self.window())
-        if self.phase_steps and self._marks_phases:
-            self.heartbeat.phase = "phases"
-            self.lap, self.mark = self._phase_lap, self._phase_mark
-            self.clock.synchronize()
-            self.clock.mark()
-        else:
-            self._observe_communication()
-
-    def _phase_mark(self, phase: PhaseName | None) -> None:
-        """End a phase; None is what is left of a step when it ends."""
-        self.clock.mark()
-        self._names.append(phase)
-
-    def _phase_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that is split. It trains the model too, but is no part of the loss curve."""
-        self._phase_mark(None)
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if self._names.count(None) == self.phase_steps:
-            self.clock.synchronize()
-            host, device = self.clock.read()
-            self.phases = split_steps(self._names, host if device is None else device)
-            self._observe_communication()
-
-    def _observe_communication(self) -> None:
-        """Take the last steps under observation, where there is anything to observe."""
-        if self.communication is None or not self.phase_steps:
-            self._profile_steps()
-            return
-        self.heartbeat.phase = "communication"
-        self.lap, self.mark = self._communication_lap, lambda phase: None
-        self.clock.synchronize()
-        self.communication.start()
-
-    def _communication_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step whose collectives were timed; it is no part of the loss curve either."""
-        assert self.communication is not None
-        steps = self.communication.end_step()
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if steps == self.phase_steps:
-            self.communication.stop()
-            self._profile_steps()
-
-    def _profile_steps(self) -> None:
-        """Take the last steps under the profiler, where a profile is requested."""
-        if self.profile is None:
-            self._observe_steps()
-            return
-        self.heartbeat.phase = "profile"
-        self.lap, self.mark = self._profile_lap, self.profile.mark
-        self.clock.synchronize()
-        self.profile.start()
-
-    def _profile_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that was profiled; it is no part of the loss curve either."""
-        assert self.profile is not None
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if not self.profile.end_step(batches):
-            self._observe_steps()
-
-    def _observe_steps(self) -> None:
-        """Take further steps for the plugins that observe some, each its own."""
-        if self.observed is None:
-            self.running = False
-            return
-        self.heartbeat.phase = "observe_steps"
-        self.lap, self.mark = self._observed_lap, lambda phase: None
-        self.running = self.observed.start()
-
-    def _observed_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that a plugin observes; it is no part of the loss curve either."""
-        assert self.observed is not None
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        self.running = self.observed.end_step(batches)
+        self._split_phases()
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""
@@ -283,28 +207,6 @@ def is_plateau(seconds: Sequence[float]) -> bool:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
     return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before
-
-
-def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:
-    """Add up what lies between consecutive marks, and take the step of median duration.
-
-    `names[i]` is the phase that the mark after `seconds[i]` ended, None for the end of a step: what
-    lies between the last mark of a step and its end belongs to no phase, but to the step. One whole
-    step is taken, since medians of the phases need not add up to the median of the steps.
-    """
-    steps: list[dict[PhaseName | None, float]] = [{}]
-    for name, spent in zip(names, seconds, strict=True):
-        steps[-1][name] = steps[-1].get(name, 0.0) + spent
-        if name is None:
-            steps.append({})
-    steps.pop()
-    steps.sort(key=lambda step: sum(step.values()))
-    middle = steps[(len(steps) - 1) // 2]
-    return PhaseSplit(
-        steps=len(steps),
-        step_seconds=sum(middle.values()),
-        seconds={name: spent for name, spent in middle.items() if name is not None},
-    )
 
 
 def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from accel_bench.analysis.kinds import PATTERNS
 from accel_bench.analysis.ledgers.schema import Entry, Figure, Phase
+from accel_bench.analysis.profiles.kinds import kind_of
 from accel_bench.worker.count.counter import StepCounter
 from accel_bench.worker.count.sites import Sites
 
@@ -108,3 +110,20 @@ def test_reading_a_batch_in_its_data_phase_is_no_synchronization() -> None:
 
     assert total("synchronizations", read, "data") == 0
     assert total("synchronizations", read, "forward") == 3
+
+
+def test_profiles_and_ledgers_name_the_same_kinds() -> None:
+    x = torch.rand(2, 4)
+
+    def work() -> None:
+        torch.softmax(x, -1)
+        torch.nn.functional.cross_entropy(x, torch.tensor([0, 1]))
+        torch.nn.functional.layer_norm(x, (4,))
+        torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])
+        torch._foreach_mul_([x], 2.0)
+
+    entries = counted(work)
+    shared = {one.operation: one.kind for one in entries if one.kind in PATTERNS}
+    profiled = {one.operation: kind_of(one.operation.replace(".", "::")) for one in entries}
+    assert shared == {name: kind for name, kind in profiled.items() if kind in PATTERNS}
+    assert {*shared.values()} == {*PATTERNS}

@@ -48,7 +48,7 @@ Kind: TypeAlias = Literal[
     "random",
     "optimizer",
     "compiled",
-    "collective",
+    "communication",
     "synchronization",
     "graph break",
     "recompilation",
@@ -56,7 +56,10 @@ Kind: TypeAlias = Literal[
     "view",
     "other",
 ]
-"""Kinds of operations, and of events that are no operations."""
+"""Kinds of operations, and of events that are no operations.
+
+Those of profiles have the same names; `elementwise` to `random` are what these call memory-bound.
+"""
 
 Phase: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
 """Part of the step; what is computed again for the backward pass belongs to that."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from accel_bench.analysis import kinds as analysis_kinds
 from accel_bench.analysis.profiles.schema import Kind
 
 PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("communication", r"nccl|^gloo:|^c10d::|^_?c10d_functional::|record_param_comms|^ucc:"),
     ("compiled", r"^Compiled|^Torch-Compiled Region|cpp_fused"),
     ("autograd", r"^autograd::|^torch::autograd::|^(?-i:\w+Backward\d*)$"),
-    ("optimizer", r"_fused_(adam|adamw|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)"),
-    ("loss", r"cross_entropy|nll_?loss|log_?softmax|(mse|l1|kl_div)_?loss"),
-    ("attention", r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax"),
-    ("norm", r"(layer|rms|group|batch)_?norm|RowwiseMoments"),
+    *analysis_kinds.PATTERNS.items(),
     (
         "matmul",
         r"^aten::(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|vdot|linear|matmul|einsum|conv.*)$"

@@ -108,7 +108,7 @@ class StepCounter:
         if synchronizes(func, args, kwargs, out):
             kind = "other" if self._on_host(site, used) else "synchronization"
         name = func.overloadpacket.__name__
-        operation = name_of(func) if kind == "collective" else f"{func.namespace}.{name}"
+        operation = name_of(func) if kind == "communication" else f"{func.namespace}.{name}"
         dtype = cast_of(name, used, made) or _dtype(made or used)
         figures: dict[Figure, int] = {"operations": 1, "flops": flops, **_new_storages(used, made)}
         if is_collective(func):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from accel_bench.analysis.kinds import shared_kind
 from accel_bench.analysis.ledgers.schema import Kind
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.communication import NAMESPACES, NOT_OBSERVED
@@ -25,32 +26,29 @@ MASKS = (torch.bool, torch.uint8)
 """Dtypes of an index that chooses by a mask."""
 
 NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
-    ("optimizer", ("_foreach_", "_fused_")),
-    ("attention", ("attention",)),
-    ("norm", ("layer_norm", "rms_norm", "group_norm", "batch_norm")),
-    ("loss", ("nll_loss", "cross_entropy", "log_softmax", "mse_loss")),
     ("indexing", ("embedding", "index", "gather", "scatter", "masked_fill", "where", "slice_b")),
     ("copy", ("clone", "copy_", "_to_copy", "cat", "stack", "repeat", "flip", "roll")),
     ("creation", ("zeros", "ones", "full", "fill", "zero_", "arange", "scalar_tensor", "tril")),
     ("creation", ("triu", "eye", "empty", "new_")),
-    ("reduction", ("sum", "mean", "amax", "amin", "norm", "any", "all", "var", "softmax", "max")),
+    ("reduction", ("sum", "mean", "amax", "amin", "norm", "any", "all", "var", "max")),
 )
-"""Parts of names by kind; the first that fits is taken."""
+"""Parts of names by kind, of operations that profiles call memory-bound; the first is taken."""
 
 
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
     """Return the kind of an operation that does not synchronize; `flops` are of its products."""
     name = func.overloadpacket.__name__
     if is_collective(func):
-        return "collective"
+        return "communication"
     if moves_nothing(func, list(used), made):
         return "creation" if "empty" in name else "view" if made else "other"
     if cast_of(name, used, made):
         return "cast"
-    found = next((kind for kind, parts in NAMES if any(part in name for part in parts)), None)
+    found: Kind | None = shared_kind(name)
     if flops and found != "attention":
         return "matmul"
-    return found or _tagged(func)
+    named = (kind for kind, parts in NAMES if any(part in name for part in parts))
+    return found or next(named, None) or _tagged(func)
 
 
 def is_collective(func: Any) -> bool:

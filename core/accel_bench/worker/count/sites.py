@@ -14,20 +14,13 @@ from typing import Any, NamedTuple
 import torch
 
 from accel_bench.analysis.ledgers.schema import Phase, Site
-from accel_bench.engine import PhaseName
+from accel_bench.engine import FOLLOWING, PhaseName
 
 CALL = torch.nn.Module._call_impl.__code__
 """What runs whenever a module is called; its `self` is the module."""
 
 BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 """What starts a backward pass: below it, the stack is the engine's."""
-
-FOLLOWING: dict[PhaseName, Phase] = {
-    "data": "forward",
-    "forward": "backward",
-    "backward": "optimizer",
-}
-"""The phase that begins where an engine marks the end of another."""
 
 LONGEST_CODE = 160
 """Characters of a line that are kept."""

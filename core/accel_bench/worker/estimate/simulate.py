@@ -21,7 +21,7 @@ from accel_bench.analysis.estimates.schema import (
     Simulation,
     SimulationRequest,
 )
-from accel_bench.engine import Batch, PhaseName, TokenCounts
+from accel_bench.engine import FOLLOWING, Batch, PhaseName, TokenCounts
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
@@ -31,9 +31,6 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.worker.answers import require
 from accel_bench.worker.estimate.tracker import StepTracker
-
-FOLLOWING = {"data": "forward", "forward": "backward", "backward": "optimizer"}
-"""The phase that begins where an engine marks the end of another."""
 
 FINDS_PACKED = "find_packed_sequence_indices"
 """What transformers looks for packed samples with."""

@@ -11,12 +11,9 @@ from typing import Any
 
 import torch
 
-from accel_bench.engine import PhaseName
+from accel_bench.engine import FOLLOWING, PhaseName
 from accel_bench.modeling.module_calls import around_modules
 from accel_bench.run_context import Run
-
-FOLLOWING: Mapping[str, str] = {"data": "forward", "forward": "backward", "backward": "optimizer"}
-"""The phase that begins where an engine marks the end of another."""
 
 
 class NsightMarks:
