@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import io
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,8 +13,12 @@ import torch
 
 from accel_bench.errors import PluginError
 from accel_bench.micro import Benchmark, ComputeType, Executor, benchmark_for_compute_type
-from accel_bench.micro.cell import build_cell
+from accel_bench.micro.benchmark import ORIGIN, benchmark_of
+from accel_bench.micro.cell import Cell, build_cell
 from accel_bench.micro.check import Check
+from accel_bench.micro.compute import TimedCall
+from accel_bench.micro.fixture import _pedantic
+from accel_bench.micro.settings import MicroSettings
 
 BACKWARD, FORWARD = ComputeType.TRAINING_BACKWARD, ComputeType.TRAINING_FORWARD
 
@@ -274,14 +281,193 @@ def test_a_test_fails_before_a_wrong_callable_is_timed(benchmark: Any) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"output is off by 0\.5 of its size"):
         benchmark_for_compute_type(FORWARD, benchmark, wrong, x)
     assert benchmark.stats is None
-    assert benchmark.extra_info["outcome"] == "invalid"
+    # Cells without a time are not in pytest-benchmark's files.
+    assert benchmark.extra_info == {}
 
 
-def test_memory_that_runs_out_skips_the_test_and_is_told_in_its_cell(benchmark: Any) -> None:
+def test_memory_that_runs_out_skips_the_test_with_the_reason(benchmark: Any) -> None:
     def full(x: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
 
     reason = r"out of memory: CUDA out of memory. Tried to allocate 2.00 GiB.$"
     with pytest.raises(pytest.skip.Exception, match=reason):
         benchmark_for_compute_type(FORWARD, benchmark, full, torch.ones(2))
-    assert benchmark.extra_info["outcome"].startswith("out of memory")
+    assert benchmark.extra_info == {}
+
+
+def cached_by(key: Callable[[Any], Any]) -> Callable[..., Any]:
+    results: dict[Any, Any] = {}
+    return lambda linear, norm, x: results.setdefault(key(x), norm(linear(x)))
+
+
+@pytest.mark.parametrize("key", [lambda x: x.shape, lambda x: x.data_ptr()])
+def test_results_cached_by_shape_or_address_are_wrong_and_the_timed_batch_comes_back(
+    key: Callable[[Any], Any],
+) -> None:
+    cell = build_cell(Normalised(), Fake(cached_by(key)), FORWARD)
+    before = cell.batch[0][0].detach().clone()
+    assert "output is off by" in cell.check().reason
+    assert torch.equal(cell.batch[0][0], before)
+
+
+def test_an_output_in_a_coarser_dtype_than_eagers_is_invalid() -> None:
+    found = checked(lambda linear, norm, x: norm(linear(x)).bfloat16())
+    assert found.reason == "invalid: output is in bfloat16, and eager computes in float32"
+    assert (found.dtype, found.tolerance) == ("float32", 1e-4)
+
+
+def test_inputs_keep_their_strides() -> None:
+    class Transposed(Normalised):
+        name = "transposed"
+
+        def make_batch(self) -> Any:
+            return (torch.randn(8, 16).t().requires_grad_(),), {}
+
+    def as_if_contiguous(linear: Any, norm: Any, x: torch.Tensor) -> torch.Tensor:
+        return norm(linear(x.as_strided(x.shape, (x.shape[1], 1))))
+
+    assert "off by" in build_cell(Transposed(), Fake(as_if_contiguous), FORWARD).check().reason
+
+
+def test_a_small_gradient_is_compared_with_itself() -> None:
+    class Summed(Benchmark):
+        name = "summed"
+
+        def make_batch(self) -> Any:
+            return tuple(torch.randn(4, requires_grad=True) for _ in range(2)), {}
+
+        def fn(self) -> Any:
+            return lambda a, b: 1e6 * a + b
+
+    class Off(Executor):
+        name = "off"
+
+        def build(self, benchmark: Benchmark) -> Any:
+            return lambda a, b: benchmark.fn()(a, b) + 0.1 * (b - b.detach())
+
+    assert (
+        "gradient of input 1 is off by 0.1" in build_cell(Summed(), Off(), BACKWARD).check().reason
+    )
+
+
+def test_a_benchmark_that_is_not_deterministic_is_not_compared(benchmark: Any) -> None:
+    class Dropped(Normalised):
+        name = "dropped"
+
+        def fn(self) -> torch.nn.Module:
+            return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5))
+
+    expected = "not deterministic: no comparison, since two calls of eager differ"
+    found = build_cell(Dropped(), Executor(), BACKWARD).check()
+    assert (found.reason, found.undecided) == ("", expected)
+    bench = Dropped()
+    args, _ = bench.make_batch()
+    benchmark_for_compute_type(FORWARD, benchmark, bench.fn(), *args)
+    assert benchmark.extra_info["outcome"] == expected
+    assert "distance" not in benchmark.extra_info
+
+
+def test_an_inference_cell_is_never_called_with_gradients() -> None:
+    modes = set()
+
+    def noted(linear: Any, norm: Any, x: torch.Tensor) -> torch.Tensor:
+        modes.add(torch.is_grad_enabled())
+        return norm(linear(x))
+
+    checked(noted, ComputeType.INFERENCE)
+    assert modes == {False}
+
+
+class Rooted(Benchmark):
+    """A function that torch brings."""
+
+    name = "rooted"
+
+    def make_batch(self) -> Any:
+        return (torch.rand(4) + 1,), {}
+
+    def fn(self) -> Any:
+        return torch.sqrt
+
+
+@pytest.mark.parametrize("kind", [Normalised, Rooted])
+def test_a_callable_that_keeps_nothing_of_its_benchmark_is_known_by_its_batch(
+    benchmark: Any, kind: Any
+) -> None:
+    bench = kind()
+    args, _ = bench.make_batch()
+    right = bench.fn()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return 2 * right(x)
+
+    with pytest.raises(pytest.fail.Exception, match="output is off by 1 of its size"):
+        benchmark_for_compute_type(FORWARD, benchmark, fn, *args)
+
+
+def test_what_is_not_known_at_all_says_that_it_was_not_compared(benchmark: Any) -> None:
+    benchmark_for_compute_type(FORWARD, benchmark, torch.sqrt, torch.ones(2))
+    assert benchmark.extra_info["outcome"] == "not compared"
+
+
+def test_what_fn_returned_keeps_its_benchmark_and_marks_no_function_of_others() -> None:
+    class Shared(Normalised):
+        name = "shared"
+
+        def fn(self) -> Any:
+            return torch.nn.functional.silu
+
+    first, second = Shared(), Shared()
+    fns = first.fn(), second.fn()
+    assert [benchmark_of(fn) for fn in fns] == [first, second]
+    assert not hasattr(torch.nn.functional.silu, ORIGIN)
+    assert torch.equal(fns[0](torch.ones(2)), torch.nn.functional.silu(torch.ones(2)))
+    module = Normalised().fn()
+    gc.collect()
+    assert isinstance(benchmark_of(module), Normalised)
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    assert benchmark_of(torch.load(file, weights_only=False)) is None
+
+
+def test_a_round_keeps_neither_a_result_nor_gradients_of_another(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[Any] = []
+    alive: list[int] = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(one() is not None for one in results))
+        out = x * 2
+        results.append(weakref.ref(out))
+        return out
+
+    held: list[Any] = []
+    weight = torch.ones(3, requires_grad=True)
+    monkeypatch.setattr(Cell, "peak_memory", lambda cell: held.append(weight.grad))
+    benchmark_for_compute_type(BACKWARD, benchmark, lambda x: x * weight, torch.ones(3))
+    assert held == [None]
+    call = TimedCall(FORWARD, fn, ((torch.ones(3),), {}), lambda out: out)
+    benchmark._mode = None
+    _pedantic(benchmark, call, "cpu", MicroSettings())
+    assert len(alive) > 3 and set(alive) == {0}
+
+
+def test_a_backward_cell_holds_no_graph_while_it_is_compared(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Any] = []
+    compared = Cell.check
+
+    def check(cell: Cell) -> Check:
+        gc.collect()
+        assert graphs and all(one() is None for one in graphs)
+        return compared(cell)
+
+    monkeypatch.setattr(Cell, "check", check)
+    bench = Normalised()
+    fn, (args, _) = bench.fn(), bench.make_batch()
+    fn.register_forward_hook(lambda module, inputs, out: graphs.append(weakref.ref(out)))
+    benchmark_for_compute_type(BACKWARD, benchmark, fn, *args)
+    assert benchmark.extra_info["outcome"] == "ok"

@@ -42,6 +42,8 @@ def declared(**attributes: Any) -> type[Benchmark]:
         ({"name": ".."}, "name '..' is no valid file name"),
         ({"name": 3}, "name 3 is no valid file name"),
         ({"description": 3}, "description 3 is no text"),
+        ({"sizes": ["tiny"]}, "sizes is ['tiny']; write a dict"),
+        ({"sizes": {"tiny": 3}}, "size 'tiny' is 3; write a dict of arguments"),
         ({"sizes": {"tiny": {"rows": 3}}}, "size 'tiny' sets 'rows', which __init__ does not take"),
     ],
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from micro.distribution import install
 
-from accel_bench.micro import find_benchmarks, find_executors
+from accel_bench.errors import PluginError
+from accel_bench.micro import Benchmark, find_benchmarks, find_executors
 from accel_bench.micro.discovery import discover_benchmarks, discover_executors
-from accel_bench.micro.targets import TESTS
+from accel_bench.micro.targets import TESTS, _tests
 
 SOURCE = """
 from accel_bench.micro import Benchmark, Executor
@@ -160,3 +162,9 @@ def test_a_wrong_declaration_is_named_with_the_class_and_the_distribution(site: 
     install(site, {"accel_bench.micro": {"theirs": "stranger_micro"}}, source)
     with pytest.warns(UserWarning, match=r"stranger-micro 1.0.*Doubled: name 'do/ubled'"):
         assert "rms_norm" in find_benchmarks()
+
+
+def test_two_benchmarks_that_would_be_one_test_are_an_error() -> None:
+    kinds: dict[str, Any] = {"a-b": Benchmark, "a.b": Benchmark}
+    with pytest.raises(PluginError, match=r"'a-b' of .* and 'a\.b' of .* both be test_a_b"):
+        _tests(kinds, {})

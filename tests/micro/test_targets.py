@@ -92,7 +92,7 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     assert "::test_llama_mlp[inference-thunder-tiny]" in without_backward
     assert "backward-" not in without_backward and "test_doubled" not in without_backward
 
-    assert "benchmark 'compute_type=ComputeType.TRAINING_FORWARD': 2 tests" in first
+    assert "benchmark 'compute_type=forward': 2 tests" in first
     # Wrong, and fast: it is not among the times.
     assert first.count("invalid: output is off by 0.5 of its size from eager in float64") == 2
     assert "executor thunder needs lightning-thunder: pip install lightning-thunder" in first
@@ -102,6 +102,11 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     (saved,) = tmp_path.glob(".benchmarks/*/0001_*.json")
     cells = {one["name"]: one for one in json.loads(saved.read_text("utf8"))["benchmarks"]}
     assert set(cells) == {norm, doubled}
+    assert cells[norm]["params"] == {
+        "compute_type": "forward",
+        "executor": "eager",
+        "size": "tiny",
+    }
     info = cells[norm]["extra_info"]
     assert info["outcome"] == "ok" and info["distance"] <= info["tolerance"]
     assert info["peak_memory_bytes"] > 0 and info["roofline_share"] > 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
+import sys
+import types
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.micro.declaration import declare, parameters_of
 
 ORIGIN = "_accel_bench_benchmark"
-"""Attribute of what `fn()` returned: a weak reference to its benchmark. Wrappers pass it on."""
+"""Attribute of a module or a function that `fn()` returned: its benchmark. Wrappers pass it on."""
 
 TOLERANCE: Mapping[str, float] = {
     "float64": 1e-9,
@@ -70,6 +71,8 @@ class Benchmark(ABC):
         declare(cls)
         if "fn" in vars(cls):
             setattr(cls, "fn", _with_origin(cls.fn))  # noqa: B010 - mypy takes a method for fixed
+        if "make_batch" in vars(cls):
+            setattr(cls, "make_batch", _with_owner(cls.make_batch))  # noqa: B010 - as above
 
     def __init__(self, *_: object) -> None:
         """Take nothing; `super().__init__(self)` works as `super().__init__()` does."""
@@ -149,10 +152,33 @@ def first_of(out: Any) -> Any:
     return out[0] if is_sequence and len(out) else out
 
 
-def benchmark_of(fn: Any) -> Benchmark | None:
-    """Return the benchmark whose `fn()` returned a callable, also one that wraps it."""
-    reference = getattr(fn, ORIGIN, None)
-    return reference() if isinstance(reference, weakref.ref) else None
+class _Origin:
+    """Keeps a benchmark alive for as long as what its `fn()` returned; neither copied nor saved."""
+
+    def __init__(self, benchmark: Benchmark | None = None) -> None:
+        self.benchmark = benchmark
+
+    def __deepcopy__(self, _: Any) -> _Origin:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Origin, ()
+
+
+def benchmark_of(fn: Any, batch: Any = ()) -> Benchmark | None:
+    """Return the benchmark whose `fn()` returned a callable, also one that wraps it.
+
+    A callable that does not say so is that of the benchmark which made the batch, if its `fn()`
+    has been called.
+    """
+    origin = getattr(fn, ORIGIN, None)
+    if isinstance(origin, _Origin) and origin.benchmark is not None:
+        return origin.benchmark
+    for tensor in _tensors(batch):
+        owner = reference() if (reference := _owners().get(tensor)) else None
+        if isinstance(owner, Benchmark) and owner.returned_fn is not None:
+            return owner
+    return None
 
 
 def as_dtype(dtype: Any) -> Any:
@@ -170,15 +196,60 @@ def _with_origin(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Cal
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
-        returned = fn(self)
+        returned = _own(fn(self))
         self.__dict__["_returned_fn"] = returned
-        with contextlib.suppress(
-            AttributeError, TypeError
-        ):  # built-in functions, objects with slots
-            setattr(returned, ORIGIN, weakref.ref(self))
+        if _is_module(returned) or isinstance(returned, types.FunctionType):
+            setattr(returned, ORIGIN, _Origin(self))
         return returned
 
     return method
+
+
+def _own(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the same code, which others do not hold; anything else as it is."""
+    if not isinstance(fn, types.FunctionType):
+        return fn
+    parts = fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+    found = types.FunctionType(*parts)
+    functools.update_wrapper(found, fn)
+    del found.__dict__["__wrapped__"]
+    found.__dict__.update(fn.__dict__)
+    found.__kwdefaults__ = fn.__kwdefaults__
+    return found
+
+
+def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a method `make_batch` that remembers whose tensors it made."""
+
+    @functools.wraps(make_batch)
+    def method(self: Benchmark) -> Any:
+        batch = make_batch(self)
+        if "torch" in sys.modules:
+            for tensor in _tensors(batch):
+                _owners()[tensor] = weakref.ref(self)
+        return batch
+
+    return method
+
+
+@functools.cache
+def _owners() -> Any:
+    """Return the benchmarks of the tensors that are in batches, by identity."""
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    return WeakIdKeyDictionary()
+
+
+def _tensors(batch: Any) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
+
+
+def _is_module(fn: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(fn, torch.nn.Module)
 
 
 def _twice(value: int | None) -> int | None:

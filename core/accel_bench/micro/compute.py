@@ -9,8 +9,14 @@ from typing import Any
 from accel_bench.errors import AccelBenchError
 
 
-class ComputeType(Enum):
-    """What is timed; the value is its name in a test's id."""
+class ComputeType(str, Enum):
+    """What is timed; the value is its name in a test's id, and in pytest-benchmark's files."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, form: str) -> str:
+        return format(self.value, form)
 
     INFERENCE = "inference"
     """A call without gradients."""

@@ -104,10 +104,16 @@ def _order_problems(names: list[str], parameters: Mapping[str, inspect.Parameter
 
 def _size_problems(cls: Any) -> Iterator[str]:
     """Yield what a size sets and `__init__` does not take."""
+    if not isinstance(cls.sizes, Mapping):
+        yield f"sizes is {cls.sizes!r}; write a dict, such as {{'tiny': {{'width': 16}}}}"
+        return
     parameters = parameters_of(cls)
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return
     for size, given in cls.sizes.items():
+        if not isinstance(given, Mapping):
+            yield f"size {size!r} is {given!r}; write a dict of arguments of __init__"
+            continue
         for name in given:
             if name not in parameters:
                 near = did_you_mean(name, parameters)

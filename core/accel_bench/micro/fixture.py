@@ -16,6 +16,7 @@ from accel_bench.micro.cell import (
     release_frames,
     why_no_memory,
 )
+from accel_bench.micro.check import Check
 from accel_bench.micro.clocks import CacheFlush, clock_for
 from accel_bench.micro.compute import ComputeType, NoBackwardError, TimedCall
 from accel_bench.micro.executors import Executor
@@ -50,9 +51,11 @@ def benchmark_for_compute_type(
     The backward pass is timed alone: before each round its graph is built anew and the gradients
     are cleared, outside the clock. What `fn()` of a `Benchmark` returned, or an executor made of
     it, is first compared with itself in float64: the test fails where it computes something else.
-    It is skipped where nothing requires a gradient, and where memory runs out.
+    A callable that keeps nothing of it is known by its batch, which `make_batch()` returned; what
+    is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
+    requires a gradient, and where memory runs out.
     """
-    owner = benchmark_of(fn)
+    owner = benchmark_of(fn, (args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _OutOfMemory(benchmark):
         _time(benchmark, cell, read_settings(), checked=owner is not None)
@@ -109,7 +112,6 @@ class _OutOfMemory:
         if reason:
             import pytest
 
-            self._benchmark.extra_info["outcome"] = reason
             pytest.skip(reason)
 
 
@@ -119,16 +121,14 @@ def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) ->
 
     call, info = cell.timed_call(), benchmark.extra_info
     try:
-        call.prepare()
-        if checked:
-            check = cell.check()
-            info |= {"distance": check.distance, "tolerance": check.tolerance}
-            if check.size:
-                info["compared_at"] = check.size
-            if check.reason:
-                info["outcome"] = "invalid"
-                pytest.fail(check.reason, pytrace=False)
+        call.prepare()  # fails where there is no backward pass
+        call.close()
+        check = cell.check() if checked else None
+        if check and check.reason:
+            pytest.fail(check.reason, pytrace=False)
         _pedantic(benchmark, call, cell.device, settings)
+        call.close()
+        info |= _compared(check)
         if benchmark.enabled:
             info |= _figures(benchmark, cell, settings)
     except NoBackwardError as error:
@@ -139,12 +139,27 @@ def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) ->
         benchmark._mode = benchmark._mode or "check"
 
 
+def _compared(check: Check | None) -> dict[str, Any]:
+    """Return what a comparison adds to `extra_info`."""
+    if check is None:
+        return {"outcome": "not compared"}
+    at = {"compared_at": check.size} if check.size else {}
+    if check.undecided:
+        return {"outcome": check.undecided, **at}
+    return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}
+
+
 def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
     """Time rounds: on a GPU of many calls, where nothing has to happen between two of them."""
     kind = device.partition(":")[0]
     setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
+
+    def run() -> None:
+        # Without a result, which pytest-benchmark would keep through the next round.
+        call.run()
+
     if not benchmark.enabled:
-        benchmark.pedantic(call.run, setup=setup)
+        benchmark.pedantic(run, setup=setup)
         return
     if kind == "cuda":
         benchmark._timer = clock_for(kind, settings.clock)
@@ -156,7 +171,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
         calls = min(MOST_CALLS, math.ceil(ROUND_SECONDS / seconds))
     fitting = int(benchmark._max_time / (seconds * calls))
     rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
-    benchmark.pedantic(call.run, setup=setup, rounds=rounds, iterations=calls)
+    benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=calls)
 
 
 def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
@@ -184,7 +199,6 @@ def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, A
     """Return what stands beside the times in the saved file."""
     on_gpu = cell.device.startswith("cuda")
     return {
-        "outcome": "ok",
         "device": cell.device,
         "dtype": cell.dtype,
         "clock": f"cuda {settings.clock}" if on_gpu else "wall",

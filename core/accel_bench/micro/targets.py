@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from accel_bench.errors import PluginError
 from accel_bench.micro.benchmark import Benchmark
 from accel_bench.micro.compute import ComputeType
 from accel_bench.micro.discovery import find_benchmarks, find_executors
@@ -35,25 +36,34 @@ def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[
     sizes = _sizes(kind)
 
     @pytest.mark.parametrize("size", sizes.values(), ids=sizes)
-    @pytest.mark.parametrize("executor", fitting.values(), ids=fitting)
+    @pytest.mark.parametrize("executor", fitting)  # by name, for pytest-benchmark's files
     @parametrize_compute_type
-    def test(benchmark: Any, compute_type: ComputeType, executor: Executor, size: str) -> None:
-        run_cell(benchmark, kind, size, executor, compute_type)
+    def test(benchmark: Any, compute_type: ComputeType, executor: str, size: str) -> None:
+        run_cell(benchmark, kind, size, fitting[executor], compute_type)
 
     test.__doc__ = kind.description
     return test
 
 
-def _tests() -> dict[str, Callable[..., None]]:
-    executors = find_executors()
-    found = {}
-    for name, kind in find_benchmarks().items():
+def _tests(
+    kinds: dict[str, type[Benchmark]], executors: dict[str, Executor]
+) -> dict[str, Callable[..., None]]:
+    """Return the tests of benchmarks by name. Raises PluginError for a name that two would have."""
+    found: dict[str, Callable[..., None]] = {}
+    names: dict[str, str] = {}
+    for name, kind in kinds.items():
         function = "test_" + re.sub(r"\W", "_", name)
+        if other := names.get(function):
+            raise PluginError(
+                f"benchmarks {other!r} of {kinds[other].__module__} and {name!r} of "
+                f"{kind.__module__} would both be {function} in pytest; rename one of them"
+            )
+        names[function] = name
         test = _test_of(kind, executors)
         test.__name__ = test.__qualname__ = function
         found[function] = test
     return found
 
 
-TESTS = _tests()
+TESTS = _tests(find_benchmarks(), find_executors())
 globals().update(TESTS)

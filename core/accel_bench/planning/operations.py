@@ -1,4 +1,4 @@
-"""Micro-benchmarks as scenarios: what is installed, and the scenario file of each cell."""
+"""Micro-benchmarks as scenarios: what is installed, and the scenario files of their cells."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _broken_entry(one: Unusable) -> OperationEntry:
 
 
 def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
-    """Return a scenario for each cell: a benchmark at a size, its executors the stacks.
+    """Return a scenario for each benchmark, size and compute type; its stacks are executors.
 
     Raises ScenarioError for a name that is not known.
     """

@@ -47,7 +47,7 @@ def test_outputs_and_gradients_are_those_of_float64(name: str) -> None:
     one = tiny(name)
     cell = build_cell(one, EAGER, ComputeType.TRAINING_BACKWARD)
     check = cell.check()
-    assert check.reason == ""
+    assert check.reason == check.undecided == ""
     assert check.dtype == "float32"
     gradients = [key for key in check.distances if key.startswith("gradient of")]
     assert bool(gradients) == differentiates(one)
@@ -65,6 +65,8 @@ def test_outputs_and_gradients_are_those_of_float64(name: str) -> None:
 def test_bfloat16_stays_within_its_tolerance(name: str) -> None:
     check = build_cell(tiny(name, dtype="bfloat16"), EAGER, ComputeType.TRAINING_BACKWARD).check()
     assert check.reason == ""
+    # In 16 bits a router may choose other experts than in float64.
+    assert check.undecided == "" or "mixtral" in name
     assert check.dtype == "bfloat16"
 
 
@@ -199,3 +201,17 @@ print(len(ComputeType) * len(cells), len(ComputeType) * len(kinds))
     every, tiny_ones = map(int, done.stdout.split())
     assert tiny_ones >= 60
     assert every >= 200
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_another_batch_has_other_values_and_the_same_weights(name: str) -> None:
+    values, weights = [], []
+    for seed in (0, 1):
+        one = tiny(name)
+        torch.manual_seed(seed)
+        values.append(one.make_batch()[0][0])
+        assert torch.initial_seed() == seed
+        fn = one.fn()
+        weights.append(fn.state_dict() if isinstance(fn, torch.nn.Module) else {})
+    assert not torch.equal(*values)
+    assert all(torch.equal(weights[1][key], one) for key, one in weights[0].items())

@@ -58,8 +58,8 @@ class Operation:
         """
         gradients = self.compute_type is not ComputeType.INFERENCE
         found = self.cell.check()
-        if found.reason:
-            raise InvalidRunError([found.reason.removeprefix("invalid: ")])
+        if reason := found.reason or found.undecided:
+            raise InvalidRunError([reason.removeprefix("invalid: ")])
         worst = max(found.distances, key=lambda name: found.distances[name], default="")
         check = {
             "largest": found.distance,

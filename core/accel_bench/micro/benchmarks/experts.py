@@ -38,7 +38,7 @@ class GroupedExperts(PartBenchmark):
         import torch
 
         chosen = self.shape.experts_per_token
-        scores = self.build(torch.rand, self.shape.tokens, self.shape.experts)
+        scores = self.drawn(torch.rand, self.shape.tokens, self.shape.experts)
         weights, experts = scores.topk(chosen)
         hidden = self.activations(self.shape.tokens, self.shape.hidden)
         return (hidden, experts, weights / weights.sum(-1, keepdim=True)), {}

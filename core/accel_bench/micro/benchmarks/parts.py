@@ -58,7 +58,10 @@ class PartBenchmark(Benchmark):
         self.dtype = str(dtype).removeprefix("torch.")
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Call a function with its tensors made on the device, in the dtype, from a fixed seed."""
+        """Call a function with its tensors made on the device, in the dtype, from a fixed seed.
+
+        For weights, which are the same in every batch.
+        """
         from accel_bench.micro.benchmarks.impl.making import made
 
         return made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
@@ -69,18 +72,24 @@ class PartBenchmark(Benchmark):
 
         return self.build(filled, kind, *args)
 
+    def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
+        """Call a function as `build` does, from a seed that changes with torch's: for batches."""
+        from accel_bench.micro.benchmarks.impl.making import batch_seed
+
+        return self.build(make, *args, seed=batch_seed(seed))
+
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
         """Return normally distributed activations, which get a gradient where there is one."""
         import torch
 
-        found: torch.Tensor = self.build(torch.randn, *sizes, seed=seed)
+        found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
         return found.requires_grad_(self.requires_grad)
 
     def indices(self, below: int, *sizes: int) -> torch.Tensor:
         """Return random whole numbers from 0 on, such as tokens or labels."""
         import torch
 
-        found: torch.Tensor = self.build(torch.randint, 0, below, sizes)
+        found: torch.Tensor = self.drawn(torch.randint, 0, below, sizes)
         return found
 
     def moved(self, *elements: int, indices: int = 0) -> int:

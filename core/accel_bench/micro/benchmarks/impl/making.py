@@ -12,8 +12,16 @@ FIRST_SEED = 2025
 """Seed of what is made with seed 0: no cotangent, which begin at 0 too, may equal an input. Along
 its own input a norm has no gradient."""
 
+OF_BATCHES = 1_000_003
+"""Distance of the seeds of two batches, in which no seed of another tensor may fall."""
+
 SPREAD = 0.02
 """Standard deviation of weights, as models are initialized."""
+
+
+def batch_seed(seed: int) -> int:
+    """Return the seed of a tensor in a batch: another one after another `torch.manual_seed`."""
+    return (seed + OF_BATCHES * torch.initial_seed()) % 2**62
 
 
 def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: int) -> Any:
