@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.program import Done, call
+from cli.program import Done, call, start
 from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write
 
+from accel_bench.analysis.ledgers.difference import difference
+from accel_bench.analysis.ledgers.files import read_ledger
 from accel_bench.plugins.registry import installed
 
 SLOWER = """
@@ -80,6 +82,25 @@ def test_the_same_code_differs_by_nothing_from_a_stored_ledger(scenario: Path, s
     done = count(scenario, "--against", saved, "--format", "json")
     found = json.loads(done.out)
     assert (done.code, found["rose"], found["fell"]) == (0, [], [])
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(("stack", "devices"), [("baseline", 2), ("compiled", 1)])
+def test_processes_with_other_hash_seeds_differ_by_nothing(
+    tmp_path: Path, stack: str, devices: int
+) -> None:
+    compiled = [{"use": "torch-compile", "backend": "aot_eager"}]
+    scenario = write(tmp_path, "repeated", devices, {"baseline": [], "compiled": compiled})
+    words = ("count", str(scenario), "--stack", stack, "--oversubscribe")
+    paths = [tmp_path / f"{seed}.json" for seed in ("0", "1", "4711")]
+    for path in paths:
+        done = start(*words, "--save", str(path), folder=tmp_path, PYTHONHASHSEED=path.stem)
+        assert done.code == 0, done.err
+    ledgers = [read_ledger(path) for path in paths]
+    assert ledgers[0].entries
+    for other in ledgers[1:]:
+        assert other.entries == ledgers[0].entries
+        assert not difference(ledgers[0], other).closes
 
 
 def test_a_stack_that_copies_is_named_with_the_line_of_its_plugin(
