@@ -12,6 +12,7 @@ from cli.program import Done, call
 from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write
 
+from accel_bench.analysis.profiles.modules import DATA
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall
 from accel_bench.runner.profile_waterfall import collect_waterfalls
 from accel_bench.store.database import open_store
@@ -20,10 +21,18 @@ PLANTED = """
 import time
 
 from accel_bench import Options, Plugin, hookimpl
+from accel_bench.builtin.data import dataset_impl
+
+
+def slowly(batches):
+    '''Take 100 ms for each batch.'''
+    for batch in batches:
+        time.sleep(0.1)
+        yield batch
 
 
 class Slower(Plugin[Options]):
-    '''Takes 50 ms more in the MLP's activation function.'''
+    '''Takes 200 ms more in the MLP's activation function, and 100 ms more for a batch.'''
 
     @hookimpl
     def accelerate_model(self, run):
@@ -31,12 +40,16 @@ class Slower(Plugin[Options]):
         plain = activation.forward
 
         def forward(states):
-            time.sleep(0.05)
+            time.sleep(0.2)
             return plain(states)
 
         activation.forward = forward
+
+        # The process of the run ends with it.
+        plain_batches = dataset_impl.batches_of
+        dataset_impl.batches_of = lambda *settings: slowly(plain_batches(*settings))
 """
-"""A plugin that makes one module slower."""
+"""A plugin that makes one module and the data slower."""
 
 STACKS: dict[str, Any] = {
     "baseline": [],
@@ -80,7 +93,7 @@ def check_that_it_adds_up(found: ProfileWaterfall) -> None:
     assert found.explained == pytest.approx(1 - abs(rest.change / found.difference.change))
 
 
-def test_a_planted_slower_module_is_the_first_that_lost(tmp_path: Path) -> None:
+def test_planted_pauses_are_recovered_by_name_and_size(tmp_path: Path) -> None:
     scenario = write(
         tmp_path, "one", 1, {"baseline": [], "slower": ["planted-slower"]}, launcher="forking"
     )
@@ -95,14 +108,18 @@ def test_a_planted_slower_module_is_the_first_that_lost(tmp_path: Path) -> None:
     assert first.module == "model.layers.*.mlp"
     assert first.mostly == "model.layers.*.mlp.act_fn"
     assert next(iter(first.kinds)) == "idle"
-    assert first.change > 0.04
-    assert found.lost[0] == "model.layers.*.mlp"
+    assert first.change == pytest.approx(0.2, rel=0.2)
+    second = found.modules[1]
+    assert (second.module, next(iter(second.kinds))) == (DATA, "data")
+    assert second.change == pytest.approx(0.1, rel=0.2)
+    assert found.lost[:2] == ("model.layers.*.mlp", DATA)
+    assert found.explained is not None and found.explained > 0.9
 
     # The other way round, from what is stored already: it is the first that gained.
     with open_store(tmp_path / "accel_bench_results", write=False) as store:
         report = collect_waterfalls(store.folder, store.results(), "slower", "baseline")
     assert report.waterfalls[0].modules[0].module == "model.layers.*.mlp"
-    assert report.waterfalls[0].modules[0].change < -0.04
+    assert report.waterfalls[0].modules[0].change < -0.15
 
 
 @pytest.mark.parametrize(

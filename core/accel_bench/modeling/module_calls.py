@@ -44,7 +44,7 @@ def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
 def is_compiled(module: torch.nn.Module) -> bool:
     """Return whether calls of a module run compiled code, by any way to compile one."""
     return (
-        module._compiled_call_impl is not None
+        getattr(module, "_compiled_call_impl", None) is not None
         or isinstance(module, OptimizedModule)
         or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, median
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.metrics.waterfall import unit_of
-from accel_bench.analysis.profiles.modules import ModuleTimes
+from accel_bench.analysis.profiles.inflation import ProfiledRun
 from accel_bench.analysis.profiles.reading import read_profile
-from accel_bench.analysis.profiles.waterfall import ProfiledRun, ProfiledStack, profile_waterfall
+from accel_bench.analysis.profiles.schema import RankProfile
+from accel_bench.analysis.profiles.waterfall import ProfiledStack, profile_waterfall
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
 from accel_bench.analysis.wording import label, settings
 from accel_bench.documents.canonical import canonical_json
@@ -54,21 +56,26 @@ def _waterfall(root: Path, a: ExperimentRuns, b: ExperimentRuns) -> ProfileWater
 def _stack(root: Path, row: ExperimentRuns, tokens: float) -> ProfiledStack:
     runs = {}
     for key, speed in row.speeds.items():
-        ranks = _profiles(root, row.completed[key])
+        profiles = _profiles(root, row.completed[key])
+        ranks = [one.modules for one in profiles if one.modules is not None]
         if ranks:
+            plain = [median(s.seconds for s in one.scalars) for one in profiles if one.scalars]
+            taken = [one.host.preempted_seconds or 0.0 for one in profiles if one.host is not None]
             runs[key] = ProfiledRun(
                 seconds=speed.seconds_per_token * tokens,
                 window_step_seconds=speed.seconds / len(speed.step_seconds),
                 ranks=ranks,
+                plain_seconds=fmean(plain) if plain else None,
+                taken_seconds=fmean(taken) if taken else 0.0,
             )
     return ProfiledStack(row.planned.experiment.stack.name, runs)
 
 
-def _profiles(root: Path, run: Result) -> list[ModuleTimes]:
-    """Return what all ranks of a run have left; nothing where one is missing."""
+def _profiles(root: Path, run: Result) -> list[RankProfile]:
+    """Return what all ranks of a run have left; nothing where one has no recorded step."""
     folder = root / run.folder / PROFILE_FOLDER
     profiles = [read_profile(folder / f"rank{rank.rank}") for rank in run.ranks]
-    found = [one.modules for one in profiles if one is not None and one.modules is not None]
+    found = [one for one in profiles if one is not None and one.modules is not None]
     return found if len(found) == len(run.ranks) else []
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from accel_bench.analysis.profiles.inflation import ProfiledRun
 from accel_bench.analysis.profiles.modules import OUTSIDE, ROOT, ModuleTime, ModuleTimes, StepKind
 from accel_bench.analysis.profiles.waterfall import (
-    ProfiledRun,
     ProfiledStack,
     module_group,
     profile_waterfall,
@@ -157,10 +159,95 @@ def test_what_one_compiles_as_one_has_one_bar_in_both() -> None:
     assert any("compiles model.layers.* as one" in note for note in found.notes)
 
 
+def recorded(window: float, *parts: tuple[str, float, float], rounds: int = 3) -> ProfiledStack:
+    """Return a stack by the recorded milliseconds of its modules, and their events."""
+    times = tuple(
+        ModuleTime(module=module, kind="memory-bound", direction="forward",
+                   seconds=ms / 1000, calls=1.0, events=events)
+        for module, ms, events in parts
+    )  # fmt: skip
+    whole = sum(one.seconds for one in times)
+    steps = ModuleTimes(steps=3, step_seconds=whole, times=times, device=False)
+    run = ProfiledRun(seconds=window, window_step_seconds=window, ranks=[steps])
+    return ProfiledStack("stack", {("session", number): run for number in range(rounds)})
+
+
+def change(found: ProfileWaterfall, module: str) -> float:
+    """Return by how many seconds a module changed."""
+    return next(one.change for one in found.modules if one.module == module)
+
+
+def test_recording_many_small_operations_changes_no_other_module() -> None:
+    # `big` takes 50 ms in both, `small` 50 and 10 ms; recording makes the latter 150 and 12 ms.
+    found = fall(
+        recorded(0.100, ("big", 50.1, 10), ("small", 150.0, 10_000)),
+        recorded(0.060, ("big", 50.1, 10), ("small", 12.0, 200)),
+    )
+    assert found.event_seconds == pytest.approx(10e-6, rel=0.01)
+    assert change(found, "small") == pytest.approx(-0.040, rel=0.01)
+    assert change(found, "big") == pytest.approx(0.0, abs=0.0005)
+    assert (found.gained, found.lost) == (("small",), ())
+    assert adding_up(found).startswith("the parts explain ")
+
+
+def test_what_only_an_unlike_inflation_changes_is_unexplained_and_not_named() -> None:
+    # The same, with nothing that says what recording each event costs.
+    found = fall(
+        recorded(0.100, ("big", 50.0, 0), ("small", 150.0, 0)),
+        recorded(0.060, ("big", 50.0, 0), ("small", 12.0, 0)),
+    )
+    assert change(found, "big") == pytest.approx(0.0, abs=1e-9)
+    assert (found.gained, found.lost) == (("small",), ())
+    assert found.unexplained.change == pytest.approx(0.0234, abs=0.0001)
+    assert "do not explain all of the difference: +23" in adding_up(found)
+    assert any("still take 2.00 times and those of" in note for note in found.notes)
+    assert sum(one.change for one in found.modules) + found.unexplained.change == pytest.approx(
+        found.difference.change
+    )
+
+
+def test_a_module_is_not_named_for_an_inflation_that_differs_a_little() -> None:
+    found = fall(
+        recorded(0.100, ("big", 50.0, 0), ("small", 58.0, 0)),
+        recorded(0.092, ("big", 50.0, 0), ("small", 42.0, 0)),
+    )
+    assert not found.left_inflation.is_unlike
+    assert change(found, "big") > 0.001
+    assert (found.gained, found.lost) == (("small",), ())
+
+
 def test_unlike_inflations_are_noted() -> None:
     found = fall(PLAIN, stack("slower", 0.06, 0.061, 0.0592, scale=2.4))
-    assert any("overstated" in note for note in found.notes)
+    assert any("as long as measured ones: what parts change by" in note for note in found.notes)
     assert not fall(PLAIN, SLOWER).notes
+
+
+def test_steps_that_recording_seems_to_make_shorter_are_blamed_on_other_work() -> None:
+    found = fall(PLAIN, stack("disturbed", 0.070, 0.069, 0.0692))
+    note = "disturbed took 0.86 times as long as measured ones: other work on the machine slowed"
+    assert any(note in one for one in found.notes)
+
+
+def test_other_work_within_recorded_steps_is_noted() -> None:
+    runs = {key: replace(run, taken_seconds=0.004) for key, run in SLOWER.runs.items()}
+    found = fall(PLAIN, ProfiledStack("slower", runs))
+    assert found.notes == (
+        "other work on the machine took 4.00 ms of each recorded step of slower",
+    )
+
+
+def test_a_difference_within_the_noise_is_not_called_none() -> None:
+    found = fall(stack("a", 0.050, 0.054, 0.050), stack("b", 0.060, 0.054, 0.060))
+    said = adding_up(found)
+    assert said.startswith("the difference is not sure: about 6 rounds would settle it")
+    few = fall(stack("a", 0.050, 0.060, 0.050), stack("b", 0.050, 0.050, 0.0601))
+    assert "not even 100 rounds" in adding_up(few)
+
+
+def test_with_one_round_nothing_is_called_sure() -> None:
+    found = fall(stack("plain", 0.05), stack("slower", 0.06, act_fn=0.010))
+    assert "nothing is sure with one round; lost: model.layers.*.mlp" in answer(found)
+    assert adding_up(found).startswith("one round has no interval")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -18,10 +19,10 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from accel_bench.analysis.profiles.modules import OUTSIDE, ROOT, ModuleTimes
+from accel_bench.analysis.profiles.modules import DATA, OUTSIDE, ROOT, ModuleTimes
 from accel_bench.analysis.profiles.spans import Cycle, Span, SpanKind, in_order
 from accel_bench.worker.profile.attribution import attribute, folded
-from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase, plain_path
+from accel_bench.worker.profile.ranges import ModuleRanges, mark_phase, plain_path, unlike_siblings
 from accel_bench.worker.profile.recorder import span_of
 
 WIDTH = 64
@@ -114,7 +115,7 @@ def profiled(model: nn.Module, steps: int = 2, warmup: int = 1, **more: Any) -> 
             take_step(model, optimizer)
             profiler.step()
     ranges.remove()
-    found = attribute(cycles, ranges.roles)
+    found = attribute(cycles, ranges.roles, ranges.unlike)
     assert found is not None
     return found
 
@@ -142,8 +143,8 @@ def test_parts_add_up_to_the_step(plain: ModuleTimes) -> None:
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
-        ("layers.*.mlp.*", "matmul"),
-        ("layers.*.mlp.*", "memory-bound"),
+        ("layers.*.mlp.0", "matmul"),
+        ("layers.*.mlp.1", "memory-bound"),
         ("layers.*.attention.qkv", "matmul"),
         ("layers.*.attention", "attention"),
         ("layers.*.norm", "norm"),
@@ -158,7 +159,7 @@ def test_both_passes_of_a_module_are_its_own(plain: ModuleTimes, module: str, ki
 def test_a_module_has_no_kind_that_is_not_in_it(plain: ModuleTimes) -> None:
     assert seconds(plain, module="layers.*.norm", kind="matmul") == 0
     assert seconds(plain, module="layers.*.attention", kind="matmul") == 0
-    assert seconds(plain, module="layers.*.mlp.*", kind="attention") == 0
+    assert seconds(plain, module="layers.*.mlp.0", kind="attention") == 0
 
 
 def test_the_optimizer_is_a_direction_of_its_own(plain: ModuleTimes) -> None:
@@ -254,6 +255,57 @@ def test_wrapped_modules_have_the_paths_of_plain_ones(name: str, path: str) -> N
 def test_layers_of_all_numbers_are_folded() -> None:
     assert folded("model.layers.11.mlp.experts.3.w1") == "model.layers.*.mlp.experts.*.w1"
     assert folded("layer1.conv2d") == "layer1.conv2d"
+
+
+def test_only_siblings_of_one_class_are_folded() -> None:
+    unlike = unlike_siblings(Model())
+    assert unlike == {f"layers.{layer}.mlp.{number}" for layer in (0, 1) for number in (0, 1, 2)}
+    assert folded("layers.1.mlp.2", unlike) == "layers.*.mlp.2"
+    wrapped = Model()
+    wrapped.layers[0] = checkpoint_wrapper(wrapped.layers[0])
+    assert "layers.0" not in unlike_siblings(wrapped)
+
+
+def test_an_operation_counts_once_however_many_calls_it_takes(plain: ModuleTimes) -> None:
+    (linear,) = (one for one in plain.times
+                 if (one.module, one.kind, one.direction)
+                 == ("layers.*.attention.qkv", "matmul", "forward"))  # fmt: skip
+    assert linear.calls == 2  # One in each of two layers.
+    assert linear.events > linear.calls
+
+
+def test_getting_batches_has_a_place_of_its_own() -> None:
+    spans = [
+        Span("ProfilerStep#1", "range", 0, 100, lane=1),
+        Span("aten::stack", "operation", 10, 20, lane=1),
+        Span("phase: data", "range", 49, 50, lane=1),
+        Span("module: (model)", "range", 55, 80, lane=1),
+    ]
+    found = attribute([Cycle(in_order(spans))], {})
+    assert found is not None
+    assert seconds(found, module=DATA, kind="data") == pytest.approx(50e-9)
+    kernel = Span("sm90_gemm", "kernel", 70, 90, lane=7)
+    found = attribute([Cycle(in_order([*spans, kernel]))], {})
+    assert found is not None and found.device
+    assert seconds(found, module=DATA, kind="data") == pytest.approx(49e-9)
+    assert seconds(found, kind="idle") == pytest.approx(31e-9)
+
+
+def test_events_are_those_recorded_within_a_place() -> None:
+    spans = [
+        Span("ProfilerStep#1", "range", 0, 100, lane=1),
+        Span("module: mlp", "range", 10, 90, lane=1),
+        Span("aten::linear", "operation", 20, 60, lane=1),
+        Span("aten::t", "operation", 25, 30, lane=1),
+        Span("aten::addmm", "operation", 30, 50, lane=1),
+    ]
+    found = attribute([Cycle(in_order(spans))], {})
+    assert found is not None
+    assert {(one.module, one.kind): (one.events, one.calls) for one in found.times} == {
+        ("mlp", "matmul"): (2, 1),
+        ("mlp", "idle"): (1, 0),
+        (OUTSIDE, "idle"): (1, 0),
+    }
 
 
 def device_cycle() -> Cycle:

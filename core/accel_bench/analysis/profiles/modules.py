@@ -7,10 +7,18 @@ from typing import Literal, TypeAlias
 from accel_bench.documents.base import Frozen
 
 StepKind: TypeAlias = Literal[
-    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "communication", "idle"
+    "matmul",
+    "attention",
+    "norm",
+    "loss",
+    "optimizer",
+    "memory-bound",
+    "data",
+    "communication",
+    "idle",
 ]
-"""Kinds that a step consists of; `memory-bound` is the rest of the operations, `idle` what no
-operation covers: Python's own work, and waiting."""
+"""Kinds that a step consists of; `memory-bound` is the rest of the operations, `data` all that
+gets batches, `idle` what no operation covers: Python's own work, and waiting."""
 
 Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "other"]
 """When a module's operation runs; `recompute` is the second forward of activation checkpointing,
@@ -18,6 +26,9 @@ Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", 
 
 ROOT = "(model)"
 """Name of the model itself: what it computes in none of its modules, its loss for one."""
+
+DATA = "(data)"
+"""Name of what gets the batches of a step."""
 
 OUTSIDE = "(outside of modules)"
 """Name of what runs in no module."""
@@ -36,7 +47,10 @@ class ModuleTime(Frozen):
     """Seconds of a step, without those of modules inside."""
 
     calls: float
-    """Operations, or kernels of a device, in a step."""
+    """Operations that compute, without those that call others that do; or kernels of a device."""
+
+    events: float = 0.0
+    """Operations and ranges in a step that are recorded within this time."""
 
 
 class ModuleTimes(Frozen):

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.profiles.schema import UNNAMED, Place
@@ -127,6 +128,11 @@ class Cycle:
         if number < len(self.places) and self.places[number][0][0] <= moment:
             module = self.places[number][1].removeprefix(MODULE)
         return Place(module=module, phase=self.phase_at(moment))
+
+    def times_of(self, phase: str) -> list[Interval]:
+        """Return the intervals of a phase: each from the mark before, or its step's start."""
+        edges = sorted([*((one.start, "") for one in self.steps), *self.marks])
+        return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
 
     def phase_at(self, moment: int) -> str:
         """Return the phase at a moment: that of the next mark, if it is of the same step."""

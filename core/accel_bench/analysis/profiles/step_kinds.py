@@ -8,12 +8,14 @@ from accel_bench.analysis.profiles.kinds import kind_of
 from accel_bench.analysis.profiles.modules import StepKind
 
 STEP_KINDS: tuple[StepKind, ...] = (
-    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "communication", "idle",
+    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "data",
+    "communication", "idle",
 )  # fmt: skip
 """All of them, in the order in which they are shown."""
 
 STRENGTH: tuple[StepKind, ...] = (
-    "idle", "memory-bound", "matmul", "norm", "loss", "attention", "optimizer", "communication",
+    "idle", "memory-bound", "matmul", "norm", "loss", "attention", "optimizer", "data",
+    "communication",
 )  # fmt: skip
 """The same, the one that says more about nested operations behind the other."""
 

@@ -1,7 +1,7 @@
 """From the step of one stack to that of another, by module and kind of operation.
 
 The seconds are those of the measured windows; their parts are in the proportions of the profiled
-steps, which take longer. Rounds in which both were measured are pairs, as everywhere.
+steps, less what recording costs. Rounds in which both were measured are pairs, as everywhere.
 """
 
 from __future__ import annotations
@@ -10,9 +10,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-from accel_bench.analysis.profiles.modules import OUTSIDE, ROOT, Direction, ModuleTimes, StepKind
+from accel_bench.analysis.profiles.inflation import (
+    UNEXPLAINED,
+    Part,
+    ProfiledRun,
+    Seconds,
+    event_seconds,
+    scaled,
+    without_inflation,
+)
+from accel_bench.analysis.profiles.modules import DATA, OUTSIDE, ROOT
 from accel_bench.analysis.profiles.step_kinds import STEP_KINDS
 from accel_bench.analysis.profiles.waterfall_schema import (
     Change,
@@ -30,48 +39,14 @@ ADDS_UP = 0.05
 WORTH_NAMING = 0.01
 """Change of a module over A's step from which it is named."""
 
+LESS = 0.97
+"""Recorded over measured seconds below which a note blames other work: recording is work too."""
+
+TAKEN = 0.02
+"""Share of recorded steps that other work may take without a note."""
+
 MOSTLY = 0.6
 """Share of a module's change from which one module inside it is named."""
-
-UNLIKE = 1.1
-"""Ratio of the two inflations from which a note says so."""
-
-
-class Part(NamedTuple):
-    """What a time belongs to."""
-
-    module: str
-    kind: StepKind
-    direction: Direction
-
-
-@dataclass(frozen=True)
-class ProfiledRun:
-    """One run of a stack: its measured window, and its ranks' profiles."""
-
-    seconds: float
-    """Seconds of the unit in the measured window."""
-
-    window_step_seconds: float
-    """Mean step of that window."""
-
-    ranks: Sequence[ModuleTimes]
-
-    @property
-    def parts(self) -> dict[Part, float]:
-        """The window's seconds by part: the mean of the ranks."""
-        sums: dict[Part, float] = defaultdict(float)
-        for rank in self.ranks:
-            whole = sum(one.seconds for one in rank.times) * len(self.ranks)
-            for one in rank.times:
-                part = Part(one.module, one.kind, one.direction)
-                sums[part] += self.seconds * one.seconds / whole
-        return sums
-
-    @property
-    def inflation(self) -> float:
-        """How much longer the profiled steps took."""
-        return fmean(rank.step_seconds for rank in self.ranks) / self.window_step_seconds
 
 
 @dataclass(frozen=True)
@@ -95,14 +70,22 @@ def profile_waterfall(
     rounds = sorted(set(a.runs) & set(b.runs))
     if not rounds:
         return None
-    pairs = _Pairs([(a.runs[key].parts, b.runs[key].parts) for key in rounds])
+    runs = [(a.runs[key], b.runs[key]) for key in rounds]
+    cost = event_seconds(run for pair in runs for run in pair)
+    recorded = _Pairs([(one.recorded(cost), other.recorded(cost)) for one, other in runs])
+    left = _left(recorded, runs)
+    pairs = _in_windows(recorded, runs, left)
     whole = a.compiled | b.compiled
     difference = _change([(a.runs[key].seconds, b.runs[key].seconds) for key in rounds])
     modules = _modules(pairs, whole)
+    also = {one.module: one for one in _modules(recorded, whole)}
     unexplained = Change(**pairs.change(_is_unexplained))
     named = [
-        one for one in modules if abs(one.change) >= WORTH_NAMING * difference["a"] and one.is_sure
-    ]
+        one for one in modules if all(
+            _is_worth_naming(change, difference["a"]) and change.change * one.change > 0
+            for change in (one, also[one.module])
+        )
+    ]  # fmt: skip
     gained, lost = ([one.module for one in named if side(one.change)] for side in (_less, _more))
     inflation = Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds))
     return ProfileWaterfall(
@@ -120,31 +103,61 @@ def profile_waterfall(
         gained=tuple(gained),
         lost=tuple(lost),
         inflation=inflation,
-        notes=tuple(_notes(a, b, inflation, whole)),
+        left_inflation=left,
+        event_seconds=cost,
+        notes=tuple(_notes(a, b, rounds, left)),
     )
+
+
+def _in_windows(
+    recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
+) -> _Pairs:
+    """Return the parts of the measured windows, for each round anew."""
+    found = []
+    for (a, b), (one, other) in zip(recorded.rounds, runs, strict=True):
+        sides: tuple[Seconds, Seconds] = scaled(a, one.seconds), scaled(b, other.seconds)
+        if left.is_unlike:
+            times = sum(a.values()) / one.seconds, sum(b.values()) / other.seconds
+            sides = without_inflation(sides, times)
+        found.append(sides)
+    return _Pairs(found)
+
+
+def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> Inflation:
+    """Return how much longer recorded steps are without what their events cost."""
+    a, b = (
+        fmean(sum(pair[side].values()) / run[side].seconds
+              for pair, run in zip(recorded.rounds, runs, strict=True))
+        for side in (0, 1)
+    )  # fmt: skip
+    return Inflation(a=a, b=b)
+
+
+def _is_worth_naming(change: Change, step: float) -> bool:
+    return abs(change.change) >= WORTH_NAMING * step and change.is_sure
 
 
 class _Pairs:
     """The parts of both stacks, round by round."""
 
-    def __init__(self, rounds: Sequence[tuple[Mapping[Part, float], Mapping[Part, float]]]) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: Sequence[tuple[Seconds, Seconds]]) -> None:
+        self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
     def change(self, chosen: Callable[[Part], bool]) -> dict[str, Any]:
         """Return what all chosen parts together take in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
-            for pair in self._rounds
+            for pair in self.rounds
         )
         return _change([(a, b) for a, b in sums])
 
     def changes(self, chosen: Callable[[Part], str]) -> dict[str, float]:
         """Return the mean change by a name of parts, the largest first, without empty names."""
         sums: dict[str, float] = defaultdict(float)
-        for a, b in self._rounds:
+        for a, b in self.rounds:
             for part in self.parts:
-                sums[chosen(part)] += (b.get(part, 0.0) - a.get(part, 0.0)) / len(self._rounds)
+                sums[chosen(part)] += (b.get(part, 0.0) - a.get(part, 0.0)) / len(self.rounds)
         return {name: sums[name] for name in sorted(sums, key=lambda n: -abs(sums[n])) if name}
 
 
@@ -204,7 +217,7 @@ def module_group(path: str, whole: Iterable[str]) -> str:
     What one of the stacks compiled as one has no modules to compare with.
     """
     for compiled in sorted(whole, key=len):
-        if compiled == ROOT and path != OUTSIDE:
+        if compiled == ROOT and path not in (DATA, OUTSIDE):
             return ROOT
         if path == compiled or path.startswith(f"{compiled}."):
             return compiled
@@ -214,7 +227,7 @@ def module_group(path: str, whole: Iterable[str]) -> str:
 
 
 def _is_unexplained(part: Part) -> bool:
-    return part.module == OUTSIDE and part.kind == "idle"
+    return part[:2] == UNEXPLAINED[:2]
 
 
 def _explained(difference: float, unexplained: float) -> float | None:
@@ -234,17 +247,34 @@ def _more(change: float) -> bool:
 
 
 def _notes(
-    a: ProfiledStack, b: ProfiledStack, inflation: Inflation, whole: Iterable[str]
+    a: ProfiledStack, b: ProfiledStack, rounds: Sequence[RoundKey], left: Inflation
 ) -> Iterable[str]:
     """Yield what limits the answer."""
     for stack in (a, b):
         if stack.compiled:
             listed = ", ".join(sorted(stack.compiled))
             yield f"{stack.name} compiles {listed} as one: no module is seen inside, in either"
-    larger, smaller = sorted((inflation.a, inflation.b), reverse=True)
-    if larger > UNLIKE * smaller:
+    for stack in (a, b):
+        yield from _disturbed(stack, rounds)
+    if left.is_unlike:
         yield (
-            f"profiling made steps of {a.name} {inflation.a:.2f} times and those of {b.name} "
-            f"{inflation.b:.2f} times as long: parts of many small operations are overstated where "
-            "it is more"
+            f"without that, recorded steps of {a.name} still take {left.a:.2f} times and those of "
+            f"{b.name} {left.b:.2f} times as long as measured ones: what parts change by in only "
+            "one of recorded and scaled seconds is unexplained"
+        )
+
+
+def _disturbed(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> Iterable[str]:
+    """Yield what other work on the machine did to the steps of a stack."""
+    inflation = _inflation(stack, rounds)
+    taken = fmean(stack.runs[key].taken_seconds for key in rounds)
+    if inflation < LESS:
+        yield (
+            f"recorded steps of {stack.name} took {inflation:.2f} times as long as measured ones: "
+            "other work on the machine slowed its measured windows"
+        )
+    if taken > TAKEN * fmean(stack.runs[key].step_seconds for key in rounds):
+        yield (
+            f"other work on the machine took {1000 * taken:.2f} ms of each recorded step of "
+            f"{stack.name}"
         )

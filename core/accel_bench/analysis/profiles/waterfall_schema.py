@@ -6,6 +6,9 @@ from accel_bench.analysis.profiles.modules import StepKind
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen
 
+UNLIKE = 1.1
+"""Ratio of the two inflations from which what they induce is shown as unexplained."""
+
 
 class Change(Frozen):
     """What something takes in A and in B; seconds of the unit, means over rounds."""
@@ -56,6 +59,11 @@ class Inflation(Frozen):
     a: float
     b: float
 
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the factors differ by so much that modules seem to change that do not."""
+        return max(self.a, self.b) > UNLIKE * min(self.a, self.b)
+
 
 class ProfileWaterfall(Frozen):
     """The way from A's step to B's."""
@@ -84,7 +92,8 @@ class ProfileWaterfall(Frozen):
     """By module, with `unexplained` all of the difference; the largest change first."""
 
     unexplained: Change
-    """What lies in no module and in no operation."""
+    """What lies in no module and in no operation, and where `left_inflation` differs by more than
+    10 % what only that makes modules change by."""
 
     explained: float | None
     """Share of the difference that the parts explain; null where there is no difference."""
@@ -96,7 +105,13 @@ class ProfileWaterfall(Frozen):
     """Modules that take more time in B, the largest change first."""
 
     inflation: Inflation
-    """How much longer the profiled steps were; the parts are in their proportions."""
+    """How much longer the profiled steps were."""
+
+    event_seconds: float
+    """What recording an event costs; it is taken off for each event of a part."""
+
+    left_inflation: Inflation
+    """How much longer the profiled steps are without that; the parts are in their proportions."""
 
     notes: tuple[str, ...] = ()
     """What limits the answer."""

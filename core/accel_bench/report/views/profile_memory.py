@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
-from accel_bench.analysis.profiles.schema import UNNAMED, RankProfile
+from accel_bench.analysis.profiles.modules import ROOT
+from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.analysis.wording import percent, size
 from accel_bench.report.table import Column, Table
 
@@ -35,7 +36,7 @@ def _table(found: Mapping[str, int], key: str, title: str, top: int) -> Table:
     total = sum(found.values())
     listed = sorted(found.items(), key=lambda one: -one[1])
     rest = listed[top:]
-    rows = [{key: name or UNNAMED, "bytes": part} for name, part in listed[:top]]
+    rows = [{key: name or ROOT, "bytes": part} for name, part in listed[:top]]
     if rest:
         others = sum(part for _, part in rest)
         rows.append({key: f"{len(rest)} others", "bytes": others})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from accel_bench.analysis.profiles.waterfall_schema import (
     ProfileWaterfall,
     WaterfallReport,
 )
+from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.wording import join_names, percent
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 
@@ -24,6 +26,10 @@ BAR = 12
 
 SMALL = 0.002
 """Share of A's step below which changes of a module are summed up in one row."""
+
+
+MOST_ROUNDS = 100
+"""Rounds from which no number is given."""
 
 
 class _Bar(NamedTuple):
@@ -71,7 +77,9 @@ def answer(one: ProfileWaterfall) -> str:
         f"{one.b} takes {_ms(abs(difference.change))} ms {faster} than {one.a} for {one.unit} "
         f"({share})"
     )
-    if not difference.is_sure:
+    if one.rounds < 2:
+        said += "; nothing is sure with one round"
+    elif not difference.is_sure:
         said += ", which is within the noise of these rounds"
     sides = (("gained", _named(one, one.gained)), ("lost", _named(one, one.lost)))
     named = [f"{word}: {join_names(names, 3)}" for word, names in sides if names]
@@ -142,22 +150,39 @@ def _notes(one: ProfileWaterfall) -> Iterator[str]:
         f"steps, which took {one.inflation.a:.2f} times ({one.a}) and {one.inflation.b:.2f} times "
         f"({one.b}) as long"
     )
-    if one.rounds < 2:
-        yield "one round has no interval: take more with --rounds"
+    yield (
+        f"recording an event costs {1e6 * one.event_seconds:.1f} us, by how much longer recorded "
+        "steps took; that is taken off"
+    )
     yield from one.notes
 
 
 def adding_up(one: ProfileWaterfall) -> str:
     """Return in a sentence how much of the difference the parts explain."""
     rest = f"{_signed(one.unexplained.change)} ms lie in no module and no operation"
-    if one.explained is None or not one.difference.is_sure:
+    if one.explained is None:
         return f"no difference that has to be explained; {rest}"
+    if one.rounds < 2:
+        return f"one round has no interval: take more with --rounds; {rest}"
+    if not one.difference.is_sure:
+        return f"the difference is not sure: {_rounds_for(one)}; {rest}"
     if one.explained >= 1 - ADDS_UP:
         return f"the parts explain {percent(one.explained)} of the difference"
     return (
         f"the parts do not explain all of the difference: {rest}, in the loop around the model, "
         "its batches, or the profiler"
     )
+
+
+def _rounds_for(one: ProfileWaterfall) -> str:
+    """Return how many rounds would make the difference sure if it stays as it is."""
+    change = one.difference
+    half = (change.high or 0.0) - change.change
+    spread = half * math.sqrt(one.rounds) / t_quantile(one.rounds - 1, 0.975)
+    for rounds in range(one.rounds + 1, MOST_ROUNDS + 1):
+        if t_quantile(rounds - 1, 0.975) * spread / math.sqrt(rounds) < abs(change.change):
+            return f"about {rounds} rounds would settle it (--rounds)"
+    return f"not even {MOST_ROUNDS} rounds would settle it"
 
 
 def _mostly(row: tuple[str, Change]) -> str:

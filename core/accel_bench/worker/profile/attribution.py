@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.profiles.modules import Direction, ModuleTime, ModuleTimes, StepKind
 from accel_bench.analysis.profiles.spans import Cycle, Interval, union
-from accel_bench.worker.profile.places import HostPlaces, StepPlace, kernel_place
+from accel_bench.worker.profile.places import (
+    OF_PHASE,
+    HostPlaces,
+    StepPlace,
+    computing,
+    kernel_place,
+)
 
 NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 """Number of a layer in a path."""
@@ -31,21 +37,24 @@ class Segment(NamedTuple):
     call: int = -1
 
 
-def attribute(cycles: Sequence[Cycle], roles: Mapping[str, str]) -> ModuleTimes | None:
+def attribute(
+    cycles: Sequence[Cycle], roles: Mapping[str, str], unlike: Collection[str] = ()
+) -> ModuleTimes | None:
     """Return where the time of the recorded steps went, by mean step; None without a step.
 
     `roles` are those of the modules by their paths: operations of an attention are attention.
+    `unlike` are the paths of numbered modules that are not of the class of their siblings.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = sum(len(cycle.steps) for cycle in cycles)
     if not steps:
         return None
-    totals = _Totals(steps)
+    totals = _Totals(steps, unlike)
     compiled: set[str] = set()
     for cycle in cycles:
         host = HostPlaces(cycle, roles)
-        totals.add(_segments(cycle, host))
-        compiled |= {folded(module) for module in host.compiled}
+        totals.add(_segments(cycle, host), host.events)
+        compiled |= {folded(module, unlike) for module in host.compiled}
     return ModuleTimes(
         steps=steps,
         step_seconds=sum(_whole(c)[1] - _whole(c)[0] for c in cycles) / 1e9 / steps,
@@ -55,25 +64,33 @@ def attribute(cycles: Sequence[Cycle], roles: Mapping[str, str]) -> ModuleTimes 
     )
 
 
-def folded(path: str) -> str:
-    """Return a module's path with `*` for the numbers of layers."""
-    return NUMBER.sub("*", path)
+def folded(path: str, unlike: Collection[str] = ()) -> str:
+    """Return a module's path with `*` for the numbers of layers, but of those that are unlike."""
+
+    def fold(number: re.Match[str]) -> str:
+        return number[0] if path[: number.end()] in unlike else "*"
+
+    return NUMBER.sub(fold, path)
 
 
 class _Totals:
     """Sums by folded module, kind and direction."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, unlike: Collection[str]) -> None:
         self._steps = steps
+        self._unlike = unlike
+        self._events: Counter[tuple[str, StepKind, Direction]] = Counter()
         self._seconds: dict[tuple[str, StepKind, Direction], float] = defaultdict(float)
         self._calls: dict[tuple[str, StepKind, Direction], int] = defaultdict(int)
 
-    def add(self, segments: Iterable[Segment]) -> None:
-        """Add the segments of one cycle."""
+    def add(self, segments: Iterable[Segment], events: Mapping[StepPlace, int]) -> None:
+        """Add the segments and events of one cycle."""
+        for place, number in events.items():
+            self._events[self._key(place)] += number
         counted: set[int] = {-1}
         for one in segments:
             if one.end > one.start:
-                key = (folded(one.place.module), one.place.kind, one.place.direction)
+                key = self._key(one.place)
                 self._seconds[key] += (one.end - one.start) / 1e9
                 self._calls[key] += one.call not in counted
                 counted.add(one.call)
@@ -87,9 +104,13 @@ class _Totals:
                 direction=key[2],
                 seconds=self._seconds[key] / self._steps,
                 calls=self._calls[key] / self._steps,
+                events=self._events[key] / self._steps,
             )
             for key in sorted(self._seconds, key=lambda key: -self._seconds[key])
         )
+
+    def _key(self, place: StepPlace) -> tuple[str, StepKind, Direction]:
+        return folded(place.module, self._unlike), place.kind, place.direction
 
 
 def _whole(cycle: Cycle) -> Interval:
@@ -108,6 +129,7 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
     """Yield the main thread's time, each moment in the innermost operation around it."""
     at, end = _whole(cycle)
     stack: list[tuple[int, StepPlace, int]] = []
+    counted = computing([span for span, _ in host.lanes[cycle.lane]])
     for number, (span, place) in enumerate([*host.lanes[cycle.lane], (None, StepPlace())]):
         while stack and (span is None or stack[-1][0] <= span.start):
             until, inner, call = stack.pop()
@@ -118,7 +140,7 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
         yield Segment(at, until, host.placed(inner, at), call)
         at = max(at, until)
         if span is not None:
-            stack.append((span.end, place, number))
+            stack.append((span.end, place, number if number in counted else -1))
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
@@ -137,18 +159,21 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
             yield Segment(first, last, place, number)
             at = last
     gaps.append(Segment(at, end, StepPlace()))
-    yield from _covered(gaps, collectives)
+    for gap in _covered(gaps, cycle.times_of("data"), OF_PHASE["data"]):
+        yield from _covered([gap], collectives)
 
 
-def _covered(segments: Iterable[Segment], collectives: Sequence[Interval]) -> Iterator[Segment]:
-    """Turn idle time into communication where a collective is under way meanwhile."""
-    spans = union(collectives)
+def _covered(
+    segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPlace | None = None
+) -> Iterator[Segment]:
+    """Turn idle time into `by`, or into communication, where it is within the intervals."""
+    spans = union(intervals)
     starts = [start for start, _ in spans]
     for one in segments:
         if one.place.kind != "idle" or not spans:
             yield one
             continue
-        at, waiting = one.start, one.place._replace(kind="communication")
+        at, waiting = one.start, by or one.place._replace(kind="communication")
         first = max(0, bisect_right(starts, one.start) - 1)
         for start, end in spans[first : bisect_right(starts, one.end)]:
             low, high = max(at, start), min(one.end, end)

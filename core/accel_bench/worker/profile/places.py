@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.profiles.modules import OUTSIDE, Direction, StepKind
+from accel_bench.analysis.profiles.modules import DATA, OUTSIDE, Direction, StepKind
 from accel_bench.analysis.profiles.spans import MODULE, STEP, Cycle, Span, in_order
 from accel_bench.analysis.profiles.step_kinds import kind_in, step_kind, stronger
 
@@ -23,6 +24,15 @@ GRAPH = "## Call CompiledFxGraph"
 """Beginning of the name of the range around a graph's kernels, which on a CPU are no events."""
 
 
+NO_WORK = re.compile(
+    r"autograd::|torch::autograd::|\w+Backward\d*$|Torch-Compiled Region|"
+    r"aten::(as_strided|t|transpose|permute|view|reshape|_reshape_alias|_unsafe_view|expand|"
+    r"expand_as|slice|select|narrow|split\w*|chunk|unbind|squeeze|unsqueeze|movedim|flatten|"
+    r"detach|alias|resolve_\w+|lift_fresh|empty\w*|resize_|set_|result_type|to|contiguous|item|is_nonzero)_?$"
+)
+"""Names of events that compute nothing themselves: nodes of the backward, views, allocations."""
+
+
 class StepPlace(NamedTuple):
     """Where an operation's own time belongs; `role` is that of the module."""
 
@@ -32,10 +42,18 @@ class StepPlace(NamedTuple):
     role: str = ""
 
 
+OF_PHASE = {
+    "data": StepPlace(DATA, "data"),
+    "optimizer": StepPlace(kind="optimizer", direction="optimizer"),
+}
+"""Places of the phases that are no module's."""
+
+
 class HostPlaces:
     """The places of a cycle's operations and ranges on the host, by lane, in order of their start.
 
-    `collectives` end on another thread than they started on.
+    `collectives` end on another thread than they started on. `events` are those that the steps'
+    thread records within each place; beside a device, whose idle time they make longer, all are.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -48,6 +66,7 @@ class HostPlaces:
         self.compiled: set[str] = set()
         self.lanes: dict[int, list[tuple[Span, StepPlace]]] = defaultdict(list)
         self.collectives: list[Span] = []
+        self.events: Counter[StepPlace] = Counter()
         for span in in_order(cycle.spans):
             if span.is_async:
                 self.collectives += [span] if step_kind(span.name) == "communication" else []
@@ -55,10 +74,10 @@ class HostPlaces:
                 self._add(span)
 
     def placed(self, place: StepPlace, moment: int) -> StepPlace:
-        """Return a place; for one in no range, that of its phase: the update has one of its own."""
-        if place == StepPlace() and self._cycle.phase_at(moment) == "optimizer":
-            return StepPlace(kind="optimizer", direction="optimizer")
-        return place
+        """Return a place; for one in no range, that of its phase, where it has one of its own."""
+        if place != StepPlace():
+            return place
+        return OF_PHASE.get(self._cycle.phase_at(moment), place)
 
     def launching(self, kernel: Span) -> StepPlace:
         """Return the place of the operation that launched a kernel."""
@@ -70,12 +89,21 @@ class HostPlaces:
         while stack and stack[-1][0].end <= span.start:
             stack.pop()
         outer = self.placed(stack[-1][1] if stack else StepPlace(), span.start)
+        self._count(span, outer)
         place = self._place(span, outer)
         stack.append((span, place))
         self._by_id[span.operation] = place
         self.lanes[span.lane].append((span, place))
         if span.sequence >= 0 and not span.name.startswith(NODE):
             self._operations[span.lane, span.sequence] = place
+
+    def _count(self, span: Span, outer: StepPlace) -> None:
+        if span.name.startswith(STEP):
+            return
+        if self._cycle.device:
+            self.events[outer._replace(kind="idle")] += 1
+        elif span.lane == self._cycle.lane:
+            self.events[outer] += 1
 
     def _place(self, span: Span, outer: StepPlace) -> StepPlace:
         """Return the place of a span within that of the one around it."""
@@ -85,7 +113,7 @@ class HostPlaces:
         if name.startswith(NODE):
             return self._node(span)
         if name.startswith(OPTIMIZER):
-            return StepPlace(kind="optimizer", direction="optimizer")
+            return OF_PHASE["optimizer"]
         if span.kind == "range" or name.startswith((COMPILED, GRAPH)):
             return self._range(name, outer)
         return outer._replace(kind=_kind(name, outer))
@@ -126,3 +154,17 @@ def _kind(name: str, outer: StepPlace) -> StepKind:
     if kind != "communication" and outer.direction == "optimizer":
         return "optimizer"
     return stronger(outer.kind, kind)
+
+
+def computing(spans: Sequence[Span]) -> set[int]:
+    """Return the numbers of the operations of a thread that compute, and call none that does."""
+    found: set[int] = set()
+    around: list[int] = []
+    for number, span in enumerate(spans):
+        while around and spans[around[-1]].end <= span.start:
+            around.pop()
+        if span.kind == "operation" and not NO_WORK.match(span.name):
+            found.difference_update(around)
+            found.add(number)
+        around.append(number)
+    return found

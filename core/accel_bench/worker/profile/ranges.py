@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,9 +22,9 @@ from accel_bench.modeling.module_calls import called_modules
 SHORTEST = 200_000
 """Nanoseconds of other work that are marked; less is added to the next mark."""
 
-WRAPPERS = re.compile(
-    r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer)(?=\.|$)"
-)
+WRAPPER_NAMES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
+
+WRAPPERS = re.compile(rf"(^|\.)({'|'.join(WRAPPER_NAMES)})(?=\.|$)")
 """Parts of a path that only say how a module is wrapped."""
 
 ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
@@ -44,6 +45,9 @@ class ModuleRanges:
         self._check = check
         self.roles: dict[str, str] = {}
         """Kinds of modules' own operations by the paths in their ranges; empty for any kind."""
+
+        self.unlike = unlike_siblings(model, hasattr(model, "peft_config"))
+        """Paths of numbered modules that cannot be summed up with their siblings."""
 
         self._undo: list[Callable[[], None]] = []
         self._open: list[record_function] = []
@@ -147,6 +151,26 @@ def role_of(module: nn.Module) -> str:
     """Return the kind of a module's own operations by the name of its class; empty for any."""
     name = type(module).__name__
     return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
+
+
+def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
+    """Return the paths of numbered modules whose siblings are not all of one class."""
+    classes: dict[str, set[type]] = defaultdict(set)
+    numbered: dict[str, str] = {}
+    for name, module in model.named_modules():
+        path = plain_path(name, adapted)
+        parent, _, own = path.rpartition(".")
+        if own.isdecimal():
+            numbered[path] = parent
+            classes[parent].add(type(_unwrapped(module)))
+    return frozenset(path for path, parent in numbered.items() if len(classes[parent]) > 1)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return what wrappers, whose names `plain_path` leaves out, hold."""
+    inside = (module._modules.get(name) for name in WRAPPER_NAMES)
+    wrapped = next(filter(None, inside), None)
+    return module if wrapped is None else _unwrapped(wrapped)
 
 
 def _call_in_range(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -100,7 +100,9 @@ class Recorder:
         """Return the figures of all cycles."""
         return {
             **figures_of(self._cycles, self._request.top),
-            "modules": attribute(self._cycles, self._ranges.roles) if self._ranges else None,
+            "modules": attribute(self._cycles, self._ranges.roles, self._ranges.unlike)
+            if self._ranges
+            else None,
             "traces": tuple(self._traces),
             "warnings": tuple(self._warnings),
         }

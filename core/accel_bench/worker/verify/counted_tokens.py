@@ -14,8 +14,9 @@ import torch
 
 from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
+from accel_bench.modeling.module_calls import is_compiled
 from accel_bench.run_context import Run
-from accel_bench.worker.verify.gradient_flow import NO_BACKWARD, is_compiled
+from accel_bench.worker.verify.gradient_flow import NO_BACKWARD
 
 IGNORED_LABEL = -100
 """Label that torch's cross-entropy leaves out of the loss."""

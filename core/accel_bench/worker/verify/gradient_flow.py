@@ -16,6 +16,7 @@ from accel_bench.effective import GradientFlow
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.kept_elsewhere import describe_gradient, kept_elsewhere
+from accel_bench.modeling.module_calls import is_compiled
 from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
@@ -209,12 +210,6 @@ class FirstStepProbe:
             raise InvalidRunError(
                 [f"the first optimizer step changed none of the {watched} weights looked at"]
             )
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Return whether `module.compile()` was called, or `torch.compile` wrapped it."""
-    compiled = getattr(module, "_compiled_call_impl", None) is not None
-    return compiled or "_orig_mod" in module._modules
 
 
 def _starts_again(positions: Any) -> bool:
