@@ -6,7 +6,7 @@ import math
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
@@ -100,6 +100,13 @@ class TimeSeries(Frozen):
 
     values: tuple[float, ...]
     """In the unit of the metric that it belongs to."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> TimeSeries:
+        times, values = len(self.times), len(self.values)
+        if times != values or not times:
+            raise ValueError(f"needs a value for each time, and one at least: {times}, {values}")
+        return self
 
 
 class Metric(Frozen):

@@ -56,6 +56,24 @@ class Item(Plugin[Options]):
         mlp.forward = forward
 
 
+class Break(Plugin[Options]):
+    '''Needs more memory than there is, once torch's profiler runs.'''
+
+    @hookimpl
+    def accelerate_model(self, run):
+        import torch
+
+        mlp = run.model.model.layers[0].mlp
+        plain = mlp.forward
+
+        def forward(states):
+            if torch.autograd.profiler._is_profiler_enabled:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return plain(states)
+
+        mlp.forward = forward
+
+
 class Slow(Plugin[Options]):
     '''Reduces 64 MB more than it must in each backward pass.'''
 
@@ -75,6 +93,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The plugins are installed, and a launcher that imports nothing."""
     folder = tmp_path_factory.mktemp("site")
     planted = {"planted-sleep": "Sleep", "planted-item": "Item", "planted-slow": "Slow"}
+    planted["planted-break"] = "Break"
     install(folder, "accel-bench-planted", planted, PLANTED)
     with forking(folder):
         yield
@@ -113,13 +132,38 @@ def test_each_planted_cause_is_the_first_line_of_the_answer(tmp_path: Path) -> N
         assert str(folder) == found[run.experiment.stack.name]["folder"]
         traces = found[run.experiment.stack.name]["ranks"][0]["traces"]
         left = {path.name for path in (folder / "rank0").iterdir()}
-        (events,) = (name for name in left if "tfevents" in name)
-        assert left == {"profile.json", events, *traces}
-        seconds = read_events(folder / "rank0")["Wall Time"]
-        measured = [sample.seconds for sample in rank.window.samples]
-        assert list(seconds[: len(measured)]) == pytest.approx(measured)
-        assert len(seconds) == len(measured) + 4
-        assert len(read_events(folder)["Memory"].dropna()) == 4
+        assert left == {"profile.json", "measured", "profiled"}
+        # TensorBoard compares the workers whose traces lie in one folder.
+        assert {path.name for path in folder.iterdir()} == {"rank0", *traces}
+        measured = read_events(folder / "rank0" / "measured")
+        assert list(measured["Wall Time"]) == pytest.approx(
+            [sample.seconds for sample in rank.window.samples]
+        )
+        assert list(measured["step"]) == [sample.step for sample in rank.window.samples]
+        profiled = read_events(folder / "rank0" / "profiled")
+        first = rank.window.samples[-1].step + 1
+        assert list(profiled["step"]) == list(range(first, first + 4))
+        assert len(profiled["Memory"].dropna()) == 4
+        assert set(read_events(folder)["run"]) == {"rank0/measured", "rank0/profiled"}
+
+
+def test_a_step_of_the_profile_that_fails_costs_no_measured_window(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": ["planted-break"]}, launcher="forking")
+    done = profile(scenario, "--format", "json")
+    (found,) = json.loads(done.out)["profiles"]
+    assert found["status"] == "degraded"
+    (reason,) = found["reasons"]
+    assert reason.startswith("out of memory in forward: asked 2.0 GiB (")
+    assert reason.endswith("(while the profile was recorded; the measured window is complete)")
+    (left,) = found["ranks"]
+    assert reason in left["warnings"]
+    assert len(left["scalars"]) == 4
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        (run,) = store.results()
+    (rank,) = run.ranks
+    assert rank.window is not None
+    assert len(rank.window.samples) == 2
+    assert rank.profiled_steps == 5  # four without the profiler, and its warm-up
 
 
 @pytest.mark.release
@@ -161,6 +205,24 @@ def test_an_engine_that_does_not_train_with_torch_is_refused(tmp_path: Path) -> 
     done = profile(write_nulls(tmp_path))
     assert done.code == 2
     assert "there is nothing to profile, since engine 'null' does not train with torch" in done.err
+    assert not (tmp_path / "accel_bench_results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--nvtx",), "--nvtx marks steps for Nsight, which records CUDA devices"),
+        (("--against", "item", "--nvtx"), "leave out --nvtx"),
+        (("--against", "item", "--memory"), "leave out --memory"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_anything_runs(
+    arguments: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": [], "item": []})
+    done = profile(scenario, *arguments)
+    assert done.code == 2
+    assert problem in " ".join(done.err.split())
     assert not (tmp_path / "accel_bench_results").exists()
 
 

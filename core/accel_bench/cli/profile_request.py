@@ -28,13 +28,20 @@ from accel_bench.report.views.profile_waterfall import waterfall_view
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.profile_waterfall import collect_waterfalls
-from accel_bench.runner.profiling import collect_profiles, refuse_without_torch
+from accel_bench.runner.profiling import (
+    collect_profiles,
+    refuse_marks_without_cuda,
+    refuse_without_torch,
+)
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 
 
 def run_profile(options: ProfileOptions) -> int:
     """Run the stacks once each, print what was recorded, and return the exit code."""
+    if options.against is not None and (options.nvtx or options.memory):
+        unused = "--nvtx" if options.nvtx else "--memory"
+        raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
     draft = one_draft(options.scenario, "profile")
     machine = read_machine()
     request = _request(options)
@@ -108,6 +115,7 @@ def _plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
     refuse_without_torch(plan, machine)
+    refuse_marks_without_cuda(plan)
     return plan
 
 

@@ -39,17 +39,24 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
         writer.close()
 
 
-def step_scalars(
-    window: Window, later: Iterable[StepScalars]
-) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each measured step, then of those that memory is known
-    of, which are numbered on."""
-    elapsed, number = 0.0, 0
+def window_scalars(window: Window) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each measured step."""
+    elapsed = 0.0
     for sample in window.samples:
-        elapsed, number = elapsed + sample.seconds, sample.step
-        yield number, _scalars(sample.seconds, elapsed, sample.real_tokens)
-    for step in later:
-        elapsed, number = elapsed + step.seconds, number + 1
+        elapsed += sample.seconds
+        yield sample.step, _scalars(sample.seconds, elapsed, sample.real_tokens)
+
+
+def profile_scalars(
+    steps: Iterable[StepScalars], first: int
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each step of a profile, of which memory is known.
+
+    They are numbered from `first`.
+    """
+    elapsed = 0.0
+    for number, step in enumerate(steps, first):
+        elapsed += step.seconds
         found = _scalars(step.seconds, elapsed, step.elements)
         yield number, found | ({} if step.memory_bytes is None else {MEMORY: step.memory_bytes})
 

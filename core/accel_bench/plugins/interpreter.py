@@ -16,6 +16,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine, python_command, read_machine
 from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugins.contract import contract
 from accel_bench.plugins.registry import installed
 from accel_bench.scenario.experiment import SCHEMA_VERSION
 
@@ -38,6 +39,9 @@ class Interpreter(Frozen):
 
     schema_version: int
     """Version of the jobs that its accel-bench reads."""
+
+    contract: str = ""
+    """Digest of what its jobs and results hold; empty where its accel-bench does not say."""
 
     accel_bench: str
     """Version of its accel-bench."""
@@ -94,13 +98,18 @@ def _checked(python: str, text: str) -> Interpreter:
     try:
         found = json.loads(text)
         schema, version = found["schema_version"], found["accel_bench"]
-        if schema == SCHEMA_VERSION:
+        if schema == SCHEMA_VERSION and found.get("contract") == contract():
             return Interpreter.model_validate_json(text)
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise ScenarioError(f"{python}: its accel-bench gives no description: {error}") from error
+    which = (
+        f"of other fields than this accel-bench {__version__} writes"
+        if schema == SCHEMA_VERSION
+        else f"of schema {schema}, this accel-bench {__version__} writes schema {SCHEMA_VERSION}"
+    )
     raise ScenarioError(
-        f"{python}: accel-bench {version} there reads jobs of schema {schema}, this accel-bench "
-        f"{__version__} writes schema {SCHEMA_VERSION}; install the same version in both"
+        f"{python}: accel-bench {version} there reads jobs {which}; install the same version in "
+        "both"
     )
 
 
@@ -113,6 +122,7 @@ def describe_this() -> Interpreter:
     versions |= {canonicalize_name(name): distribution_version(name) for name in ours}
     return Interpreter(
         schema_version=SCHEMA_VERSION,
+        contract=contract(),
         accel_bench=__version__,
         command=tuple(python_command()),
         machine=read_machine(),

@@ -16,6 +16,7 @@ from accel_bench.analysis.profiles.waterfall import ProfiledStack, profile_water
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
 from accel_bench.analysis.wording import label, settings
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import AccelBenchError
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.result import Result
 
@@ -46,7 +47,10 @@ def _waterfall(root: Path, a: ExperimentRuns, b: ExperimentRuns) -> ProfileWater
             reasons = "; ".join(row.ending.reasons)
             return f"{row.name} {row.how_it_ended}" + (f": {reasons}" if reasons else "")
     tokens, unit = unit_of([_step_tokens(row) for row in (a, b)])
-    stacks = [_stack(root, row, tokens) for row in (a, b)]
+    try:
+        stacks = [_stack(root, row, tokens) for row in (a, b)]
+    except AccelBenchError as error:  # A profile that this version cannot read.
+        return str(error)
     experiment = a.planned.experiment
     sweep = settings(experiment.sweep)
     made = profile_waterfall(stacks[0], stacks[1], experiment.scenario.name, unit, sweep)

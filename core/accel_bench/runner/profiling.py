@@ -9,11 +9,18 @@ from accel_bench.analysis.profiles.answer import answer_of, findings_of
 from accel_bench.analysis.profiles.reading import read_profile
 from accel_bench.analysis.profiles.schema import ProfileReport, RankProfile, StackProfile
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.interchange.tensorboard_events import step_scalars, write_scalars
+from accel_bench.interchange.tensorboard_events import (
+    profile_scalars,
+    window_scalars,
+    write_scalars,
+)
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
-from accel_bench.result import Result
+from accel_bench.result import RankResult, Result, Window
+
+MEASURED, PROFILED = "measured", "profiled"
+"""Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
 
 
 def refuse_without_torch(plan: Plan, machine: Machine) -> None:
@@ -30,6 +37,20 @@ def refuse_without_torch(plan: Plan, machine: Machine) -> None:
             raise ScenarioError(f"stack {stack!r}: torch is not installed, which records profiles")
 
 
+def refuse_marks_without_cuda(plan: Plan) -> None:
+    """Raise ScenarioError for marks that Nsight cannot record."""
+    if plan.request.profile is None or not plan.request.profile.nsight:
+        return
+    for planned in plan.runnable:
+        device = planned.experiment.scenario.resources.device
+        if device != "cuda":
+            raise ScenarioError(
+                f"stack {planned.experiment.stack.name!r}: --nvtx marks steps for Nsight, which "
+                f"records CUDA devices, and this one runs on {device!r}; leave it out, and torch's "
+                "profiler records"
+            )
+
+
 def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
     """Return what the ranks of runs have left in their folders in the results folder `root`."""
     last = {(run.experiment.id, run.experiment.stack.name): run for run in results}
@@ -39,9 +60,18 @@ def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
 def _of_run(root: Path, run: Result) -> StackProfile:
     folder = root / run.folder / PROFILE_FOLDER
     ranks = [rank.rank for rank in run.ranks]
-    found = {rank: read_profile(folder / f"rank{rank}") for rank in ranks}
-    profiles = [profile for profile in found.values() if profile is not None]
-    missing = [f"rank {rank} has left no profile here" for rank in ranks if found[rank] is None]
+    profiles: list[RankProfile] = []
+    missing: list[str] = []
+    for rank in ranks:
+        try:
+            profile = read_profile(folder / f"rank{rank}")
+        except AccelBenchError as error:
+            missing.append(str(error))
+            continue
+        if profile is None:
+            missing.append(f"rank {rank} has left no profile here")
+        else:
+            profiles.append(profile)
     findings = findings_of(profiles)
     events = _write_events(folder, run, profiles)
     return StackProfile(
@@ -60,19 +90,32 @@ def _of_run(root: Path, run: Result) -> StackProfile:
 
 
 def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
-    """Write the scalars of each rank's steps beside its traces; return where, or why not."""
-    windows = {rank.rank: rank.window for rank in run.ranks}
+    """Write the scalars of each rank's steps beside its profile; return where, or why not.
+
+    Measured steps and those of the profile are two runs of TensorBoard: one series of both would
+    have a jump that no training has made.
+    """
+    ranks = {rank.rank: rank for rank in run.ranks}
     written = ""
     for profile in profiles:
-        window = windows.get(profile.rank)
-        if window is None or not profile.scalars:
+        rank = ranks.get(profile.rank)
+        if rank is None or rank.window is None or not profile.scalars:
             continue
+        own = folder / f"rank{profile.rank}"
+        scalars = profile_scalars(profile.scalars, first_step(rank, rank.window))
         try:
-            write_scalars(folder / f"rank{profile.rank}", step_scalars(window, profile.scalars))
+            write_scalars(own / MEASURED, window_scalars(rank.window))
+            write_scalars(own / PROFILED, scalars)
         except (AccelBenchError, OSError) as error:
             return str(error)
         written = str(folder)
     return written
+
+
+def first_step(rank: RankResult, window: Window) -> int:
+    """Return the number of the first step that a rank has taken for its profile."""
+    between = sum(one.steps for one in (rank.phases, rank.communication) if one is not None)
+    return window.samples[-1].step + 1 + between
 
 
 def _number(profile: RankProfile) -> int:

@@ -12,6 +12,9 @@ from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
+IN_PROFILE = "while the profile was recorded; the measured window is complete"
+"""When an error came that ended the steps of a profile."""
+
 
 def status_of(error: BaseException) -> Status:
     """Return `oom` for an out-of-memory error among the causes, else the status of the error."""
@@ -33,10 +36,13 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     if isinstance(error, InvalidRunError):
         return error.reasons
     guilty = out_of_memory(error)
-    if guilty is None:
-        return (_line(error),)
-    reason = oom.sentence(oom.memory_figures(guilty), _step_part(error, phase) or phase)
-    return (reason,) if guilty is error else (reason, _line(error))
+    reasons = [_line(error)] if guilty is not error else []
+    if guilty is not None:
+        place = _step_part(error, phase) or phase
+        reasons.insert(0, oom.sentence(oom.memory_figures(guilty), place))
+    if phase == "profile":
+        reasons[0] += f" ({IN_PROFILE})"
+    return tuple(reasons)
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:

@@ -28,7 +28,7 @@ from accel_bench.plugins.manager import (
 from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
-from accel_bench.worker import settings
+from accel_bench.worker import failure, settings
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import CudaClock, HostClock
 from accel_bench.worker.heartbeat import Heartbeat
@@ -125,13 +125,15 @@ def run_rank(
     engine = build(active, run, heartbeat)
     window = AroundWindow(job, active, run, heartbeat, record)
     stopwatch = make_stopwatch(job, run, heartbeat, window)
-    with run.calling(active.answers("build_engine")):
-        take_steps(engine, stopwatch, window)
-    record.phases = stopwatch.phases
+    try:
+        with run.calling(active.answers("build_engine")), window.keeps_window():
+            take_steps(engine, stopwatch, window)
+    finally:
+        record.phases = stopwatch.phases
+        if window.profile is not None and window.profile.started:
+            window.profile.write(record)
     if window.communication is not None:
         record.communication = window.communication.result()
-    if window.profile is not None:
-        window.profile.write(record)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 
@@ -273,6 +275,27 @@ class AroundWindow:
         check_window(window)
         if invalid:
             raise InvalidRunError(invalid)
+
+    @contextlib.contextmanager
+    def keeps_window(self) -> Iterator[None]:
+        """Degrade a run of one rank by an error of a step that was taken for the profile.
+
+        The measured window is complete by then. With several ranks the others wait for this one,
+        so that all of them end.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.profile is None or self.heartbeat.phase != "profile":
+                raise
+            reasons = failure.reasons_of(error, "profile")
+            self.profile.warnings += reasons
+            if self.run.world_size > 1 or isinstance(error, InvalidRunError):
+                raise
+            self.run.logger.exception("profile")
+            self.record.degraded += reasons
+            if self.observed is not None:
+                self.record.degraded.append("no plugin has observed steps: the profile ended first")
 
     def remove_probes(self) -> None:
         """Take all hooks away, also when a step has ended the run."""

@@ -57,7 +57,9 @@ class ObservedSteps:
         self._synchronize()
         with self._of(plugin):
             found: Any = observer.finish()
-            metrics = list(found) if isinstance(found, Iterable) else [found]
+            # A metric is a model, which yields its fields.
+            several = isinstance(found, Iterable) and not isinstance(found, Metric)
+            metrics = list(found) if several else [found]
         for metric in metrics:
             if not isinstance(metric, Metric):
                 raise wrong_answer(plugin, HOOK, "Metric objects from finish", metric)

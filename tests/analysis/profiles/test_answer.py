@@ -110,6 +110,44 @@ def test_nothing_recorded_is_said() -> None:
     assert answer_of(findings_of([rank(steps=0, step_seconds=None)])) == "nothing was recorded"
 
 
+def test_steps_that_were_marked_for_nsight_are_the_answer() -> None:
+    bare = {"host": None, "kernels": (), "kinds": {}, "step_seconds": None, "recorder": "nsight"}
+    marked = (rank(0, **bare), rank(1, **bare))
+    assert answer_of(findings_of(marked)) == (
+        "marked for Nsight: 3 steps of each rank; see its report"
+    )
+    stack = StackProfile(
+        scenario="work",
+        stack="plain",
+        run_id="run",
+        status=Status.OK,
+        folder="",
+        answer="",
+        ranks=marked,
+    )
+    report = ProfileReport(profiles=(stack,))
+    assert report.exit_code == 0
+    text = render_report(profile_view(report, 2), "table")
+    assert "no step was recorded" not in text
+    assert "fused" not in text
+    assert answer_of(findings_of([rank(0, **{**bare, "steps": 0})])) == "nothing was recorded"
+
+
+def test_a_value_that_all_ranks_read_is_named_once_after_what_has_a_price() -> None:
+    found = findings_of([rank(0, host=host(reads=2)), rank(1, host=host(reads=3))])
+    assert [one.kind for one in found] == ["read", "kernels"]
+    assert found[0].text == (
+        "ranks 0, 1: forward of layers.0.mlp reads a value of a tensor on the host (as .item() "
+        "does) 3 times a step: costs nothing on this device; on a GPU each makes the host wait "
+        "for the device"
+    )
+    cheap = HostReads(place=MLP, calls=1, seconds=0.001)
+    priced = HostReads(place=Place(module="norm"), calls=1, seconds=0.002)
+    waiting = host().model_copy(update={"measures": "device idle", "reads": (cheap, priced)})
+    reads = [one for one in findings_of([rank(host=waiting)]) if one.kind == "read"]
+    assert [one.seconds for one in reads] == [0.002, 0.001]
+
+
 @pytest.fixture
 def report() -> ProfileReport:
     ranks = (rank(warnings=("no room",)),)

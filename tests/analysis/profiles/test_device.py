@@ -10,6 +10,7 @@ from analysis.profiles.kineto_trace import ADAM, FLASH, GEMM, REDUCE, write_trac
 from accel_bench.analysis.profiles.answer import answer_of, findings_of
 from accel_bench.analysis.profiles.chrome import read_trace
 from accel_bench.analysis.profiles.schema import Place, RankProfile
+from accel_bench.analysis.profiles.spans import EDGE, Cycle, Span, in_order
 from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.errors import AccelBenchError
 
@@ -94,3 +95,30 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
     other.write_text("[]", encoding="utf8")
     with pytest.raises(AccelBenchError, match=r"other\.json is no trace of torch's profiler"):
         read_trace(other)
+
+
+def edged(step: int, *edge: Span) -> Cycle:
+    """Two steps of 10 ms, of which the host is done with the first after 1 ms; one kernel."""
+    steps = [
+        Span(name="ProfilerStep#1", kind="range", start=0, end=step),
+        Span(name="ProfilerStep#2", kind="range", start=step, end=20_000_000),
+    ]
+    kernel = Span(name=GEMM, kind="kernel", start=0, end=19_000_000)
+    return Cycle(in_order([*steps, kernel, *edge]))
+
+
+def test_a_host_that_runs_ahead_makes_no_step_shorter() -> None:
+    found = [figures_of([edged(at)], 3)["step_seconds"] for at in (1_000_000, 10_000_000)]
+    assert found == [0.01, 0.01]
+
+
+def test_what_the_profile_itself_waits_for_is_no_finding() -> None:
+    wait = Span(
+        name="cudaDeviceSynchronize", kind="runtime", start=18_000_000, end=19_500_000, lane=1
+    )
+    edge = Span(name=EDGE, kind="range", start=17_900_000, end=19_600_000)
+    of_the_work = figures_of([edged(10_000_000, wait)], 3)["host"]
+    assert of_the_work.reads[0].calls == 0.5
+    own = figures_of([edged(10_000_000, edge, wait)], 3)["host"]
+    assert (own.reads, own.waiting_seconds) == ((), 0.0)
+    assert own.seconds == pytest.approx(0.0004 / 2)

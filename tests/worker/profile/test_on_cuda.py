@@ -75,7 +75,7 @@ def test_active_steps_are_captured_with_ranges_of_steps_phases_and_modules(
         part.end_step()
     part.stop()
     # Without a recorded step, `accel-bench profile` would end as failed.
-    assert part.result() == {"steps": 1}
+    assert part.result() == {"recorder": "nsight", "steps": 1}
     step = ["phase: data", "end of phase: data", "phase: forward", "0", "end of 0"]
     step += ["end of phase: forward", "phase: backward", "end of phase: backward"]
     assert calls == ["capture", "step 1", *step, "end of step 1", "end of capture"]

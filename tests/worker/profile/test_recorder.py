@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def model_of(**settings: Any) -> nn.Module:
 
 def record(run: Run, folder: Path, **request: int) -> RankProfile:
     """Train the run's model under the profiler."""
-    part = Recorder(ProfileRequest(**request), run, folder)
+    part = Recorder(ProfileRequest(**request), run, folder, lambda: None)
     optimizer = torch.optim.SGD(run.unwrapped_model.parameters())
     part.start()
     for _ in range(part.steps):
@@ -76,12 +77,12 @@ def test_each_cycle_leaves_a_trace_for_tensorboard_with_the_same_figures(
     profile = record(run, tmp_path / "rank0", skip=1, wait=1, warmup=1, active=2, repeat=2)
     assert profile.steps == 4
     assert profile.warnings == ()
-    names = sorted(path.name for path in (tmp_path / "rank0").iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(profile.traces)
     assert len(names) == 2
     assert all(name.startswith("rank0.") and name.endswith(".pt.trace.json.gz") for name in names)
 
-    again = figures_of([read_trace(tmp_path / "rank0" / name) for name in profile.traces], 15)
+    again = figures_of([read_trace(tmp_path / name) for name in profile.traces], 15)
     assert again["steps"] == 4
     assert {one.name: one.calls for one in again["kernels"]} == {
         one.name: one.calls for one in profile.kernels
@@ -137,7 +138,7 @@ def test_compiled_modules_get_no_ranges_within(run: Run, tmp_path: Path) -> None
     model[1].compile(backend="eager")
     run.unwrapped_model = model
     profile = record(run, tmp_path / "rank0")
-    with gzip.open(tmp_path / "rank0" / profile.traces[0], "rt") as file:
+    with gzip.open(tmp_path / profile.traces[0], "rt") as file:
         names = {event.get("name") for event in json.load(file)["traceEvents"]}
     ranges = {name for name in names if name and name.startswith("module: ")}
     assert ranges == {"module: (model)", "module: 0", "module: 1", "module: 2"}
@@ -146,8 +147,8 @@ def test_compiled_modules_get_no_ranges_within(run: Run, tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_written_costs_the_trace_and_no_figure(
     run: Run, tmp_path: Path
 ) -> None:
-    (tmp_path / "rank0").write_text("a file in its place")
-    profile = record(run, tmp_path / "rank0")
+    (tmp_path / "profile").write_text("a file in its place")
+    profile = record(run, tmp_path / "profile" / "rank0")
     assert profile.steps == 3
     assert profile.traces == ()
     (warning,) = profile.warnings
@@ -166,10 +167,13 @@ def test_a_trace_that_was_cut_short_is_none(
 
     whole = recorder.check_whole
     monkeypatch.setattr(recorder, "check_whole", cut)
-    profile = record(run, tmp_path / "rank0")
+    (tmp_path / "system").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
+    profile = record(run, tmp_path / "profile" / "rank0")
     assert profile.steps == 3
     assert "has no room for it" in profile.warnings[0]
-    assert list((tmp_path / "rank0").iterdir()) == [], "and nothing of it is left"
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == [], "and nothing of it is left"
 
 
 def test_the_traces_of_a_rank_are_bounded(
@@ -180,3 +184,43 @@ def test_the_traces_of_a_rank_are_bounded(
     assert profile.steps == 20, "the figures are of all cycles"
     assert 0 < len(profile.traces) < 20
     assert "record less with --active or --repeat" in profile.warnings[0]
+
+
+def test_cycles_that_need_too_much_memory_are_in_no_figure(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MOST_SPANS", 10)
+    profile = record(run, tmp_path / "rank0", active=1, repeat=3)
+    assert profile.steps == 1, "the first cycle is kept whole"
+    assert len(profile.traces) == 3
+    assert [text.split(":")[0] for text in profile.warnings] == [
+        "cycle 2 is in no figure",
+        "cycle 3 is in no figure",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "synchronized"),
+    [
+        ({"skip": 1, "wait": 1, "warmup": 1, "active": 2, "repeat": 2}, [3, 5, 7, 9]),
+        ({"warmup": 0, "active": 2, "repeat": 2}, [2, 4]),
+    ],
+)
+def test_the_device_is_waited_for_where_recorded_steps_begin_and_end(
+    run: Run, tmp_path: Path, request_: dict[str, int], synchronized: list[int]
+) -> None:
+    """Else kernels of the warm-up fall into what is recorded, and the last ones out of it."""
+    calls: list[str] = []
+
+    class Stepping:
+        def step(self) -> None:
+            calls.append("step")
+
+    waiting = lambda: calls.append("synchronize")  # noqa: E731
+    part = Recorder(ProfileRequest(**request_), run, tmp_path / "rank0", waiting)
+    part._profiler = Stepping()
+    expected = []
+    for number in range(1, part.steps + 1):
+        part.end_step()
+        expected += ["synchronize"] * (number in synchronized) + ["step"]
+    assert calls == expected

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from accel_bench import Batch, TokenCounts
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.analysis.profiles.reading import read_profile
+from accel_bench.job import ProfileRequest
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.profile.window import ProfileWindow
+from accel_bench.worker.profile.window import ProfileWindow, RankProfiler, parts_of
+from accel_bench.worker.record import RankRecord
 from accel_bench.worker.stopwatch import WindowStopwatch
 
 BATCH = Batch({}, 1, TokenCounts(8, 8, 7), 7)
@@ -108,6 +112,35 @@ def test_a_part_without_steps_ends_before_the_next_begins(tmp_path: Path) -> Non
         *("last start", "last stop"),
     ]
     assert profile.fields()["last"] == 0
+
+
+def test_fields_that_do_not_fit_cost_the_profile_and_no_run(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = make_run()
+    job: Any = SimpleNamespace(profile_folder=lambda rank: tmp_path / f"rank{rank}")
+    profiler = RankProfiler(job, run, [Noting("kernels", 1, [])])
+    profiler.start()
+    profiler.end_step()
+    record = RankRecord()
+    profiler.write(record)
+    assert record.profiled_steps == 1
+    left = read_profile(tmp_path / "rank0")
+    assert left is not None
+    assert left.steps == 0
+    assert "what was recorded does not fit" in left.warnings[-1]
+
+
+def test_what_is_not_requested_is_not_imported(
+    make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory part builds on torch's private modules, which another torch may not have."""
+    monkeypatch.setitem(sys.modules, "torch.profiler._memory_profiler", None)
+    monkeypatch.delitem(sys.modules, "accel_bench.worker.profile.memory", raising=False)
+    parts = parts_of(ProfileRequest(), make_run(), tmp_path)
+    assert [one.name for one in parts] == ["scalars of steps", "torch's profiler"]
+    with pytest.raises(ImportError):
+        parts_of(ProfileRequest(memory=True), make_run(), tmp_path)
 
 
 def test_a_step_that_raises_leaves_nothing_of_the_part_behind(tmp_path: Path) -> None:

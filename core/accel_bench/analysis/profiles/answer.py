@@ -18,15 +18,27 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
     """Return what stands out on any rank, the most expensive first, then what has no price here:
     ranks that wait for another, values that are read, and the kernels."""
     found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
+    found += _read_findings(profiles)
     found += _communication_findings(profiles)
+    found += _marks(profiles)
     ordered = sorted(found, key=lambda one: -(one.seconds or 0.0))
     kernels = [one for one in ordered if one.kind == "kernels"]
     return (
         *(one for one in ordered if one.kind in ("host", "communication", "launch")),
         *(one for one in ordered if one.kind == "waiting"),
-        *(one for one in found if one.kind == "read"),
+        # Those with a price first; sorting keeps the order of the others.
+        *(one for one in ordered if one.kind == "read"),
         *kernels[:1],
+        *(one for one in found if one.kind == "marks"),
     )
+
+
+def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield that steps were marked for Nsight, where every rank has marked some."""
+    if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
+        steps = min(one.steps for one in profiles)
+        text = f"marked for Nsight: {steps} step{'s' * (steps != 1)} of each rank; see its report"
+        yield Finding(kind="marks", text=text)
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
@@ -66,21 +78,31 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Find
             "of a step in short gaps: compile, fuse, or give it more work at once"
         )
         yield Finding(kind="launch", text=text, seconds=rest)
-    for one in host.reads:
-        yield _read_finding(one, step, who, host.measures == "device idle")
 
 
-def _read_finding(one: HostReads, step: float, who: str, on_device: bool) -> Finding:
+def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield each place at which values are read once, for all ranks that read some there."""
+    ranks: dict[Place, list[tuple[RankProfile, HostReads]]] = {}
+    for profile in profiles:
+        for one in profile.host.reads if profile.host and profile.step_seconds else ():
+            ranks.setdefault(one.place, []).append((profile, one))
+    for found in ranks.values():
+        numbers = ", ".join(str(profile.rank) for profile, _ in found)
+        who = f"rank{'s' * (len(found) > 1)} {numbers}: " if len(profiles) > 1 else ""
+        yield _read_finding(*max(found, key=lambda both: (both[1].seconds, both[1].calls)), who)
+
+
+def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
     times = "once" if one.calls == 1 else f"{one.calls:.3g} times"
     where = place_text(one.place)
-    if not on_device:
+    if profile.host is None or profile.host.measures != "device idle":
         text = (
             f"{who}{where} reads a value of a tensor on the host (as .item() does) {times} a step: "
-            "on a GPU each makes the host wait for the device"
+            "costs nothing on this device; on a GPU each makes the host wait for the device"
         )
         return Finding(kind="read", text=text)
     text = f"{who}{where} waits for the device {times} a step, {milliseconds(one.seconds)} ms"
-    priced = one.seconds >= LONG_GAP * step
+    priced = one.seconds >= LONG_GAP * (profile.step_seconds or 0.0)
     return Finding(kind="host" if priced else "read", text=text, seconds=one.seconds)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from statistics import median
 
 from accel_bench.analysis.profiles.communication import collectives_of
 from accel_bench.analysis.profiles.kinds import READ, WAITS, computes
 from accel_bench.analysis.profiles.schema import Gap, HostReads, HostTime, LaunchGaps, Place
-from accel_bench.analysis.profiles.spans import Cycle, Interval, Span, length, within, without
+from accel_bench.analysis.profiles.spans import (
+    Cycle,
+    Interval,
+    Span,
+    length,
+    union,
+    within,
+    without,
+)
 
 LONG = 1_000_000
 """Nanoseconds from which on a single gap is long: Python between two operations takes less."""
@@ -54,21 +62,22 @@ def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
 
 def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
     """Return the pieces of a step in which the device is idle and the host does not wait for it."""
-    waits = [one for one in cycle.spans if one.kind == "runtime" and WAITS.search(one.name)]
     idle = without([(step.start, step.end)], within(cycle.device, step))
-    return without(idle, within(waits, step))
+    return without(without(idle, within(_waits(cycle), step)), union(cycle.edges))
 
 
 def _waiting(steps: Sequence[tuple[Cycle, Span]]) -> float:
     """Return the seconds of a mean step in which the host waits for the device."""
-    found = [
-        length(within((one for one in cycle.spans if _is_wait(one)), step)) for cycle, step in steps
-    ]
+    found = [length(within(_waits(cycle), step)) for cycle, step in steps]
     return sum(found) / len(steps) / 1e9
 
 
-def _is_wait(span: Span) -> bool:
-    return span.kind == "runtime" and WAITS.search(span.name) is not None
+def _waits(cycle: Cycle) -> Iterator[Span]:
+    """Yield where the host waits for the device, but for the profile itself."""
+    for one in cycle.spans:
+        if one.kind == "runtime" and WAITS.search(one.name):
+            if not any(start <= one.start <= end for start, end in cycle.edges):
+                yield one
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
@@ -99,17 +108,17 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
     """Return where values are read, or on a device where the host waits for it.
 
-    On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere.
+    On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere,
+    and of the data, whose batches are on the host everywhere.
     """
-    chosen: Callable[[Span], bool] = _is_wait if on_device else _is_read
     calls: dict[Place, int] = defaultdict(int)
     spent: dict[Place, int] = defaultdict(int)
     for cycle, step in steps:
-        for one in cycle.spans:
-            if not (step.start <= one.start < step.end and chosen(one)):
+        for one in _waits(cycle) if on_device else filter(_is_read, cycle.spans):
+            if not step.start <= one.start < step.end:
                 continue
             place = cycle.place_at(one.start)
-            if on_device or place.phase != "optimizer":
+            if on_device or place.phase not in ("data", "optimizer"):
                 calls[place] += 1
                 spent[place] += one.end - one.start
     most = sorted(calls, key=lambda place: (-spent[place] if on_device else 0, -calls[place]))

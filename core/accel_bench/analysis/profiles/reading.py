@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from accel_bench.analysis.profiles.schema import RankProfile
+from accel_bench.errors import AccelBenchError
 
 PROFILE_FILE = "profile.json"
 """Name of a rank's profile in its folder."""
@@ -14,12 +15,22 @@ PROFILE_FILE = "profile.json"
 
 def read_profile(folder: Path) -> RankProfile | None:
     """Return the profile that lies in a rank's folder, or beside it where the folder could not be
-    written; None where there is none."""
+    written; None where there is none.
+
+    Raises AccelBenchError for one that this version cannot read.
+    """
     for path in (folder / PROFILE_FILE, fallback(folder)):
         try:
             return RankProfile.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+        except OSError:
             continue
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise AccelBenchError(
+                f"{path} is damaged, or of another version of accel-bench than this one "
+                f"({where}: {first['msg']}); profile with the same version everywhere"
+            ) from error
     return None
 
 

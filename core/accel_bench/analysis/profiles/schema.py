@@ -173,11 +173,15 @@ class RankProfile(Frozen):
     rank: int
     device: str
 
+    recorder: Literal["torch", "nsight"] = "torch"
+    """What recorded the steps: torch's profiler, or Nsight, whose own file has the figures."""
+
     steps: int
-    """Recorded steps that the figures are means of."""
+    """Recorded steps that the figures are means of; of Nsight those that were marked for it."""
 
     step_seconds: float | None
-    """Median of the recorded steps: longer than a measured one, since recording is work."""
+    """Median of the recorded steps, and on a GPU, where the host runs ahead within a cycle, the
+    median over cycles of their means: longer than a measured one, since recording is work."""
 
     window_step_seconds: float | None
     """Median step of the measured window, which nothing recorded."""
@@ -212,7 +216,7 @@ class RankProfile(Frozen):
     was the first to save them; the largest first. They add up to `saved_for_backward_bytes`."""
 
     traces: tuple[str, ...] = ()
-    """Names of the Chrome traces beside this file."""
+    """Names of the Chrome traces in the folder that the folders of the ranks lie in."""
 
     warnings: tuple[str, ...] = ()
     """What could not be recorded or written, and why."""
@@ -221,7 +225,7 @@ class RankProfile(Frozen):
 class Finding(Frozen):
     """One thing that may be worth looking at."""
 
-    kind: Literal["host", "read", "communication", "waiting", "launch", "kernels"]
+    kind: Literal["host", "read", "communication", "waiting", "launch", "kernels", "marks"]
     text: str
 
     seconds: float | None = None

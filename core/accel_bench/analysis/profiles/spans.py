@@ -28,6 +28,9 @@ STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preemp
 """How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
 a phase, and that with the nanoseconds that other work has taken since the mark before."""
 
+EDGE = "profile: wait for the device"
+"""The range in which the profile itself waits for the device, at the edges of recorded steps."""
+
 Interval: TypeAlias = tuple[int, int]
 """Start and end, in nanoseconds."""
 
@@ -84,6 +87,11 @@ class Cycle:
     def device(self) -> list[Span]:
         """Kernels and copies of the device."""
         return [one for one in self.spans if one.kind in ("kernel", "copy")]
+
+    @cached_property
+    def edges(self) -> list[Interval]:
+        """Where the profile itself waits for the device."""
+        return [(one.start, one.end) for one in self.spans if one.name == EDGE]
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:

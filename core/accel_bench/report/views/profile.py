@@ -78,7 +78,8 @@ def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
     yield from _step_notes(rank)
     yield from _share_notes(rank)
     names = {fused.what: None for fused in rank.fused}
-    yield f"fused: {', '.join(names)}" if names else "fused: no kernel's name says so"
+    if rank.kernels:
+        yield f"fused: {', '.join(names)}" if names else "fused: no kernel's name says so"
     for found in one.ranks:
         yield from (f"rank {found.rank}: {warning}" for warning in found.warnings)
     traces = sum(len(found.traces) for found in one.ranks)
@@ -92,7 +93,8 @@ def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
 
 def _step_notes(rank: RankProfile) -> Iterator[str]:
     if rank.step_seconds is None:
-        yield "no step was recorded"
+        if rank.recorder == "torch":
+            yield "no step was recorded"
         return
     measured = rank.window_step_seconds
     beside = f"; measured without the profiler, {milliseconds(measured)} ms" if measured else ""

@@ -104,11 +104,15 @@ class MemoryRecorder:
         if self._profiler is None:
             return
         profiler, self._profiler = self._profiler, None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that no step was marked
-            profiler.stop()
-        if self._run.device.type == "cuda":
-            self._write_snapshot()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that no step was marked
+                profiler.stop()
+            if self._run.device.type == "cuda":
+                self._write_snapshot()
+        finally:
+            if self._run.device.type == "cuda":
+                torch.cuda.memory._record_memory_history(enabled=None)
         device = torch.device(str(self._run.device))
         self._recorded = timeline_of(changes_on(profiler._memory_profile(), device))
 
@@ -122,7 +126,6 @@ class MemoryRecorder:
     def _write_snapshot(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         torch.cuda.memory._dump_snapshot(str(self._folder / SNAPSHOT_FILE))
-        torch.cuda.memory._record_memory_history(enabled=None)
         self._snapshot = SNAPSHOT_FILE
 
 

@@ -57,8 +57,8 @@ class NsightMarks:
         self._capture.close()
 
     def result(self) -> Mapping[str, Any]:
-        """Return how many steps have marks; what was recorded is in Nsight's own file."""
-        return {"steps": max(0, self._taken - self._quiet)}
+        """Return the number of marked steps: what was recorded is in Nsight's own file."""
+        return {"recorder": "nsight", "steps": max(0, self._taken - self._quiet)}
 
     def _begin_step(self) -> None:
         if self._taken < self._quiet:

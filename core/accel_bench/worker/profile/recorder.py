@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from accel_bench.analysis.profiles.spans import KINDS, Cycle, Span, in_order
+from accel_bench.analysis.profiles.spans import EDGE, KINDS, Cycle, Span, in_order
 from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import PhaseName
 from accel_bench.job import ProfileRequest
@@ -24,6 +26,10 @@ from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_pha
 
 MOST_EVENTS = 1_000_000
 """Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
+
+MOST_SPANS = 2_000_000
+"""Spans of a rank that figures are made of, in its memory until then: about 1 GiB. The first cycle
+is kept whole."""
 
 RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 """How names of a device's runtime begin."""
@@ -37,13 +43,17 @@ class Recorder:
 
     name = "torch's profiler"
 
-    def __init__(self, request: ProfileRequest, run: Run, folder: Path) -> None:
+    def __init__(
+        self, request: ProfileRequest, run: Run, folder: Path, synchronize: Callable[[], None]
+    ) -> None:
         self.steps = request.steps
+        self._synchronize = synchronize
+        self._ended = self._spans = 0
         self._request, self._run, self._folder = request, run, folder
         self._cycles: list[Cycle] = []
         self._traces: list[str] = []
         self._warnings: list[str] = []
-        self._events = 0
+        self._events = self._recorded = 0
         self._ranges: ModuleRanges | None = None
         self._profiler: Any = None
         self._preemption: Preemption | None = None
@@ -83,6 +93,10 @@ class Recorder:
         if self._profiler is not None:
             if self._preemption is not None:
                 self._preemption.check(least=0)
+            self._ended += 1
+            if self._at_edge():
+                with record_function(EDGE):
+                    self._synchronize()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a cycle ends: its events are kept
                 self._profiler.step()
@@ -95,6 +109,23 @@ class Recorder:
             self._preemption.close()
         if self._profiler is not None:
             self._profiler.stop()
+        if self._ended < self.steps:
+            self._warnings.append(
+                f"{self._ended} of {self.steps} steps ended; where one was cut short, figures "
+                "have what is left of it"
+            )
+
+    def _at_edge(self) -> bool:
+        """Return whether recorded steps begin or end with the steps that have ended.
+
+        There the device must have done all work of the steps before: what is recorded is then the
+        work of the recorded steps, all of it.
+        """
+        asked = self._request
+        quiet = asked.wait + asked.warmup
+        taken = self._ended - asked.skip
+        within = taken % (quiet + asked.active)
+        return (taken >= 0 and within == quiet) or (taken > 0 and within == 0)
 
     def result(self) -> Mapping[str, Any]:
         """Return the figures of all cycles."""
@@ -110,37 +141,50 @@ class Recorder:
     def _keep(self, profiler: Any) -> None:
         """Keep the spans of a cycle, which figures are made of, then write its trace."""
         events = profiler.profiler.kineto_results.events()
-        self._cycles.append(Cycle(in_order(filter(None, map(span_of, events)))))
+        self._recorded += 1
+        self._keep_spans(in_order(filter(None, map(span_of, events))))
         self._events += len(events)
         if self._events > MOST_EVENTS:
             self._warnings.append(
-                f"no trace of cycle {len(self._cycles)}: with {self._events:,} events, the traces "
+                f"no trace of cycle {self._recorded}: with {self._events:,} events, the traces "
                 f"of this rank would hold more than {MOST_EVENTS:,}; record less with --active or "
-                "--repeat (figures are complete)"
+                "--repeat (figures do not need it)"
             )
             return
         name = f"rank{self._run.rank}.{time.time_ns()}{TRACE_SUFFIX}"
         try:
-            write_trace(profiler, self._folder / name)
+            # All ranks write to one folder: TensorBoard compares the workers that lie in one.
+            write_trace(profiler, self._folder.parent / name)
             self._traces.append(name)
         except (OSError, RuntimeError) as error:
             self._warnings.append(f"the trace could not be written: {error} (figures are complete)")
 
+    def _keep_spans(self, spans: list[Span]) -> None:
+        """Keep a cycle for the figures, as long as there is room for it."""
+        self._spans += len(spans)
+        if self._cycles and self._spans > MOST_SPANS:
+            self._warnings.append(
+                f"cycle {self._recorded} is in no figure: with {self._spans:,} spans, the cycles "
+                f"would take more than {MOST_SPANS:,}; record less with --active or --repeat"
+            )
+            return
+        self._cycles.append(Cycle(spans))
+
 
 def write_trace(profiler: Any, path: Path) -> None:
     """Write a compressed trace whole, or nothing. Raises OSError or RuntimeError."""
-    plain = path.with_name(".trace.json")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.
+    with TemporaryDirectory(prefix="accel-bench-trace-") as folder:
+        plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
         check_whole(plain)
-        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        plain.unlink(missing_ok=True)
+        try:
+            with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as target:
+                shutil.copyfileobj(source, target)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def check_whole(path: Path) -> None:
@@ -178,7 +222,7 @@ def span_of(event: Any) -> Span | None:
         return None
     on_device = kind in ("kernel", "copy")
     return Span(
-        name=event.name(),
+        name=sys.intern(event.name()),
         kind=kind,
         start=event.start_ns(),
         end=event.end_ns(),

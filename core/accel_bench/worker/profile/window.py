@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
+from pydantic import ValidationError
+
 from accel_bench.analysis.profiles.reading import PROFILE_FILE, fallback
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.documents.files import write_atomically
@@ -71,9 +73,11 @@ class ProfileWindow:
         self._failed = False
         self._left = 0
         self._fields: dict[str, Any] = {}
+        self.started = False
 
     def start(self) -> None:
         """Begin with the first part."""
+        self.started = True
         self._next()
 
     def mark(self, phase: PhaseName) -> None:
@@ -141,20 +145,37 @@ class RankProfiler(ProfileWindow):
     """The window of one rank, which writes the rank's profile."""
 
     def __init__(self, job: Job, run: Run, parts: Sequence[Part]) -> None:
-        super().__init__(parts, _synchronize_of(run))
+        super().__init__(parts, synchronize_of(run))
         self._folder = job.profile_folder(run.rank)
         self._run = run
 
     def write(self, record: RankRecord) -> None:
-        """Write the profile; where its folder cannot be written, beside the rank's result."""
+        """Write the profile; where its folder cannot be written, beside the rank's result.
+
+        What goes wrong is logged: the run is measured already.
+        """
         record.profiled_steps = self.steps_taken
+        try:
+            self._write(self._profile(record))
+        except Exception:
+            logger.exception("the profile could not be written")
+
+    def _profile(self, record: RankRecord) -> RankProfile:
+        """Return the profile; where its fields do not fit, one without them that says so."""
         samples = record.window.samples if record.window else ()
-        profile = RankProfile(
-            rank=self._run.rank,
-            device=self._run.device.type,
-            window_step_seconds=median(one.seconds for one in samples) if samples else None,
-            **self.fields(),
-        )
+        known: dict[str, Any] = {
+            "rank": self._run.rank,
+            "device": self._run.device.type,
+            "window_step_seconds": median(one.seconds for one in samples) if samples else None,
+        }
+        try:
+            return RankProfile(**known, **self.fields())
+        except (TypeError, ValidationError) as error:
+            logger.exception("the profile has fields that do not fit")
+            notes = (*self.warnings, f"what was recorded does not fit: {error}")
+            return RankProfile(**known, steps=0, step_seconds=None, warnings=notes)
+
+    def _write(self, profile: RankProfile) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._folder / PROFILE_FILE, profile.model_dump_json(indent=1))
@@ -172,19 +193,24 @@ def make_window(job: Job, request: ProfileRequest, run: Run) -> RankProfiler:
 
 def parts_of(request: ProfileRequest, run: Run, folder: Path) -> list[Part]:
     """Return what records, in order: first what disturbs the steps least."""
-    from accel_bench.worker.profile.memory import MemoryRecorder
-    from accel_bench.worker.profile.nsight import NsightMarks
+    if request.nsight:
+        from accel_bench.worker.profile.nsight import NsightMarks
+
+        quiet = request.skip + request.wait + request.warmup
+        return [NsightMarks(run, quiet, request.active)]
     from accel_bench.worker.profile.recorder import Recorder
     from accel_bench.worker.profile.scalars import StepReader
 
-    if request.nsight:
-        quiet = request.skip + request.wait + request.warmup
-        return [NsightMarks(run, quiet, request.active)]
-    parts: list[Part] = [StepReader(run, request.steps), Recorder(request, run, folder)]
-    return [*parts, MemoryRecorder(run, folder)] if request.memory else parts
+    recorder = Recorder(request, run, folder, synchronize_of(run))
+    parts: list[Part] = [StepReader(run, request.steps), recorder]
+    if request.memory:  # It builds on torch's private modules.
+        from accel_bench.worker.profile.memory import MemoryRecorder
+
+        parts.append(MemoryRecorder(run, folder))
+    return parts
 
 
-def _synchronize_of(run: Run) -> Callable[[], None]:
+def synchronize_of(run: Run) -> Callable[[], None]:
     """Return what waits for the run's device."""
     if run.device.type != "cuda":
         return lambda: None
