@@ -16,7 +16,7 @@ class Scale(Benchmark):
         BenchmarkArg("device", "The device."),
         BenchmarkArg("dtype", "The dtype."),
     )
-    sizes = {"tiny": {"width": 64}, "huge": {"width": 2**50}}
+    sizes = {"tiny": {"width": 64}, "wide": {"width": 4096}, "huge": {"width": 2**50}}
 
     def __init__(self, width=64, device="cpu", dtype="float32"):
         super().__init__()
@@ -45,6 +45,17 @@ class Scale(Benchmark):
 
     def bytes_moved(self):
         return 3 * self.width * self.dtype.itemsize
+
+    def backward_bytes_moved(self):
+        return 5 * self.width * self.dtype.itemsize
+
+    def reference(self, fn):
+        import torch
+
+        def too_large(x):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return too_large if self.width == 4096 else super().reference(fn)
 
 
 class Sound(Executor):
@@ -92,6 +103,14 @@ class Absent(Executor):
 
     def supports(self, benchmark):
         return "executor acme-absent needs acme-kernels: pip install acme-kernels"
+
+
+class HalfOnGPU(Executor):
+    """Has a kernel for one dtype on one device."""
+
+    def supports(self, benchmark):
+        there = benchmark.device, str(benchmark.dtype)
+        return "" if there == ("cuda", "torch.bfloat16") else f"executor acme-half: {there}"
 '''
 
 EXECUTORS = {
@@ -100,6 +119,7 @@ EXECUTORS = {
     "acme-wrong-gradient": "WrongGradient",
     "acme-remembering": "Remembering",
     "acme-absent": "Absent",
+    "acme-half": "HalfOnGPU",
 }
 """Its executors, and their classes."""
 

@@ -23,9 +23,10 @@ from accel_bench.analysis.operations import (
     exit_code_of_cells,
 )
 from accel_bench.analysis.schema import Summary
+from accel_bench.builtin.engines.op import Op, OpOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.operations import CellChoice, cell_scenarios
+from accel_bench.planning.operations import CellChoice, _scenario_name, cell_scenarios
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.op import operations_report
@@ -73,7 +74,7 @@ def test_a_third_party_s_benchmark_and_executors_are_listed_with_the_reason_why_
     found = json.loads(call("op", "list", "--format", "json").out)
     entry = next(one for one in found if one["benchmark"] == "acme_scale")
     assert entry["distribution"] == "acme-operations 2.0"
-    assert entry["sizes"] == ["tiny", "huge"]
+    assert entry["sizes"] == ["tiny", "wide", "huge"]
     assert entry["compute_types"] == ["inference", "forward", "backward"]
     executors = {one["executor"]: one for one in entry["executors"]}
     assert executors["eager"]["runs"] and executors["eager"]["distribution"].startswith("accel-b")
@@ -180,6 +181,45 @@ def test_what_a_device_cannot_train_is_skipped_with_the_reason() -> None:
         assert reasons == ({why} if trains else {()})
 
 
+def test_a_cell_is_planned_for_the_device_and_the_dtype_that_it_runs_with(acme: Path) -> None:
+    def obstacles(benchmark: str, executor: str, device: str, dtype: str) -> list[str]:
+        choice = CellChoice(names=[benchmark], executors=[executor], dtype=dtype)
+        plan = make_plan(find_drafts(cell_scenarios(choice))[0], read_machine(), PlanRequest())
+        (experiment,) = (p.experiment for p in plan.planned if p.experiment.stack.name == executor)
+        resources = experiment.scenario.resources.model_copy(update={"device": device})
+        scenario = experiment.scenario.model_copy(update={"resources": resources})
+        options = OpOptions.model_validate(scenario.engine.options)
+        there: Any = experiment.model_copy(update={"scenario": scenario})
+        return list(Op(options).check_scenario(there, read_machine()))
+
+    assert obstacles("acme_scale", "acme-half", "cuda", "bfloat16") == []
+    assert "float32" in obstacles("acme_scale", "acme-half", "cuda", "float32")[0]
+    assert "cpu" in obstacles("acme_scale", "acme-half", "cpu", "bfloat16")[0]
+    assert "no float32 on a GPU" in obstacles("flash_attention", "inductor", "cuda", "float32")[0]
+    for dtype, chosen in (("bfloat16", True), ("float32", False)):
+        choice = CellChoice(names=["acme_scale"], device="cuda", dtype=dtype)
+        assert ("acme-half" in cell_scenarios(choice)[0]["stacks"]) == chosen
+
+
+def test_a_size_that_is_not_known_is_a_problem_of_the_scenario(acme: Path) -> None:
+    (found, *_) = cell_scenarios(CellChoice(names=["acme_scale"], executors=["eager"]))
+    found["engine"]["size"] = "tin"
+    plan = make_plan(find_drafts([found])[0], read_machine(), PlanRequest())
+    (why,) = plan.planned[0].skipped
+    assert why == "op: benchmark 'acme_scale' has no size 'tin'; did you mean 'tiny'?"
+
+
+def test_names_of_scenarios_are_never_cut_to_the_same_one() -> None:
+    first, second = (_scenario_name(f"{'x' * 90}.{size}") for size in ("tiny", "large"))
+    assert first != second and len(first) == len(second) == 64
+    assert _scenario_name("rms_norm.forward.tiny") == "rms_norm.forward.tiny"
+
+
+def test_one_benchmark_without_a_backward_pass_is_one() -> None:
+    with pytest.raises(ScenarioError, match="adamw_step has no backward pass"):
+        cell_scenarios(CellChoice(names=["adamw_step"], compute_types=["backward"]))
+
+
 def test_all_executors_are_those_that_have_a_kernel(acme: Path) -> None:
     (found, *_) = cell_scenarios(CellChoice(names=["acme_scale"], executors=["all"]))
     assert {"eager", "acme-sound", "acme-absent", "thunder"} <= found["stacks"].keys()
@@ -195,7 +235,7 @@ def test_cells_are_scenarios_whose_stacks_are_executors(acme: Path) -> None:
     ]
     assert list(found[0]["stacks"]) == ["eager", "acme-sound"]
     every = cell_scenarios(CellChoice(names=["acme_scale"], sizes=["all"], calls=7))
-    assert len(every) == 6
+    assert len(every) == 9
     assert "acme-absent" not in every[0]["stacks"]
     assert [one["train"]["micro_batch_size"] for one in every[:3]] == [7, 7, 1]
     with pytest.raises(ScenarioError, match="no benchmark"):
@@ -222,6 +262,7 @@ def test_a_backward_pass_is_timed_alone_and_its_gradients_are_checked(acme: Path
     check: Any = rank.evidence["op"]["check"]  # type: ignore[index, call-overload]
     assert check["tensors"] == 3
     assert check["largest"] <= check["tolerance"]
+    assert check["size"] == "tiny"
     figures = metrics_of(result)
     assert figures["flops_per_second"] > 0
     assert figures["bytes_per_second"] > 0
@@ -253,6 +294,14 @@ def test_a_wrong_gradient_does_not_matter_to_inference(acme: Path) -> None:
 def test_a_size_beyond_all_memory_ends_as_out_of_memory(acme: Path) -> None:
     result = measured(acme, "acme-sound", "inference", size="huge")
     assert result.status is Status.OOM
+
+
+def test_a_cell_whose_float64_does_not_fit_is_compared_at_its_tiny_size(acme: Path) -> None:
+    result = measured(acme, "acme-sound", "inference", size="wide")
+    assert result.status is Status.OK, result.reasons
+    evidence: Any = result.ranks[0].evidence["op"]
+    assert evidence["check"]["size"] == "tiny"
+    assert "output at size tiny within" in evidence["summary"]
 
 
 @pytest.mark.release

@@ -87,6 +87,8 @@ def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) 
     )
     for name in ("test_llama_mlp[backward-eager-tiny]", "test_doubled[forward-tripled-tiny]"):
         assert f"::{name}" in collected
+    assert "::test_adamw_step[inference-eager-tiny]" in collected
+    assert "::test_adamw_step[forward" not in collected
     assert "benchmark 'gone' is left out: entry point 'gone' (stranger_gone) in " in collected
     assert "accel_bench.micro of stranger-micro 1.0 cannot be imported: Module" in collected
     assert "::test_llama_mlp[inference-thunder-tiny]" in without_backward

@@ -76,6 +76,9 @@ class GradientCheck(Frozen):
     tensors: int
     """Outputs and gradients that were compared."""
 
+    size: str = ""
+    """Size at which they were: another one than the cell's where there is no memory for float64."""
+
 
 class OperationCell(Frozen):
     """One operation at one size under one executor. Null where it was not measured, never 0."""

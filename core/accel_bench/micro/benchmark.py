@@ -133,11 +133,12 @@ class Benchmark(ABC):
 
     def backward_flops(self) -> int | None:
         """Return the FLOPs of one backward call: twice the forward ones, by default."""
-        return _twice(self.flops())
+        flops = self.flops()
+        return None if flops is None else 2 * flops
 
     def backward_bytes_moved(self) -> int | None:
-        """Return the least bytes of one backward call: twice the forward ones, by default."""
-        return _twice(self.bytes_moved())
+        """Return the least bytes that one backward call reads and writes; None for unknown."""
+        return None
 
     @property
     def returned_fn(self) -> Callable[..., Any] | None:
@@ -250,7 +251,3 @@ def _tensors(batch: Any) -> list[Any]:
 def _is_module(fn: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(fn, torch.nn.Module)
-
-
-def _twice(value: int | None) -> int | None:
-    return None if value is None else 2 * value

@@ -127,6 +127,11 @@ def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeTy
     return Cell(benchmark, fn, batch, compute_type, executor)
 
 
+def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
+    """Return what can be timed of a benchmark, on one device at least."""
+    return tuple(ComputeType) if kind.requires_grad else (ComputeType.INFERENCE,)
+
+
 def cell_obstacle(
     kind: type[Benchmark],
     executor: Executor,

@@ -14,10 +14,11 @@ import pytest
 
 from accel_bench.errors import PluginError
 from accel_bench.micro.benchmark import Benchmark
+from accel_bench.micro.cell import compute_types_of
 from accel_bench.micro.compute import ComputeType
 from accel_bench.micro.discovery import find_benchmarks, find_executors
 from accel_bench.micro.executors import Executor
-from accel_bench.micro.fixture import parametrize_compute_type, run_cell
+from accel_bench.micro.fixture import run_cell
 
 # What libraries deprecate is no failure of a benchmark.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -34,10 +35,11 @@ def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[
     """Return the test of a benchmark under the executors that have a kernel for it."""
     fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
     sizes = _sizes(kind)
+    types = {one.value: one for one in compute_types_of(kind)}
 
     @pytest.mark.parametrize("size", sizes.values(), ids=sizes)
     @pytest.mark.parametrize("executor", fitting)  # by name, for pytest-benchmark's files
-    @parametrize_compute_type
+    @pytest.mark.parametrize("compute_type", types.values(), ids=types)
     def test(benchmark: Any, compute_type: ComputeType, executor: str, size: str) -> None:
         run_cell(benchmark, kind, size, fitting[executor], compute_type)
 

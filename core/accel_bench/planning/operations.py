@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.analysis.operations import ExecutorSupport, OperationEntry
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.micro import Benchmark, ComputeType, Executor
-from accel_bench.micro.cell import cell_obstacle
+from accel_bench.micro.cell import cell_obstacle, compute_types_of
 from accel_bench.micro.discovery import (
     Discovered,
     Unusable,
     discover_benchmarks,
     discover_executors,
 )
-
-ENGINE = "op"
-"""The engine that calls an operation."""
+from accel_bench.scenario.uses import slot_defaults
 
 BASELINE = "eager"
 """The executor that the others are compared with."""
@@ -28,6 +27,9 @@ ALL = "all"
 
 SMALLEST = "tiny"
 """The size that is run unless another one is chosen."""
+
+LONGEST_NAME = 64
+"""Most characters of a scenario's name."""
 
 STEPS = 50
 """Calls of the measured window, unless the command line sets `measure.steps`."""
@@ -78,16 +80,17 @@ def list_operations(
 def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
     kind, executors = installed.benchmarks.usable[name], installed.executors
     baseline = executors.usable[BASELINE]
+    possible = compute_types_of(kind)
     types = [
         one
-        for one in ComputeType
+        for one in possible
         if not cell_obstacle(kind, baseline, _smallest_size(kind), one, device=device)
     ]
     return OperationEntry(
         benchmark=name,
         description=kind.description,
         operation=kind.operation,
-        compute_types=tuple(one.value for one in types) or tuple(_compute_types(kind)),
+        compute_types=tuple(one.value for one in types or possible),
         sizes=tuple(kind.sizes),
         distribution=installed.benchmarks.distributions[name],
         executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
@@ -118,7 +121,8 @@ def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> li
         ]
     if not found:
         raise ScenarioError(
-            f"nothing to run: {', '.join(choice.names)} have no backward pass; leave "
+            f"nothing to run: {', '.join(choice.names)} "
+            f"{'have' if len(choice.names) > 1 else 'has'} no backward pass; leave "
             "--compute-type out"
         )
     return found
@@ -131,13 +135,13 @@ def _scenario(
     own = {"benchmark": name, "size": size, "compute_type": compute_type}
     forward = compute_type != ComputeType.TRAINING_BACKWARD.value
     return {
-        "name": label[:64],
+        "name": _scenario_name(label),
         "description": f"How fast is {name} under {', '.join(stacks)}?",
         "task": "operation",
         "model": {"use": "none", "id": name, "dtype": choice.dtype},
         "data": {"use": "none", "sequence_length": 1},
         "optimizer": {"use": "none"},
-        "engine": {"use": ENGINE, **own},
+        "engine": {"use": slot_defaults().operation_engine, **own},
         "train": {"micro_batch_size": choice.calls if forward else 1},
         "measure": {"steps": STEPS, "phase_steps": 0},
         "stacks": {
@@ -146,6 +150,14 @@ def _scenario(
         },
         "baseline": BASELINE,
     }
+
+
+def _scenario_name(label: str) -> str:
+    """Return a name for results; a hash tells apart those that had to be cut."""
+    if len(label) <= LONGEST_NAME:
+        return label
+    digest = hashlib.sha256(label.encode()).hexdigest()[:8]
+    return f"{label[: LONGEST_NAME - 9]}-{digest}"
 
 
 def _stacks(
@@ -160,7 +172,9 @@ def _stacks(
             chosen = name in choice.executors
         else:
             size = _smallest_size(kind)
-            chosen = not cell_obstacle(kind, executor, size, device=choice.device)
+            chosen = not cell_obstacle(
+                kind, executor, size, device=choice.device, dtype=choice.dtype
+            )
         if chosen and name != BASELINE:
             yield name
 
@@ -187,12 +201,8 @@ def _chosen_types(choice: CellChoice, kind: type[Benchmark]) -> list[str]:
     for name in choice.compute_types:
         if name not in known:
             raise ScenarioError(f"no compute type {name!r}{did_you_mean(name, known)}")
-    return [one for one in _compute_types(kind) if one in (choice.compute_types or known)]
-
-
-def _compute_types(kind: type[Benchmark]) -> Iterable[str]:
-    every = [one.value for one in ComputeType]
-    return every if kind.requires_grad else every[:1]
+    possible = [one.value for one in compute_types_of(kind)]
+    return [one for one in possible if one in (choice.compute_types or known)]
 
 
 def _named(name: str, known: Discovered[Any]) -> Any:

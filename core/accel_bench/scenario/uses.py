@@ -38,6 +38,9 @@ class SlotDefaults(Frozen):
     needed_adapter: str
     """Fills `adapter` when a plugin needs one."""
 
+    operation_engine: str
+    """Fills `engine` where one operation of `accel_bench.micro` is measured."""
+
 
 @cache
 def slot_defaults() -> SlotDefaults:

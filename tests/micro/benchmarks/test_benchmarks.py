@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from accel_bench.errors import AccelBenchError
-from accel_bench.micro import ComputeType, find_benchmarks, find_executors
+from accel_bench.micro import Benchmark, ComputeType, find_benchmarks, find_executors
 from accel_bench.micro.benchmarks.attention import attention_flops
 from accel_bench.micro.benchmarks.shapes import SHAPES, find_shape
 from accel_bench.micro.cell import build_cell
@@ -138,6 +138,43 @@ def test_bytes_are_those_of_inputs_weights_and_outputs(name: str, dtype: str) ->
     if name == "adamw_step":
         expected += 4 * nbytes(weights)  # two moments, read and written
     assert one.bytes_moved() == expected
+
+
+TRAINED = [
+    name
+    for name in HERE
+    if tiny(name).requires_grad and tiny(name).backward_bytes_moved() is not None
+]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_backward_bytes_are_those_of_all_that_must_be_read_and_written(name: str) -> None:
+    """Inputs, weights, and the gradients of outputs, inputs and weights; each of them once."""
+    one = tiny(name)
+    fn, (args, _) = one.fn(), one.make_batch()
+    tensors = [*args, *(fn.parameters() if isinstance(fn, torch.nn.Module) else ())]
+    with torch.no_grad():
+        outputs = fn(*args)
+    # A shift is not needed for the gradient of what it is added to, nor what a rotation turned,
+    # nor a table for the rows that were taken of it.
+    unread = {
+        "layer_norm": lambda: fn.bias,
+        "gpt2_mlp": lambda: fn.c_proj.bias,
+        "rotary_embedding": lambda: args[:2],
+        "embedding": lambda: fn.weight,
+    }.get(name, tuple)()
+    gradients = nbytes([tensor for tensor in tensors if tensor.requires_grad])
+    assert one.backward_bytes_moved() == nbytes(tensors) - nbytes(unread) + gradients + nbytes(
+        outputs
+    )
+
+
+def test_backward_bytes_at_the_size_of_a_llama() -> None:
+    expected = {"rms_norm": 201e6, "rotary_embedding": 273e6, "lora_linear": 0.5e9}
+    for name, least in expected.items():
+        one = BENCHMARKS[name].at_size("llama-2-7b")
+        assert one.backward_bytes_moved() == pytest.approx(least, rel=0.02)
+    assert Benchmark.backward_bytes_moved(tiny("rms_norm")) is None
 
 
 def test_the_sizes_are_those_of_published_models() -> None:

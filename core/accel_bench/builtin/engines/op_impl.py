@@ -30,6 +30,7 @@ class Operation:
         kind = find_benchmarks()[options.benchmark]
         benchmark = kind.at_size(options.size, device=str(run.device), dtype=dtype)
         executor = find_executors()[options.executor]
+        self.size = options.size
         self.compute_type = ComputeType(options.compute_type)
         self.cell = build_cell(benchmark, executor, self.compute_type)
         self.call = self.cell.timed_call()
@@ -66,6 +67,7 @@ class Operation:
             "tolerance": found.tolerance,
             "of": worst,
             "tensors": len(found.distances),
+            "size": found.size or self.size,
         }
         what = "output and gradients" if gradients else "output"
         what += f" at size {found.size}" if found.size else ""

@@ -43,6 +43,11 @@ class _Attention(PartBenchmark):
         heads = 2 * self.shape.heads + 2 * self.shape.key_heads
         return self.moved(self.shape.tokens * heads * self.shape.head)
 
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values, their gradients and that of the output."""
+        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
+        return self.moved(self.shape.tokens * heads * self.shape.head)
+
 
 class SdpaAttention(_Attention):
     """Torch's `scaled_dot_product_attention`, which chooses its kernel."""
@@ -138,7 +143,17 @@ class VarlenAttention(_Attention):
         """Return those of queries, keys, values, the output, and the starts in 32 bits."""
         heads = 2 * self.shape.heads + 2 * self.shape.key_heads
         elements = sum(self.lengths) * heads * self.shape.head
-        return self.moved(elements) + 4 * (len(self.lengths) + 1)
+        return self.moved(elements) + self._starts_bytes
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values, all gradients, and the starts in 32 bits."""
+        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
+        elements = sum(self.lengths) * heads * self.shape.head
+        return self.moved(elements) + self._starts_bytes
+
+    @property
+    def _starts_bytes(self) -> int:
+        return 4 * (len(self.lengths) + 1)
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:

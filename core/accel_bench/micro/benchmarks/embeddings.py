@@ -80,3 +80,7 @@ class RotaryEmbedding(PartBenchmark):
         heads = self.shape.heads + self.shape.key_heads
         rotated = 2 * self.shape.tokens * heads * self.shape.head
         return self.moved(rotated, 2 * self.shape.length * self.shape.head)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of a call: gradients are rotated back."""
+        return self.bytes_moved()

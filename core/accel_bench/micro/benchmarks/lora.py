@@ -38,7 +38,7 @@ class LoraLinear(PartBenchmark):
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
         self,
-        model: str = "tiny-llama",
+        model: str | None = None,
         batch: int | None = None,
         length: int | None = None,
         device: str = "cpu",
@@ -88,6 +88,15 @@ class LoraLinear(PartBenchmark):
         hidden, intermediate = self.shape.hidden, self.shape.intermediate
         widths = hidden + intermediate
         return self.moved(self.shape.tokens * widths, hidden * intermediate, self.rank * widths)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of input, weights and all gradients but the base's, which has none."""
+        if self.base != "dense":
+            return None
+        hidden, intermediate = self.shape.hidden, self.shape.intermediate
+        activations = self.shape.tokens * (2 * hidden + intermediate)
+        adapter = self.rank * (hidden + intermediate)
+        return self.moved(activations, hidden * intermediate, 2 * adapter)
 
     @property
     def _base_flops(self) -> int:

@@ -36,6 +36,11 @@ class CrossEntropy(PartBenchmark):
         logits = self.shape.tokens * self.shape.vocabulary
         return self.moved(logits, indices=self.shape.tokens)
 
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of logits, labels and the gradients of logits."""
+        logits = self.shape.tokens * self.shape.vocabulary
+        return self.moved(2 * logits, indices=self.shape.tokens)
+
 
 class LinearCrossEntropy(PartBenchmark):
     """Mean loss of hidden states, with the projection to logits."""
@@ -66,3 +71,9 @@ class LinearCrossEntropy(PartBenchmark):
         hidden = self.shape.tokens * self.shape.hidden
         weights = self.shape.hidden * self.shape.vocabulary
         return self.moved(hidden, weights, indices=self.shape.tokens)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of hidden states, labels, weights, and the gradients of both."""
+        hidden = self.shape.tokens * self.shape.hidden
+        weights = self.shape.hidden * self.shape.vocabulary
+        return self.moved(2 * hidden, 2 * weights, indices=self.shape.tokens)

@@ -27,12 +27,22 @@ class _MLP(PartBenchmark):
         """Return those of input, output and weights; what is in between may stay on the chip."""
         outer = 2 * self.shape.tokens * self.shape.hidden
         weights = self.matrices * self.shape.hidden * self.shape.intermediate
-        return self.moved(outer, weights, self.biases)
+        return self.moved(outer, weights, *self.biases)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of input, weights, their gradients and the output's.
+
+        What is in between can be computed again: from the inner bias, and without the outer one.
+        """
+        inner, outer = self.biases
+        weights = self.matrices * self.shape.hidden * self.shape.intermediate
+        activations = 3 * self.shape.tokens * self.shape.hidden
+        return self.moved(activations, 2 * weights, 2 * inner, outer)
 
     @property
-    def biases(self) -> int:
-        """Elements of biases."""
-        return 0
+    def biases(self) -> tuple[int, int]:
+        """Elements of the biases inside, and of the one at the output."""
+        return 0, 0
 
 
 class LlamaMLP(_MLP):
@@ -80,9 +90,9 @@ class GPT2MLP(_MLP):
     matrices = 2
 
     @property
-    def biases(self) -> int:
-        """Elements of both biases."""
-        return self.shape.hidden + self.shape.intermediate
+    def biases(self) -> tuple[int, int]:
+        """Elements of the biases inside, and of the one at the output."""
+        return self.shape.intermediate, self.shape.hidden
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `c_fc` and `c_proj`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from accel_bench.micro.benchmark import BenchmarkArg
 from accel_bench.micro.benchmarks.attention import attention_flops
 from accel_bench.micro.benchmarks.experts import MIXTRAL_SIZES
-from accel_bench.micro.benchmarks.parts import PartBenchmark
+from accel_bench.micro.benchmarks.parts import PartBenchmark, TransformersBenchmark
 from accel_bench.micro.benchmarks.shapes import GPT2_SIZES, Shape, find_shape, sizes_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def with_few_layers(
     return found
 
 
-class _Part(PartBenchmark):
+class _Part(TransformersBenchmark):
     """Block, or its attention, on hidden states of shape (batch, tokens, hidden)."""
 
     rotates = True
@@ -60,12 +60,6 @@ class _Part(PartBenchmark):
         from accel_bench.micro.benchmarks.impl import transformers_parts
 
         return transformers_parts.block(self.shape, self.device, self.dtype)
-
-    def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a copy in float64, whose experts multiply one after the other."""
-        from accel_bench.micro.benchmarks.impl import transformers_parts
-
-        return transformers_parts.in_float64(fn)
 
     def flops(self) -> int | None:
         """Return those of a block."""
@@ -136,7 +130,7 @@ class MixtralBlock(_Part):
     sizes = MIXTRAL_SIZES
 
 
-class _Model(PartBenchmark):
+class _Model(TransformersBenchmark):
     """Causal language model with its loss; fewer blocks fit in less memory."""
 
     operation = "causal_lm"
@@ -147,7 +141,7 @@ class _Model(PartBenchmark):
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
         self,
-        model: str = "tiny-llama",
+        model: str | None = None,
         batch: int | None = None,
         length: int | None = None,
         device: str = "cpu",
@@ -155,7 +149,7 @@ class _Model(PartBenchmark):
         layers: int | None = None,
     ) -> None:
         super().__init__(model, batch, length, device, dtype)
-        self.shape = find_shape(model, batch, length, layers)
+        self.shape = find_shape(self.model, batch, length, layers)
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return tokens of shape (batch, tokens)."""
@@ -168,12 +162,6 @@ class _Model(PartBenchmark):
         found = transformers_parts.model(self.shape, self.device, self.dtype)
         loss: Callable[..., Any] = transformers_parts.Loss(found)
         return loss
-
-    def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a copy in float64, whose experts multiply one after the other."""
-        from accel_bench.micro.benchmarks.impl import transformers_parts
-
-        return transformers_parts.in_float64(fn)
 
     def flops(self) -> int | None:
         """Return those of all blocks and of the output projection."""

@@ -24,6 +24,11 @@ class _Norm(PartBenchmark):
         elements = 2 * self.shape.tokens * self.shape.hidden
         return self.moved(elements, self.vectors * self.shape.hidden)
 
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of input, weight and three gradients: of output, input and weights."""
+        elements = 3 * self.shape.tokens * self.shape.hidden
+        return self.moved(elements, (1 + self.vectors) * self.shape.hidden)
+
 
 class RMSNorm(_Norm):
     """RMS norm in operations of torch, as Llama computes it."""

@@ -36,7 +36,7 @@ class PartBenchmark(Benchmark):
     """Benchmark of a part of a model, at the shape of a model that is known by name."""
 
     args: tuple[BenchmarkArg, ...] = (
-        BenchmarkArg("model", "Name of the model whose shape it is; see `shapes.SHAPES`."),
+        BenchmarkArg("model", "Model whose shape it is, of `shapes.SHAPES`; null for a tiny one."),
         BenchmarkArg("batch", "Sequences of a batch; null for the shape's own number."),
         BenchmarkArg("length", "Tokens of a sequence; null for the shape's own number."),
         BenchmarkArg("device", "Device, such as cuda."),
@@ -46,14 +46,15 @@ class PartBenchmark(Benchmark):
 
     def __init__(
         self,
-        model: str = "tiny-llama",
+        model: str | None = None,
         batch: int | None = None,
         length: int | None = None,
         device: str = "cpu",
         dtype: str | torch.dtype = "float32",
     ) -> None:
         super().__init__()
-        self.shape = find_shape(model, batch, length)
+        self.model = model or str(self.sizes["tiny"]["model"])
+        self.shape = find_shape(self.model, batch, length)
         self.device = str(device)
         self.dtype = str(dtype).removeprefix("torch.")
 
@@ -95,3 +96,13 @@ class PartBenchmark(Benchmark):
     def moved(self, *elements: int, indices: int = 0) -> int:
         """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
         return sum(elements) * ITEM_BYTES[self.dtype] + indices * INDEX_BYTES
+
+
+class TransformersBenchmark(PartBenchmark):
+    """Benchmark of a module of transformers', which may hold experts."""
+
+    def reference(self, fn: Any) -> Callable[..., Any]:
+        """Return a copy in float64, whose experts multiply one after the other."""
+        from accel_bench.micro.benchmarks.impl import transformers_parts
+
+        return transformers_parts.in_float64(fn)

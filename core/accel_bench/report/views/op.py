@@ -148,6 +148,6 @@ FLAT_CELLS = (
     *interval_paths("seconds_per_call", "seconds_per_call"),
     *interval_paths("ratio", "ratio"),
     *paths("", "flops_per_second bytes_per_second fraction_of_roofline peak_bytes"),
-    *paths("check", "largest tolerance of tensors", "check_{}"),
+    *paths("check", "largest tolerance of tensors size", "check_{}"),
 )
 """Columns of their CSV."""
