@@ -89,6 +89,9 @@ def test_a_third_party_s_benchmark_and_executors_are_listed_with_the_reason_why_
 
 
 def test_a_list_for_people_and_for_spreadsheets(acme: Path) -> None:
+    everything = call("op", "list").out
+    assert max(map(len, everything.splitlines())) <= 100
+    assert "tiny ..." in everything and "llama-2-70b, llama-3-8b" not in everything
     table = call("op", "list", "acme_scale").out
     assert "acme_scale" in table and "acme-absent needs acme-kernels" in table
     assert "| acme_scale" in call("op", "list", "acme_scale", "--format", "markdown").out
@@ -160,9 +163,12 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
 
 
-def test_no_other_command_imports_a_stranger_s_benchmarks(tmp_path: Path) -> None:
+def test_no_other_command_imports_a_stranger_s_benchmarks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They may import torch, which only `op` and its scenarios put up with in the parent."""
     install(tmp_path, {"accel_bench.micro": {"all": "stranger_micro"}}, "raise SystemExit(3)")
+    monkeypatch.delitem(sys.modules, "stranger_micro", raising=False)  # of the test before
     scenario = str(write_nulls(tmp_path))
     for command in (["plugins"], ["scenarios", "list"], ["run", scenario, "--dry-run"]):
         done = call(*command, PYTHONPATH=str(tmp_path))
@@ -368,6 +374,9 @@ def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
     for done in runs:
         assert "calls/s" in done.out or "calls per second" in done.out, done
         assert "tokens/s" not in done.out + done.err
+    side_by_side = runs[1].out
+    assert "samples/s" not in side_by_side and "steps/s" not in side_by_side
+    assert "peak MiB of the process" in side_by_side
     assert "tokens per" not in runs[-1].out
     made = json.loads(call("pivot", "--rows", "stack", "--format", "json", *results).out)
     units = {one["name"]: one["unit"] for one in made["values"]}
@@ -410,6 +419,14 @@ def cell(executor: str, status: Status, **more: Any) -> dict[str, Any]:
     facts = {"scenario": "s", "benchmark": "rms_norm", "size": "7b", "compute_type": "forward"}
     facts |= {"dtype": "float32", "device": "cpu", "experiment_id": "", "runs": 0}
     return {**facts, "executor": executor, "status": status, "verdict": "not tested", **more}
+
+
+def test_a_verdict_says_how_many_rounds_it_needs() -> None:
+    cells = (OperationCell(**{**cell("inductor", Status.OK), "runs": 3}),)
+    text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "csv")
+    assert "not tested" in text
+    text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "table")
+    assert "needs 2" in " ".join(text.split()) and "mean ms" in text
 
 
 def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:

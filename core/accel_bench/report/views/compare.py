@@ -39,6 +39,9 @@ from accel_bench.report.table import (
 )
 from accel_bench.result import Status
 
+OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
+"""Rows that only repeat the speed, or are empty, where calls of an operation were counted."""
+
 TOKENS_A_SECOND = rate_unit([])
 """Unit of the speeds unless calls were counted."""
 
@@ -102,7 +105,7 @@ def _answer(one: ExperimentComparison) -> str:
 
 
 def _section(one: ExperimentComparison) -> Section:
-    shown = [_counted(fact, [one]) for fact in FACTS]
+    shown = [_counted(fact, [one]) for fact in _facts(one)]
     facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in shown]
     names = labels((*one.a.metrics, *one.b.metrics))
     facts += [(names[a.key], _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
@@ -122,6 +125,17 @@ def _section(one: ExperimentComparison) -> Section:
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
     )
+
+
+def _facts(one: ExperimentComparison) -> Sequence[Column]:
+    """Return the rows of the table; a call is also the sample and the step, and trains nothing."""
+    if (one.a.counts, one.b.counts) != ("calls", "calls"):
+        return FACTS
+    return [
+        replace(fact, title="peak MiB of the process") if fact.header == "peak MiB" else fact
+        for fact in FACTS
+        if fact.header not in OF_TRAINING
+    ]
 
 
 def _shared_metrics(

@@ -12,7 +12,9 @@ from accel_bench.analysis.operations import (
     OperationEntry,
     OperationReport,
 )
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
+    count,
     flops,
     grouped_by_reason,
     milliseconds,
@@ -55,7 +57,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
     table = Table(LISTED, entries)
     flat = [SupportRow(entry, one) for entry in entries for one in entry.executors or [None]]
     section = Section(tables=[table], notes=grouped_by_reason(reasons))
-    return Report([section], list(entries), Table(FLAT_LIST, flat))
+    return Report([section], list(entries), Table(FLAT_LIST, flat), LIST_WIDTH)
 
 
 def operations_report(report: OperationReport) -> Report:
@@ -84,9 +86,21 @@ def _names(entry: OperationEntry) -> list[str]:
     return [one.executor for one in entry.executors if one.runs]
 
 
+def _few(sizes: Sequence[str]) -> str:
+    """Return `tiny ... llama-3-8b (5)` for many sizes."""
+    if len(sizes) < 3:
+        return ", ".join(sizes)
+    return f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
+
+
 def _verdict(cell: OperationCell) -> str:
-    """Return the verdict, or how a cell without one ended."""
-    return cell.verdict if cell.status.completed else _ending(cell.status)
+    """Return the verdict, or the rounds that it still needs, or how a cell without one ended."""
+    if not cell.status.completed:
+        return _ending(cell.status)
+    missing = MINIMUM_ROUNDS - cell.runs
+    if cell.verdict == "not tested" and missing > 0:
+        return f"needs {count(missing, 'round')}"
+    return cell.verdict
 
 
 def _ending(status: Status) -> str:
@@ -105,15 +119,17 @@ def _bytes(value: float) -> str:
     return f"{size(value)}/s"
 
 
+LIST_WIDTH = 100
+"""Columns of a list where the output is no terminal."""
+
 LISTED = (
-    Column("benchmark", reader("benchmark"), kind="name"),
-    Column("what", reader("description")),
-    Column("sizes", reader("sizes"), form=", ".join),
-    Column("compute types", reader("compute_types"), form=", ".join),
-    Column("executors", _names, form=", ".join),
-    Column("from", lambda entry: entry.distribution.partition(" ")[0]),
+    Column("benchmark", reader("benchmark")),
+    Column("sizes", reader("sizes"), form=_few, kind="text"),
+    Column("compute types", reader("compute_types"), form=", ".join, kind="text"),
+    Column("executors", _names, form=", ".join, kind="text"),
+    Column("from", lambda entry: entry.distribution.partition(" ")[0], kind="text"),
 )
-"""Columns of a list, for people."""
+"""Columns of a list, for people; CSV and JSON have all sizes, and the descriptions."""
 
 FLAT_LIST = (
     *paths("entry", "benchmark description operation compute_types sizes distribution problem"),
@@ -129,7 +145,8 @@ CELLS = (
     Column("executor", reader("executor"), kind="name"),
     Column("speed", reader("calls_per_second"), unit="calls/s", kind="number",
            form=lambda value: tuple(rate_interval(value).split(" ", 1))),
-    Column("call", reader("seconds_per_call.median"), unit="ms", form=milliseconds, kind="number"),
+    Column("call", reader("seconds_per_call.median"), unit="mean ms", form=milliseconds,
+           kind="number"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
            form=lambda value: tuple(ratio_interval(value).split(" ", 1))),
     Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number"),
