@@ -73,7 +73,7 @@ STACKS: dict[str, Any] = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The plugin is installed, and a launcher that imports nothing."""
     folder = tmp_path_factory.mktemp("site")
-    install(folder, "accel-bench-planted", {"planted-slower": "Slower"}, PLANTED)
+    install(folder, "accel-bench-planted-slower", {"planted-slower": "Slower"}, PLANTED)
     with forking(folder):
         yield
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 SharedKind: TypeAlias = Literal["optimizer", "loss", "attention", "norm"]
 
 PATTERNS: Mapping[SharedKind, str] = {
-    "optimizer": r"_foreach_|multi_tensor_apply|_fused_(adam|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)",
+    "optimizer": r"_fused_(adam|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)",
     "loss": r"cross_entropy|nll_?loss|log_?softmax|(mse|l1|kl_div)_?loss",
     "attention": r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax",
     "norm": r"(layer|rms|group|batch)_?norm|RowwiseMoments",

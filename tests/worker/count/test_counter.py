@@ -114,13 +114,15 @@ def test_reading_a_batch_in_its_data_phase_is_no_synchronization() -> None:
 
 def test_profiles_and_ledgers_name_the_same_kinds() -> None:
     x = torch.rand(2, 4)
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.grad = torch.ones(4)
 
     def work() -> None:
         torch.softmax(x, -1)
         torch.nn.functional.cross_entropy(x, torch.tensor([0, 1]))
         torch.nn.functional.layer_norm(x, (4,))
         torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])
-        torch._foreach_mul_([x], 2.0)
+        torch.optim.SGD([weight], fused=True).step()
 
     entries = counted(work)
     shared = {one.operation: one.kind for one in entries if one.kind in PATTERNS}
