@@ -446,6 +446,8 @@ def test_a_round_keeps_neither_a_result_nor_gradients_of_another(
     held: list[Any] = []
     weight = torch.ones(3, requires_grad=True)
     monkeypatch.setattr(Cell, "peak_memory", lambda cell: held.append(weight.grad))
+    # Timed, also where `--benchmark-disable` has the others called once.
+    monkeypatch.setattr(benchmark, "disabled", False)
     benchmark_for_compute_type(BACKWARD, benchmark, lambda x: x * weight, torch.ones(3))
     assert held == [None]
     call = TimedCall(FORWARD, fn, ((torch.ones(3),), {}), lambda out: out)
