@@ -41,6 +41,7 @@ def run_count(options: CountOptions) -> int:
     ledger = _count(options, planned, machine)
     if options.save is not None:
         write_ledger(options.save, ledger)
+        typer.echo(f"ledger: {options.save}", err=True)
     if other is not None:
         reference = _count(options, other, machine)
     if reference is None:
