@@ -142,7 +142,7 @@ def test_a_run_whose_json_is_damaged_does_not_stop_a_question_about_options(
         chosen = store.rows(condition_of(store, "adapter.r >= 16"))
         assert sorted(row.run_id for row in chosen) == ["b", "c", "d", "e"]
         groups = group_runs(store, ["adapter.r"])
-        assert [(row["adapter.r"], row["runs"]) for row in groups] == [(16, 2), (32, 2), (None, 1)]
+        assert [(row["adapter.r"], row["runs"]) for row in groups] == [(None, 1), (16, 2), (32, 2)]
 
 
 def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
