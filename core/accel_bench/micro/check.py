@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.errors import PluginError
+from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.micro.benchmark import Benchmark
 
 LEAST_SCALE = 1e-3
@@ -131,8 +132,6 @@ def _copy_of(original: Any) -> Any:
     try:
         return copy.deepcopy(original)
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        from accel_bench.machine.out_of_memory import out_of_memory
-
         if out_of_memory(error) is not None:
             raise
         return original
@@ -177,8 +176,6 @@ def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mod
     try:
         return called(reference, batch, grad_mode)
     except (RuntimeError, TypeError, ValueError) as error:
-        from accel_bench.machine.out_of_memory import out_of_memory
-
         if out_of_memory(error) is not None:
             raise
         raise PluginError(

@@ -23,7 +23,7 @@ def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
     with ExitStack() as stack:
         for path, module in called_modules(model):
             if path:
-                stack.enter_context(_around(module, path, around))
+                stack.enter_context(around_module(module, path, around))
         yield
 
 
@@ -51,7 +51,11 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def _around(module: torch.nn.Module, path: str, around: Around) -> Iterator[None]:
+def around_module(module: torch.nn.Module, path: str, around: Around) -> Iterator[None]:
+    """Enter `around(path)` for each call of one module within the block, however it ends.
+
+    Checkpointing ends its second forward pass by an exception.
+    """
     compiled: Any = getattr(module, "_compiled_call_impl", None)
     if compiled is not None:
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from accel_bench.machine.clock import perf_counter_ns
+from accel_bench.run_context import Run
 
 
 class HostClock:
@@ -61,3 +62,8 @@ class CudaClock(HostClock):
         events, self._events = self._events, []
         device = [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
         return super().read()[0], device
+
+
+def clock_of(run: Run) -> HostClock:
+    """Return the clock of the run's device."""
+    return CudaClock() if run.device.type == "cuda" else HostClock()

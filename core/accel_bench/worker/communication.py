@@ -142,17 +142,26 @@ class _CollectivesMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func.name().partition("::")[2].partition(".")[0]
-        if func.namespace not in NAMESPACES or name in NOT_OBSERVED:
+        if not is_collective(func):
             return func(*args, **kwargs)
         return self._observe(func, (*args, *kwargs.values()), lambda: func(*args, **kwargs))
 
 
+def is_collective(function: Any) -> bool:
+    """Return whether an operation sends data between ranks, all of a group alike."""
+    return function.namespace in NAMESPACES and _bare_name(function) not in NOT_OBSERVED
+
+
 def name_of(function: Any) -> str:
     """Return what a collective is usually called, such as `all_reduce`."""
-    name = function.name().partition("::")[2].partition(".")[0]
+    name = _bare_name(function)
     known = (usual for part, usual in NAMES if part in name)
     return next(known, name.strip("_"))
+
+
+def _bare_name(function: Any) -> str:
+    """Return an operation's name without its namespace and its overload."""
+    return str(function.name().partition("::")[2].partition(".")[0])
 
 
 def group_of(arguments: tuple[Any, ...]) -> Any:

@@ -30,7 +30,7 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
 from accel_bench.worker.answers import is_model, require
-from accel_bench.worker.clocks import CudaClock, HostClock
+from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.observed_steps import ObservedSteps
 from accel_bench.worker.outliers import WindowMonitor
@@ -206,11 +206,6 @@ def make_stopwatch(
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
     )
-
-
-def clock_of(run: Run) -> HostClock:
-    """Return the clock of the run's device."""
-    return CudaClock() if run.device.type == "cuda" else HostClock()
 
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:

@@ -112,7 +112,7 @@ def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
     Those of inference round scales to bfloat16 on processors that compute in it.
     """
-    for module in model.eval().modules():
+    for module in model.train(False).modules():
         module.training = "4bit" in type(module).__name__
     return model(input_ids=tokens).logits
 

@@ -339,7 +339,7 @@ def test_evaluation_is_peft_s(adapted):
     model = adapted()
     tokens = torch.arange(3, 16)[None]
     with torch.no_grad():
-        expected = model.eval()(input_ids=tokens).logits
+        expected = model.train(False)(input_ids=tokens).logits
         fuse_lora(model)
         assert torch.equal(model(input_ids=tokens).logits, expected)
 

@@ -147,7 +147,7 @@ def test_logits_are_there_where_they_are_wanted(bench: Any) -> None:
         assert torch.allclose(
             model(input_ids=tokens, labels=tokens).logits, expected.logits, atol=1e-6
         )
-    evaluated = model.eval()(input_ids=tokens, labels=tokens)
+    evaluated = model.train(False)(input_ids=tokens, labels=tokens)
     assert torch.allclose(evaluated.logits, expected.logits, atol=1e-6)
     assert isinstance(model(input_ids=tokens, return_dict=False), tuple)
     assert isinstance(model.train()(input_ids=tokens, labels=tokens, return_dict=False), tuple)

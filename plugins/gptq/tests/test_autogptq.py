@@ -106,7 +106,7 @@ def test_ten_steps_make_the_loss_fall_on_weights_of_less_than_four_tenths():
 def test_gradients_reach_adapters_alone_even_when_an_evaluation_came_first(load):
     _, run = load(group_size=64)
     model = adapt(run)
-    logits(model.eval())
+    logits(model.train(False))
     model.train()
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
     reached = {name for name, p in model.named_parameters() if p.grad is not None}

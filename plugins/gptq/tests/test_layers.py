@@ -34,7 +34,7 @@ def test_product_and_gradient_are_those_of_the_unpacked_matrix(
     layer.unpacks_again = again
     if evaluated:
         with torch.no_grad():
-            layer.eval()(inputs)
+            layer.train(False)(inputs)
         layer.train()
     plain = unpack(pack(matrix, SETTINGS), 4, torch.bfloat16)
     expected = inputs @ plain + layer.bias

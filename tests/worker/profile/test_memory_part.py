@@ -55,7 +55,7 @@ def test_a_timeline_has_the_bytes_of_each_category_and_saved_bytes_those_of_each
     part.start()
     for _ in range(part.steps):
         step()
-        part.end_step()
+        part.end_step([])
     part.stop()
     found = part.result()
     peak = found["memory"].peak

@@ -72,7 +72,7 @@ def test_active_steps_are_captured_with_ranges_of_steps_phases_and_modules(
         run.model(torch.ones(1, 2))
         part.mark("forward")
         part.mark("optimizer")
-        part.end_step()
+        part.end_step([])
     part.stop()
     # Without a recorded step, `accel-bench profile` would end as failed.
     assert part.result() == {"recorder": "nsight", "steps": 1}

@@ -59,7 +59,7 @@ def record(run: Run, folder: Path, **request: int) -> RankProfile:
         optimizer.step()
         optimizer.zero_grad()
         part.mark("optimizer")
-        part.end_step()
+        part.end_step([])
     part.stop()
     return RankProfile(rank=0, device="cpu", window_step_seconds=None, **part.result())
 
@@ -221,6 +221,6 @@ def test_the_device_is_waited_for_where_recorded_steps_begin_and_end(
     part._profiler = Stepping()
     expected = []
     for number in range(1, part.steps + 1):
-        part.end_step()
+        part.end_step([])
         expected += ["synchronize"] * (number in synchronized) + ["step"]
     assert calls == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ class Noting:
     def mark(self, phase: str) -> None:
         self._note(phase)
 
-    def end_step(self) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:
         self._note("step")
 
     def stop(self) -> None:

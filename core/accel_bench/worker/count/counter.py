@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_iter
 
 from accel_bench.analysis.ledgers.schema import Entry, EntryKey, Figure, Site
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
-from accel_bench.worker.communication import largest_buffer, name_of
-from accel_bench.worker.count.kinds import cast_of, is_collective, kind_of, synchronizes
+from accel_bench.worker.communication import is_collective, largest_buffer, name_of
+from accel_bench.worker.count.kinds import cast_of, kind_of, synchronizes
 from accel_bench.worker.count.sites import Sites
 from accel_bench.worker.count.traffic import moved_bytes
 from accel_bench.worker.estimate.tracker import flops_of, moves_nothing

@@ -10,7 +10,7 @@ import torch
 from accel_bench.analysis.kinds import shared_kind
 from accel_bench.analysis.ledgers.schema import Kind
 from accel_bench.modeling.tensors import dtype_name
-from accel_bench.worker.communication import NAMESPACES, NOT_OBSERVED
+from accel_bench.worker.communication import is_collective
 from accel_bench.worker.estimate.tracker import moves_nothing
 
 SYNCHRONIZING = frozenset(
@@ -49,11 +49,6 @@ def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], f
         return "matmul"
     named = (kind for kind, parts in NAMES if any(part in name for part in parts))
     return found or next(named, None) or _tagged(func)
-
-
-def is_collective(func: Any) -> bool:
-    """Return whether an operation sends data between ranks."""
-    return func.namespace in NAMESPACES and _bare_name(func) not in NOT_OBSERVED
 
 
 def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
@@ -98,7 +93,3 @@ def _tagged(func: Any) -> Kind:
     if torch.Tag.nondeterministic_seeded in func.tags:
         return "random"
     return "elementwise" if torch.Tag.pointwise in func.tags else "other"
-
-
-def _bare_name(func: Any) -> str:
-    return str(func.name().partition("::")[2].partition(".")[0])

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.profiler._memory_profiler import Action, Category, TensorKey
 
 from accel_bench.analysis.profiles.memory_schema import MemoryPoint, MemoryTimeline
-from accel_bench.engine import PhaseName
+from accel_bench.engine import Batch, PhaseName
 from accel_bench.modeling.saved_tensors import one_forward, saved_bytes_by_module
 from accel_bench.run_context import Run
 
@@ -96,7 +96,7 @@ class MemoryRecorder:
     def mark(self, phase: PhaseName) -> None:
         """Do nothing: a timeline has no phases."""
 
-    def end_step(self) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:
         """Do nothing: the steps are recorded as one."""
 
     def stop(self) -> None:

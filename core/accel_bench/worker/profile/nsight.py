@@ -5,13 +5,13 @@ They take the place of torch's profiler: two programs cannot both record a devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from accel_bench.engine import FOLLOWING, PhaseName
+from accel_bench.engine import FOLLOWING, Batch, PhaseName
 from accel_bench.modeling.module_calls import around_modules
 from accel_bench.run_context import Run
 
@@ -42,7 +42,7 @@ class NsightMarks:
         if self._quiet <= self._taken and phase in FOLLOWING:
             self._phase.enter_context(torch.cuda.nvtx.range(f"phase: {FOLLOWING[phase]}"))
 
-    def end_step(self) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:
         """End the range of a step, and begin that of the next."""
         self._phase.close()
         self._step.close()

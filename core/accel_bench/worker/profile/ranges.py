@@ -6,8 +6,7 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from accel_bench.analysis.profiles.modules import ROOT
 from accel_bench.analysis.profiles.spans import MODULE, PHASE, PREEMPTED
-from accel_bench.modeling.module_calls import called_modules
+from accel_bench.modeling.module_calls import around_module, called_modules
 
 SHORTEST = 200_000
 """Nanoseconds of other work that are marked; less is added to the next mark."""
@@ -43,49 +42,35 @@ class ModuleRanges:
 
     def __init__(self, model: nn.Module, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
+        adapted = hasattr(model, "peft_config")
         self.roles: dict[str, str] = {}
         """Kinds of modules' own operations by the paths in their ranges; empty for any kind."""
 
-        self.unlike = unlike_siblings(model, hasattr(model, "peft_config"))
+        self.unlike = unlike_siblings(model, adapted)
         """Paths of numbered modules that cannot be summed up with their siblings."""
 
-        self._undo: list[Callable[[], None]] = []
-        self._open: list[record_function] = []
-        adapted = hasattr(model, "peft_config")
+        self._watched = contextlib.ExitStack()
         for name, module in called_modules(model):
             path = plain_path(name, adapted)
             self.roles[path] = self.roles.get(path) or role_of(module)
-            self._watch(module, path)
+            self._watched.enter_context(around_module(module, path, self._range))
 
     def remove(self) -> None:
         """Take all of them away."""
-        while self._undo:
-            self._undo.pop()()
+        self._watched.close()
 
-    def _watch(self, module: nn.Module, path: str) -> None:
-        """Set a range around a module's call: by hooks, or around the compiled call."""
-        compiled = module._compiled_call_impl
-        if compiled is not None:  # Hooks are called within it, and would not be compiled again.
-            module._compiled_call_impl = partial(_call_in_range, MODULE + path, compiled)
-            self._undo.append(lambda: setattr(module, "_compiled_call_impl", compiled))
-            return
-        enter = module.register_forward_pre_hook(partial(self._enter, path), prepend=True)
-        # Checkpointing ends its second forward pass by an exception.
-        leave = module.register_forward_hook(self._leave, always_call=True)
-        self._undo += [enter.remove, leave.remove]
-
-    def _enter(self, path: str, *_: Any) -> None:
+    @contextlib.contextmanager
+    def _range(self, path: str) -> Iterator[None]:
+        entered = record_function(MODULE + path)
         with outside_of_modes():
             self._check()
-            entered = record_function(MODULE + path)
             entered.__enter__()
-        self._open.append(entered)
-
-    def _leave(self, *_: Any) -> None:
-        with outside_of_modes():
-            self._check()
-            if self._open:
-                self._open.pop().__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            with outside_of_modes():
+                self._check()
+                entered.__exit__(None, None, None)
 
 
 def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
@@ -171,14 +156,3 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     inside = (module._modules.get(name) for name in WRAPPER_NAMES)
     wrapped = next(filter(None, inside), None)
     return module if wrapped is None else _unwrapped(wrapped)
-
-
-def _call_in_range(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    entered = record_function(name)
-    with outside_of_modes():
-        entered.__enter__()
-    try:
-        return function(*args, **kwargs)
-    finally:
-        with outside_of_modes():
-            entered.__exit__(None, None, None)

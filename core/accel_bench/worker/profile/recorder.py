@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from accel_bench.analysis.profiles.spans import EDGE, KINDS, Cycle, Span, in_order
 from accel_bench.analysis.profiles.summarize import figures_of
-from accel_bench.engine import PhaseName
+from accel_bench.engine import Batch, PhaseName
 from accel_bench.job import ProfileRequest
 from accel_bench.run_context import Run
 from accel_bench.worker.profile.attribution import attribute
@@ -88,7 +88,7 @@ class Recorder:
             self._preemption.check()
         mark_phase(phase)
 
-    def end_step(self) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:
         """Let the profiler go on in its schedule."""
         if self._profiler is not None:
             if self._preemption is not None:

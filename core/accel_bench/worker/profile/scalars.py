@@ -23,7 +23,6 @@ class StepReader:
         self.steps = steps
         self._on_cuda = run.device.type == "cuda"
         self._began = 0.0
-        self._tokens = 0
         self._found: list[StepScalars] = []
 
     def start(self) -> None:
@@ -33,17 +32,14 @@ class StepReader:
     def mark(self, phase: PhaseName) -> None:
         """Do nothing: steps are whole here."""
 
-    def count(self, batches: Sequence[Batch]) -> None:
-        """Count the tokens of the step that ends."""
-        self._tokens = sum(batch.tokens.real for batch in batches)
-
-    def end_step(self) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:
         """Wait for the device, and read clock and memory."""
         if self._on_cuda:
             torch.cuda.synchronize()
         seconds = monotonic() - self._began
         memory = torch.cuda.max_memory_allocated() if self._on_cuda else resident_bytes()
-        self._found.append(StepScalars(seconds=seconds, elements=self._tokens, memory_bytes=memory))
+        tokens = sum(batch.tokens.real for batch in batches)
+        self._found.append(StepScalars(seconds=seconds, elements=tokens, memory_bytes=memory))
         self._restart()
 
     def stop(self) -> None:

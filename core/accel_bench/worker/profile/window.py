@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -22,6 +22,7 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.job import Job, ProfileRequest
 from accel_bench.run_context import Run
+from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.record import RankRecord
 
 logger = logging.getLogger("accel_bench")
@@ -43,22 +44,14 @@ class Part(Protocol):
     def mark(self, phase: PhaseName) -> None:
         """End a phase of a step, where the engine marks them."""
 
-    def end_step(self) -> None:
-        """End a step."""
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """End a step of these micro-batches."""
 
     def stop(self) -> None:
         """Take away what `start` has installed; called once, also where a step has raised."""
 
     def result(self) -> Mapping[str, Any]:
         """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
-
-
-@runtime_checkable
-class CountingPart(Part, Protocol):
-    """A part that counts what a step trains on."""
-
-    def count(self, batches: Sequence[Batch]) -> None:
-        """Count the micro-batches of the step that ends; called before `end_step`."""
 
 
 class ProfileWindow:
@@ -92,9 +85,7 @@ class ProfileWindow:
         self._left -= 1
         if self._part is not None and not self._failed:
             with self._warns(self._part):
-                if isinstance(self._part, CountingPart):
-                    self._part.count(batches)
-                self._part.end_step()
+                self._part.end_step(batches)
         if self._left <= 0:
             self.stop()
             self._next()
@@ -145,7 +136,7 @@ class RankProfiler(ProfileWindow):
     """The window of one rank, which writes the rank's profile."""
 
     def __init__(self, job: Job, run: Run, parts: Sequence[Part]) -> None:
-        super().__init__(parts, synchronize_of(run))
+        super().__init__(parts, clock_of(run).synchronize)
         self._folder = job.profile_folder(run.rank)
         self._run = run
 
@@ -201,19 +192,10 @@ def parts_of(request: ProfileRequest, run: Run, folder: Path) -> list[Part]:
     from accel_bench.worker.profile.recorder import Recorder
     from accel_bench.worker.profile.scalars import StepReader
 
-    recorder = Recorder(request, run, folder, synchronize_of(run))
+    recorder = Recorder(request, run, folder, clock_of(run).synchronize)
     parts: list[Part] = [StepReader(run, request.steps), recorder]
     if request.memory:  # It builds on torch's private modules.
         from accel_bench.worker.profile.memory import MemoryRecorder
 
         parts.append(MemoryRecorder(run, folder))
     return parts
-
-
-def synchronize_of(run: Run) -> Callable[[], None]:
-    """Return what waits for the run's device."""
-    if run.device.type != "cuda":
-        return lambda: None
-    import torch
-
-    return torch.cuda.synchronize
