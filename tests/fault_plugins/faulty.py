@@ -136,7 +136,7 @@ def ignore(options: FaultyOptions) -> None:
 
 def slow(options: FaultyOptions) -> None:
     """Too slow for the time limit, but busy."""
-    time.sleep(0.3)
+    time.sleep(0.6)
 
 
 def stop(options: FaultyOptions) -> None:
