@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.profiler  # noqa: F401 - which imports what a test takes away
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.analysis.profiles.reading import read_profile
