@@ -48,6 +48,15 @@ def tiny_run(make_run: MakeRun, **train: Any) -> Run:
     return make_run(model={"overrides": overrides}, train=train)
 
 
+def test_the_generator_of_the_cpu_alone_draws_what_it_draws_when_all_are_seeded() -> None:
+    torch.manual_seed(7)
+    wanted = torch.randn(3)
+    random_weights.seed_generators(7, {"cpu"})
+    assert torch.equal(torch.randn(3), wanted)
+    random_weights.seed_generators(7, {"cpu", "cuda"})
+    assert torch.equal(torch.randn(3), wanted)
+
+
 @pytest.mark.parametrize("name", sorted(list_cards()))
 def test_a_model_made_in_blocks_is_what_transformers_makes_at_once(name: str) -> None:
     """But for the numbers drawn: names, shapes, ties, buffers, and how the numbers are spread."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from accel_bench.testing import declared
+from accel_bench.testing import declared, run_plugin
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_once() -> None:
+    """Run a tiny scenario here: processes are then forked with all that a run imports."""
+    run_plugin("example")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 from peft.tuners.lora import LoraLayer
 
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.modeling.random_weights import seed_of
+from accel_bench.modeling.random_weights import seed_generators, seed_of
 from accel_bench.modeling.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
     # The order in which PEFT draws depends on the classes of the base's modules.
     for name, module in adapted.named_modules():
         if isinstance(module, LoraLayer):
-            torch.manual_seed(seed_of(seed, name))
+            seed_generators(seed_of(seed, name), {p.device.type for p in module.parameters()})
             for adapter in (*module.lora_A, *module.lora_embedding_A):
                 module.reset_lora_parameters(adapter, init_lora_weights=True)
 
