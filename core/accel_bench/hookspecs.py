@@ -37,10 +37,14 @@ ONE_ANSWER: dict[str, str | None] = {
     "parallelize_model": "parallel",
     "build_optimizer": "optimizer",
     "build_batches": "data",
+    "build_evaluation_batches": "data",
     "build_engine": "engine",
 }
 """Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
 """
+
+OF_EVALUATION = frozenset({"build_evaluation_batches"})
+"""Hooks that need an answer only where a scenario evaluates."""
 
 LIMITED = frozenset({"check_scenario"})
 """Hooks that get seconds: nothing else watches over them."""
@@ -150,6 +154,17 @@ def build_optimizer(run: Run) -> Any:
 @hookspec
 def build_batches(run: Run) -> Iterator[Batch]:
     """One answer, data. Return an endless iterator over this rank's micro-batches."""
+
+
+@hookspec
+def build_evaluation_batches(run: Run) -> Iterable[Batch]:
+    """One answer, data; called where `data.held_out` holds samples out, which `build_batches` then
+    leaves out.
+
+    Return this rank's batches of an evaluation, which can be iterated over again and again: as many
+    as on every other rank, of the same samples for every stack. `supervised_in_step` of each is
+    that of all batches of all ranks, so that their losses add up to the mean.
+    """
 
 
 @hookspec

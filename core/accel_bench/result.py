@@ -314,6 +314,51 @@ class Communication(Frozen):
         return sum(one.waiting_seconds for one in self.collectives.values())
 
 
+class Evaluation(Frozen):
+    """One evaluation of the model on held-out samples, on one rank."""
+
+    step: int
+    """Optimizer steps before it."""
+
+    loss: float | None
+    """This rank's part of the mean loss of supervised tokens: the sum over ranks is the loss. Null
+    when not finite."""
+
+    seconds: float
+    """Wall-clock seconds of its forward passes."""
+
+    batches: int
+    sequences: int
+    real_tokens: int
+    supervised_tokens: int
+
+
+class MemoryReading(Frozen):
+    """Memory of one rank at the end of a step."""
+
+    step: int
+    """Optimizer steps until then."""
+
+    host_bytes: int | None = None
+    """Resident memory of the process; null where it cannot be read."""
+
+    device_allocated_bytes: int | None = None
+    """Bytes that tensors hold on the GPU; null where torch uses none."""
+
+
+class LearningCurve(Frozen):
+    """How one rank's model learned, read outside of what is measured."""
+
+    evaluations: tuple[Evaluation, ...] = ()
+    """On held-out samples: before training, after the measured window, then between `steps`."""
+
+    steps: tuple[Sample, ...] = ()
+    """Steps after the measured window; evaluations are not in their seconds."""
+
+    memory: tuple[MemoryReading, ...] = ()
+    """At the end of each of these steps."""
+
+
 class SeenWindow(Frozen):
     """How long a rank's window can have lasted by the parent's clock, in seconds."""
 
@@ -382,6 +427,9 @@ class RankResult(Frozen):
 
     window: Window | None = None
     """What was measured; null when the window was not reached."""
+
+    learning: LearningCurve | None = None
+    """Evaluations on held-out data, and steps after the window; null without either."""
 
     phases: PhaseSplit | None = None
     """Where the time of a step goes; null when the engine marks no phases."""

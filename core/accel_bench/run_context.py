@@ -89,6 +89,9 @@ class Run:
     batches: Any = None
     """What `build_batches` returned: an endless iterator of `Batch`."""
 
+    evaluation_batches: Any = None
+    """What `build_evaluation_batches` returned; None where nothing is evaluated."""
+
     trace: Trace = field(default_factory=Trace)
     """Stages passed so far."""
 

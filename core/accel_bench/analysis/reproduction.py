@@ -30,7 +30,7 @@ DIRECTIONS: Mapping[str, int] = {"faster": 1, "different training": 1, "slower":
 """Verdicts that claim a direction."""
 
 
-NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources"}
+NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources", "evaluate"}
 """Parts of a scenario that may differ in a repetition."""
 
 

@@ -147,7 +147,7 @@ def _predict(planned: Planned, rate: Rate) -> tuple[float, float | None]:
     start = START_SECONDS + outline.parameters / WEIGHTS_PER_SECOND
     measure = scenario.measure
     warmup = AUTO_WARMUP if measure.warmup == "auto" else measure.warmup
-    steps = warmup + measure.steps + measure.phase_steps
+    steps = warmup + measure.steps + measure.phase_steps + scenario.evaluate.steps
     return start, steps * _flops_of_a_step(scenario, outline) / rate.flops
 
 

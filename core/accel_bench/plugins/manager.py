@@ -21,7 +21,7 @@ from accel_bench import hookspecs
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, HookError, PluginError
-from accel_bench.hookspecs import LIMITED, ONE_ANSWER
+from accel_bench.hookspecs import LIMITED, OF_EVALUATION, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.forked import ending_in_copy, note_call
@@ -395,6 +395,12 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
         if slot is None or active.answers(hook) is not None:
             continue
         use = getattr(scenario, slot)
+        if hook in OF_EVALUATION:
+            if scenario.evaluates:
+                raise PluginError(
+                    f"data.held_out: plugin {use.use!r} holds no samples out: it has no {hook}"
+                )
+            continue
         if use.use != NO_PLUGIN:
             raise PluginError(f"plugin {use.use!r} cannot be used as {slot}: it has no {hook}")
         if slot not in ("adapter", "parallel"):

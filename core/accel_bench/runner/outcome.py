@@ -99,6 +99,7 @@ def steps_of(found: RankResult) -> int | None:
         return None
     after = sum(one.steps for one in (found.phases, found.communication) if one)
     after += found.profiled_steps + found.observed_steps
+    after += len(found.learning.steps) if found.learning else 0
     return found.window.samples[-1].step + 1 + after
 
 

@@ -17,6 +17,16 @@ LATER_RESOURCES = ("data_parallel", "first_node_host_memory_gib", "host_memory_g
 """Keys without which ids are those from before there were these keys."""
 
 
+WITHOUT_EVALUATION: tuple[tuple[str, str, JsonValue], ...] = (
+    ("data", "held_out", 0),
+    ("evaluate", "batches", None),
+    ("evaluate", "micro_batch_size", None),
+    ("evaluate", "steps", 0),
+    ("evaluate", "every", None),
+)
+"""Sections, keys and values with which ids are those from before there were evaluations."""
+
+
 class Experiment(Frozen):
     """Work x stack x sweep values: what a run executes."""
 
@@ -58,6 +68,11 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     for key in LATER_RESOURCES:
         if work["resources"][key] is None:
             del work["resources"][key]
+    for section, key, value in WITHOUT_EVALUATION:
+        if work[section][key] == value:
+            del work[section][key]
+    if not work["evaluate"]:
+        del work["evaluate"]
     return {
         "schema_version": SCHEMA_VERSION,
         "work": work,

@@ -14,6 +14,7 @@ from accel_bench.scenario.settings import (
     LONGEST_WARMUP,
     MAXIMUM_SAMPLES,
     MOST_DISCARDED,
+    Evaluate,
     Measure,
     PythonEnvironment,
     Resources,
@@ -119,6 +120,9 @@ class Work(Described):
     measure: Measure = Measure()
     """How a run is measured."""
 
+    evaluate: Evaluate = Evaluate()
+    """How the model is evaluated on held-out data, outside of what is measured."""
+
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the worker, from an allow-list."""
 
@@ -165,6 +169,11 @@ class Scenario(Work):
         """Dtype that matmuls and attention are computed in."""
         return self.train.work_dtype or self.model.dtype
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether the model is evaluated on samples that it is not trained on."""
+        return self.data.held_out != 0 and self.evaluate.batches != 0
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, raw: Any) -> Any:
@@ -192,13 +201,29 @@ class Scenario(Work):
         """Refuse warm-up and windows of more samples than a stored run can hold."""
         measure, windows = self.measure, 1 + MOST_DISCARDED
         warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
-        samples = (warmup + windows * measure.steps) * self.world_size
+        after = self.evaluate.steps
+        samples = (warmup + windows * measure.steps + after) * self.world_size
         if samples > MAXIMUM_SAMPLES:
+            largest = max((windows * measure.steps, "steps"), (warmup, "warmup"))
+            more = f" + evaluate.steps {after}" if after else ""
             raise LocatedError(
-                ("measure", "warmup" if warmup > windows * measure.steps else "steps"),
-                f"(warm-up {warmup} + up to {windows} windows x measure.steps {measure.steps}) x "
-                f"{self.world_size} devices = {samples} samples; the limit is {MAXIMUM_SAMPLES}",
+                ("evaluate", "steps") if after > largest[0] else ("measure", largest[1]),
+                f"(warm-up {warmup} + up to {windows} windows x measure.steps {measure.steps}"
+                f"{more}) x {self.world_size} devices = {samples} samples; the limit is "
+                f"{MAXIMUM_SAMPLES}",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_what_it_evaluates(self) -> Scenario:
+        """Refuse settings of an evaluation that never takes place."""
+        evaluate = self.evaluate
+        for key in ("batches", "micro_batch_size", "every"):
+            if getattr(evaluate, key) is not None and not self.data.held_out:
+                problem = f"evaluate.{key} needs data.held_out, such as 0.1 for a tenth of the data"
+                raise LocatedError(("evaluate", key), problem)
+        if evaluate.every is not None and not evaluate.steps:
+            raise LocatedError(("evaluate", "every"), "evaluate.every needs evaluate.steps")
         return self
 
 

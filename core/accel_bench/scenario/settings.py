@@ -195,6 +195,25 @@ class Measure(Described):
     """Wall-clock limit of one process, imports and warm-up included."""
 
 
+class Evaluate(Described):
+    """How the model is evaluated on the samples of `data.held_out`, and its learning curve."""
+
+    batches: int | None = Field(None, ge=0, le=1_000_000)
+    """Forward passes of an evaluation, per device; null takes all held-out samples, 0 evaluates
+    nothing."""
+
+    micro_batch_size: int | None = Field(None, ge=1, le=1_000_000)
+    """Samples in one forward pass of an evaluation, per device; null: as many as in training."""
+
+    steps: int = Field(0, ge=0, le=MAXIMUM_SAMPLES)
+    """Steps of training after the measured window, for a learning curve; no speed is made of them.
+    """
+
+    every: int | None = Field(None, ge=1, le=MAXIMUM_SAMPLES)
+    """Evaluate after each so many of these steps; null: before training, after the window and after
+    the last step alone."""
+
+
 class TagRule(Described):
     """What a tag is made of; without `keys` and `format` the values of all swept keys."""
 

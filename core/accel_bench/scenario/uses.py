@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
@@ -163,6 +163,12 @@ class DataUse(Use):
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the order of samples, and of their content where it is made up."""
+
+    held_out: (
+        Annotated[int, Field(ge=0, le=1_000_000_000)] | Annotated[float, Field(gt=0, lt=1)]
+    ) = 0
+    """Samples that are never trained on, and that the model is evaluated on: their number, or their
+    fraction of all. `data.seed` chooses them."""
 
 
 class OptimizerUse(Use):

@@ -137,7 +137,7 @@ COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 
 SECTIONS = tuple(
-    "model adapter data optimizer engine parallel launcher train resources measure".split()
+    "model adapter data optimizer engine parallel launcher train resources measure evaluate".split()
 )
 """Sections of a scenario whose settings without a column are in `options`."""
 

@@ -14,6 +14,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
+    from accel_bench.worker.learning import LearningSteps
     from accel_bench.worker.observed_steps import ObservedSteps
     from accel_bench.worker.profile.window import ProfileWindow
 
@@ -24,6 +25,7 @@ class StepsAfterWindow:
     clock: HostClock
     heartbeat: Heartbeat
     phase_steps: int
+    learning: LearningSteps | None
     communication: CommunicationProbe | None
     profile: ProfileWindow | None
     observed: ObservedSteps | None
@@ -35,6 +37,25 @@ class StepsAfterWindow:
     _marks_phases: bool
     _done: int
     _names: list[PhaseName | None]
+
+    def _learn(self) -> None:
+        """Evaluate, and go on training for the learning curve, where one is asked for."""
+        if self.learning is not None:
+            self.heartbeat.phase = self.learning.phase
+            self.lap, self.mark = self._learning_lap, lambda phase: None
+            self.clock.synchronize()
+            if self.learning.start():
+                return
+        self._split_phases()
+
+    def _learning_lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step of the learning curve."""
+        assert self.learning is not None
+        again = self.learning.end_step(batches, loss)
+        self._done += 1
+        self._page[HEARTBEAT_STEP] = self._done
+        if not again:
+            self._split_phases()
 
     def _split_phases(self) -> None:
         """Split a few more steps, where the engine marks phases."""

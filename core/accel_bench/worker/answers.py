@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from accel_bench.plugins.manager import ActivePlugins
@@ -34,6 +34,11 @@ def is_iterator(found: object, run: Run) -> bool:
     return isinstance(found, Iterator)
 
 
+def is_repeatable(found: object, run: Run) -> bool:
+    """Return whether a hook's answer gives its batches again each time."""
+    return isinstance(found, Iterable) and not isinstance(found, Iterator)
+
+
 def is_engine(found: object, run: Run) -> bool:
     """Return whether a hook's answer can be run."""
     return callable(getattr(found, "run", None))
@@ -45,6 +50,7 @@ EXPECTED: dict[str, tuple[str, Callable[[object, Run], bool]]] = {
     "parallelize_model": ("a model", is_model),
     "build_optimizer": ("an optimizer", is_optimizer),
     "build_batches": ("an iterator", is_iterator),
+    "build_evaluation_batches": ("batches to iterate over again and again", is_repeatable),
     "build_engine": ("an Engine", is_engine),
 }
 """Hooks whose answer is checked, with what it must be."""

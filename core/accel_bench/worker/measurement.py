@@ -31,7 +31,9 @@ from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
+from accel_bench.worker.evaluation import make_evaluator
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.learning import LearningSteps
 from accel_bench.worker.observed_steps import ObservedSteps
 from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.record import (
@@ -123,7 +125,8 @@ def run_rank(
 ) -> None:
     """Build, warm up, measure, split a few steps into phases, and collect evidence."""
     engine = build(active, run, heartbeat)
-    window = AroundWindow(job, active, run, heartbeat, record)
+    learning = learning_of(run, record, heartbeat)
+    window = AroundWindow(job, active, run, heartbeat, record, learning)
     stopwatch = make_stopwatch(job, run, heartbeat, window)
     try:
         with run.calling(active.answers("build_engine")), window.keeps_window():
@@ -153,6 +156,9 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"
     run.batches = require(active, "build_batches", run)
+    if run.scenario.evaluates:
+        heartbeat.phase = "build_evaluation_batches"
+        run.evaluation_batches = require(active, "build_evaluation_batches", run)
     run.trace.mark("build")
     heartbeat.phase = "build_engine"
     engine: Engine = require(active, "build_engine", run)
@@ -200,6 +206,7 @@ def make_stopwatch(
         after_window=window.after,
         instabilities=window.monitor.instabilities,
         phase_steps=options.phase_steps,
+        learning=window.learning,
         communication=window.communication,
         profile=window.profile,
         observed=window.observed,
@@ -232,6 +239,7 @@ class AroundWindow:
     run: Run
     heartbeat: Heartbeat
     record: RankRecord
+    learning: LearningSteps | None = None
 
     def __post_init__(self) -> None:
         self.verification = verification_of(self.job, self.run, self.record)
@@ -325,6 +333,18 @@ def verification_of(job: Job, run: Run, record: RankRecord) -> Verification | No
     from accel_bench.worker.verify.verification import Verification
 
     return Verification(run, record, job)
+
+
+def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningSteps | None:
+    """Evaluate before training, where the scenario asks for it, and return what goes on later."""
+    clock = clock_of(run)
+    evaluator = make_evaluator(run, clock.synchronize)
+    if evaluator is None and not run.scenario.evaluate.steps:
+        return None
+    heartbeat.phase = "evaluate"
+    learning = LearningSteps(run, record, heartbeat, clock, evaluator)
+    learning.before_training()
+    return learning
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:

@@ -20,6 +20,7 @@ from accel_bench.plugins.manager import (
 )
 from accel_bench.result import (
     Communication,
+    LearningCurve,
     Metric,
     PhaseSplit,
     RankResult,
@@ -37,6 +38,7 @@ class RankRecord:
     """The record of a run so far, which is written however the run ends."""
 
     window: Window | None = None
+    learning: LearningCurve | None = None
     phases: PhaseSplit | None = None
     communication: Communication | None = None
     profiled_steps: int = 0
@@ -125,6 +127,7 @@ def rank_result(
         error=None if error is None else failure.failure_of(error, phase),
         device=record.device,
         window=record.window,
+        learning=record.learning,
         phases=record.phases,
         communication=record.communication,
         profiled_steps=record.profiled_steps,

@@ -4,7 +4,6 @@ and measures an unstable window again; `after_window` goes on from there."""
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from statistics import median
@@ -18,9 +17,11 @@ from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.after_window import StepsAfterWindow
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.samples import counted, sample_of
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
+    from accel_bench.worker.learning import LearningSteps
     from accel_bench.worker.observed_steps import ObservedSteps
     from accel_bench.worker.profile.window import ProfileWindow
 
@@ -52,6 +53,7 @@ class WindowStopwatch(StepsAfterWindow):
     after_window: Callable[[Window], None] = lambda window: None
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
+    learning: LearningSteps | None = None
     communication: CommunicationProbe | None = None
     profile: ProfileWindow | None = None
     observed: ObservedSteps | None = None
@@ -110,7 +112,7 @@ class WindowStopwatch(StepsAfterWindow):
         """End a warm-up step, where waiting for the device is allowed."""
         self.clock.synchronize()
         self.clock.mark()
-        self._laps.append((_counted(batches), loss))
+        self._laps.append((counted(batches), loss))
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
         self._warmup_samples += self._read_samples(first=self._done - 1)
@@ -137,7 +139,7 @@ class WindowStopwatch(StepsAfterWindow):
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a measured step. Nothing here waits, prints or calls anybody."""
         self.clock.mark()
-        self._laps.append((_counted(batches), loss))
+        self._laps.append((counted(batches), loss))
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
         if len(self._laps) == self.steps:
@@ -169,7 +171,7 @@ class WindowStopwatch(StepsAfterWindow):
         self._window_samples = samples
         self.resume = lambda: None
         self.after_window(self.window())
-        self._split_phases()
+        self._learn()
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""
@@ -196,7 +198,7 @@ class WindowStopwatch(StepsAfterWindow):
         if self._resumed:
             host, device = self._leave_out(host, device)
         return [
-            _sample(first + i, host[i], device[i] if device is not None else None, *lap)
+            sample_of(first + i, host[i], device[i] if device is not None else None, *lap)
             for i, lap in enumerate(laps)
         ]
 
@@ -207,36 +209,3 @@ def is_plateau(seconds: Sequence[float]) -> bool:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
     return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before
-
-
-def _counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
-    """Keep the counts of the micro-batches and let their tensors go."""
-    return [(batch.sequences, batch.tokens) for batch in batches]
-
-
-def _sample(
-    step: int,
-    host_seconds: float,
-    device_seconds: float | None,
-    counts: list[tuple[int, TokenCounts]],
-    loss: Any,
-) -> Sample:
-    """Return the sum of a step's micro-batches, with its loss."""
-    value = float(loss)
-    return Sample(
-        step=step,
-        seconds=host_seconds if device_seconds is None else device_seconds,
-        device_seconds=device_seconds,
-        sequences=sum(sequences for sequences, _ in counts),
-        processed_tokens=sum(tokens.processed for _, tokens in counts),
-        real_tokens=sum(tokens.real for _, tokens in counts),
-        supervised_tokens=sum(tokens.supervised for _, tokens in counts),
-        real_pairs=_sum_of_known([tokens.real_pairs for _, tokens in counts]),
-        processed_pairs=_sum_of_known([tokens.processed_pairs for _, tokens in counts]),
-        loss=value if math.isfinite(value) else None,
-    )
-
-
-def _sum_of_known(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None

@@ -63,13 +63,14 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
     """Return the first samples of the run's data, as GPTQModel takes them."""
     dataset = run.dataset
-    if not hasattr(dataset, "sample") or len(dataset) < count:
-        there = len(dataset) if hasattr(dataset, "sample") else "none that can be looked up"
+    usable = dataset.training_samples(run) if hasattr(dataset, "training_samples") else ()
+    if len(usable) < count:
+        there = len(usable) or "none that can be looked up"
         raise ScenarioError(
             f"calibration_samples: {count} are asked for, the data of {run.scenario.data.use!r} "
             f"has {there}"
         )
-    rows = [[int(token) for token in dataset.sample(index)] for index in range(count)]
+    rows = [[int(token) for token in dataset.sample(index)] for index in usable[:count]]
     return [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
 
 
@@ -82,6 +83,7 @@ def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
         "files": environment.get("fingerprints", {}).get(scenario.model.use),
         "seed": scenario.train.seed if scenario.model.weights == "random" else None,
         "data": [run.dataset.fingerprint, scenario.data.sequence_length, samples],
+        "held_out": [scenario.data.held_out, scenario.data.seed] if scenario.data.held_out else 0,
         "settings": settings.model_dump(mode="json"),
         "device": run.device.type,
         "versions": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from statistics import median
 from typing import NamedTuple
 
@@ -12,15 +12,19 @@ from accel_bench.documents.base import Frozen
 from accel_bench.machine.process_memory import Stage
 from accel_bench.result import Figure, RankResult, Result
 
-STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"), ("train", ""))
-"""Stages as they are shown, and the mark that ends each; the last one has no end."""
+STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"))
+"""Stages before training as they are shown, and the mark that ends each."""
+
+BESIDE_TRAINING = {"evaluate": "evaluate", "predict": "predict", "learning": "learn"}
+"""Marks that end stages of their own, between those of `train`, and names of these."""
 
 
 class StageMemory(Frozen):
     """What one stage of a rank's life did to its memory."""
 
     name: str
-    """`before`, `load`, `prepare` or `train`; the first delta is what there was before."""
+    """`before`, `load`, `prepare`, `train`, `evaluate`, `learn` or `predict`; the first delta is
+    what there was before."""
 
     kind: str
     """`allocated` by tensors on a GPU, or `rss`: resident memory of a process on a CPU."""
@@ -215,6 +219,8 @@ def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
         if part := left[:end]:
             yield name, part
         left = left[end:]
+    for name, same in groupby(left, lambda mark: BESIDE_TRAINING.get(mark.name, "train")):
+        yield name, list(same)
 
 
 def _reading(mark: Stage, on_gpu: bool) -> tuple[int | None, int | None]:

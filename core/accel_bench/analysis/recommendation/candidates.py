@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,7 +23,9 @@ from accel_bench.scenario.experiment import Experiment
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
 """Settings of `train` that change how a step is computed, and not what it trains."""
 
-NOT_TRAINING = {"name", "description", "metrics", "resources", "parallel", "launcher", "measure"}
+NOT_TRAINING = {
+    *("name", "description", "metrics", "resources", "parallel", "launcher", "measure", "evaluate"),
+}
 """Sections of a scenario that do not say what is trained."""
 
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
@@ -165,11 +168,14 @@ def start_of(run: Result) -> float | None:
     """
     found = []
     for rank in run.ranks:
-        reached = next((one.seconds for one in rank.stages if one.name == "warm-up"), None)
-        if reached is None or rank.window is None:
+        reached = {one.name: one.seconds for one in reversed(rank.stages)}
+        if "warm-up" not in reached or rank.window is None:
             return None
         usual = median(sample.seconds for sample in rank.window.samples)
-        found.append(max(0.0, reached - usual * len(rank.window.warmup)))
+        start = reached["warm-up"] - usual * len(rank.window.warmup)
+        if reached.get("evaluate", math.inf) < reached["warm-up"]:
+            start -= reached["evaluate"] - reached["build_engine"]
+        found.append(max(0.0, start))
     return max(found, default=None)
 
 

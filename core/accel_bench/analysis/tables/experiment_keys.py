@@ -40,6 +40,7 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
 WITHOUT_EFFECT = (
     *("tag", "experiment", "scenario", "measure.rounds", "measure.seed"),
     *("measure.timeout_seconds", "measure.phase_steps", "measure.exact_update_bytes"),
+    *("evaluate.batches", "evaluate.micro_batch_size", "evaluate.steps", "evaluate.every"),
 )
 """Keys that change neither speed nor training, or only repeat what other keys hold."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,9 @@ from accel_bench.errors import ScenarioError
 
 IGNORED_LABEL = -100
 """What torch's cross-entropy leaves out of the loss."""
+
+HELD_OUT_STREAM = 2**63
+"""Stands beside the seed in the place of an epoch where samples are held out."""
 
 Padding = Literal["none", "max_length", "longest"]
 """`none`: samples have one length; else to the sequence length, or to the micro-batch's longest."""
@@ -62,6 +66,10 @@ class TokenDataset:
         start = self.starts[index]
         return self.tokens[start : start + self.lengths[index]]
 
+    def training_samples(self, run: Run) -> Integers:
+        """Return the numbers of the samples that a run trains on: all that are not held out."""
+        return split_samples(len(self), run.scenario.data.held_out, run.scenario.data.seed)[0]
+
     def steps_of(self, run: Run) -> Iterator[Integers]:
         """Yield without end the samples of each optimizer step of a run, over all its ranks.
 
@@ -84,6 +92,9 @@ class BatchPlan:
     padding: Padding = "none"
     pin: bool = False
     """Put tensors into page-locked memory, from where copies to a GPU need not wait."""
+
+    held_out: int | float = 0
+    """Samples that are left out: their number, or their fraction of all."""
 
     @property
     def global_batch_size(self) -> int:
@@ -118,7 +129,77 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
         seed=run.scenario.data.seed,
         padding=padding,
         pin=run.device.type == "cuda" and torch.cuda.is_available(),
+        held_out=run.scenario.data.held_out,
     )
+
+
+@dataclass(frozen=True)
+class EvaluationBatches:
+    """Batches of an evaluation for one rank, as `build_evaluation_batches` returns them."""
+
+    dataset: TokenDataset
+
+    samples: Integers
+    """Held-out samples that the model is evaluated on, over all ranks, shape (samples,)."""
+
+    plan: BatchPlan
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.samples) / self.plan.global_batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        supervised = int((self.dataset.lengths[self.samples] - 1).sum())
+        with_mask = _may_pad(self.dataset, self.plan)
+        size = self.plan.global_batch_size
+        for first in range(0, len(self.samples), size):
+            of_all = self.samples[first : first + size]
+            mine = of_all[self.plan.rank :: self.plan.data_parallel]
+            if len(mine):
+                yield _collate(self.dataset, mine, self.plan, with_mask, supervised)
+            else:  # Ranks that share a model have to call it equally often.
+                like = _collate(self.dataset, of_all[:1], self.plan, with_mask, supervised)
+                yield without_labels(like)
+
+
+def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
+    """Return the batches of `run.dataset` that the run's rank evaluates, as its scenario says.
+
+    All ranks together evaluate every held-out sample once, or as many as `evaluate.batches` says.
+    """
+    evaluate = run.scenario.evaluate
+    plan = plan_of(run, padding)
+    size = evaluate.micro_batch_size or plan.micro_batch_size
+    plan = replace(plan, micro_batch_size=size, gradient_accumulation=1)
+    _, held_out = split_samples(len(run.dataset), plan.held_out, plan.seed)
+    most = None if evaluate.batches is None else evaluate.batches * plan.global_batch_size
+    return EvaluationBatches(run.dataset, held_out[:most], plan)
+
+
+def without_labels(batch: Batch) -> Batch:
+    """Return a batch that counts nothing, and on which no loss is computed."""
+    import torch
+
+    ignored = torch.full_like(batch.inputs["labels"], IGNORED_LABEL)
+    none = TokenCounts(processed=0, real=0, supervised=0)
+    inputs = {**batch.inputs, "labels": ignored}
+    return replace(batch, inputs=inputs, sequences=0, tokens=none)
+
+
+def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:
+    """Return the numbers of samples to train on, and of those held out, which the seed chooses.
+
+    Raises ScenarioError where there are no more samples than are held out.
+    """
+    count = held_out if isinstance(held_out, int) else max(1, round(held_out * samples))
+    if not count:
+        return np.arange(samples, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if count >= samples:
+        raise ScenarioError(
+            f"data.held_out: {held_out} of {samples} samples are {count}, which leaves none to "
+            "train on: hold fewer out, or bring more data"
+        )
+    chosen = np.random.default_rng((seed, HELD_OUT_STREAM)).permutation(samples)[:count]
+    return np.setdiff1d(np.arange(samples, dtype=np.int64), chosen), chosen.astype(np.int64)
 
 
 def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
@@ -136,19 +217,22 @@ def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
 
     Raises ScenarioError at once when the samples do not fill one step, or teach nothing.
     """
-    if len(dataset) < plan.global_batch_size:
+    training, held_out = split_samples(len(dataset), plan.held_out, plan.seed)
+    if len(training) < plan.global_batch_size:
+        beside = f" beside {len(held_out)} that are held out" if len(held_out) else ""
         raise ScenarioError(
-            f"the data holds {len(dataset)} samples of {dataset.sequence_length} tokens, but one "
-            f"optimizer step takes {plan.global_batch_size} (train.micro_batch_size "
-            f"{plan.micro_batch_size} x gradient_accumulation {plan.gradient_accumulation} x "
-            f"{plan.data_parallel} devices): {dataset.more_samples}, or make the batch smaller"
+            f"the data holds {len(training)} samples of {dataset.sequence_length} "
+            f"tokens{beside}, but one optimizer step takes {plan.global_batch_size} "
+            f"(train.micro_batch_size {plan.micro_batch_size} x gradient_accumulation "
+            f"{plan.gradient_accumulation} x {plan.data_parallel} devices): "
+            f"{dataset.more_samples}, or make the batch smaller"
         )
     if int(dataset.lengths.max()) < 2:
         raise ScenarioError(
             "a causal model learns from the second token on, so that samples of one token teach "
             "nothing: set data.sequence_length to 2 or more"
         )
-    return _endless(len(dataset), plan)
+    return _endless(training, plan)
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
@@ -156,12 +240,12 @@ def sample_order(samples: int, seed: int, epoch: int) -> Integers:
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
-def _endless(samples: int, plan: BatchPlan) -> Iterator[Integers]:
+def _endless(samples: Integers, plan: BatchPlan) -> Iterator[Integers]:
     """Walk through epoch after epoch; what does not fill a whole step is left for another epoch."""
     size = plan.global_batch_size
     epoch = 0
     while True:
-        order = sample_order(samples, plan.seed, epoch)
+        order = samples[sample_order(len(samples), plan.seed, epoch)]
         for first in range(0, len(order) - size + 1, size):
             yield order[first : first + size]
         epoch += 1

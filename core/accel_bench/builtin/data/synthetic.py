@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from accel_bench import Batch, Options, Plugin, Run, hookimpl
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import TokenDataset
+    from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
 
 
 class Lengths(Options):
@@ -85,5 +85,14 @@ class Synthetic(Plugin[SyntheticOptions]):
         """Yield micro-batches; samples of several lengths are padded as the options say."""
         from accel_bench.builtin.data import dataset_impl
 
-        padding = "none" if self.options.lengths is None else self.options.padding
-        return dataset_impl.batches_of(run, padding)
+        return dataset_impl.batches_of(run, self._padding())
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the samples that are held out, padded as in training."""
+        from accel_bench.builtin.data import dataset_impl
+
+        return dataset_impl.evaluation_batches_of(run, self._padding())
+
+    def _padding(self) -> Padding:
+        return "none" if self.options.lengths is None else self.options.padding

@@ -13,7 +13,7 @@ from accel_bench.builtin.data import text_sources
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import TokenDataset
+    from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
 
 
 class TextOptions(Options):
@@ -122,8 +122,17 @@ class Text(Plugin[TextOptions]):
         """Yield micro-batches; samples that are not packed are padded as the options say."""
         from accel_bench.builtin.data import dataset_impl
 
-        padding = "none" if self.options.packing else self.options.padding
-        return dataset_impl.batches_of(run, padding)
+        return dataset_impl.batches_of(run, self._padding())
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the samples that are held out, padded as in training."""
+        from accel_bench.builtin.data import dataset_impl
+
+        return dataset_impl.evaluation_batches_of(run, self._padding())
+
+    def _padding(self) -> Padding:
+        return "none" if self.options.packing else self.options.padding
 
 
 def content_fingerprint(options: TextOptions) -> str:

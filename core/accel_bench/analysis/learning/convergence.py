@@ -1,0 +1,180 @@
+"""The document about how stored experiments learned: what `accel-bench convergence` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.learning.curves import Reached
+from accel_bench.analysis.learning.groups import LearningGroup, learning_groups
+from accel_bench.analysis.learning.growth import memory_growth
+from accel_bench.analysis.learning.rates import best_learning_rates
+from accel_bench.analysis.learning.schema import (
+    ConvergenceDocument,
+    CurvePoint,
+    EvaluationSpeed,
+    ExperimentLearning,
+    ToLoss,
+)
+from accel_bench.analysis.learning.stability import stability_of
+from accel_bench.analysis.learning.to_loss import Found, amounts_of, to_loss
+from accel_bench.analysis.metrics.cost import machines_paid
+from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
+from accel_bench.analysis.statistics.estimators import geometric_interval
+from accel_bench.result import Evaluation, Result
+
+MOST_POINTS = 40
+"""Points of a curve that are shown: the first, the last, and evenly chosen ones between."""
+
+
+def convergence(
+    results: Sequence[Result],
+    baselines: Mapping[str, str],
+    loss: float | None = None,
+    tariff: HourlyRate | None = None,
+    instances: int | None = None,
+) -> ConvergenceDocument:
+    """Return how the experiments among results learned.
+
+    `baselines` are the stacks with which those of a session are compared, by session.
+    """
+    groups = learning_groups(collect_experiments(results))
+    found = {id(group): amounts_of(group, loss) for group in groups} if loss is not None else {}
+    rows = []
+    for group in groups:
+        base = _baseline_of(group, groups, baselines)
+        usd = _usd_per_hour(group, tariff, instances)
+        reached = None
+        if loss is not None:
+            other = found[id(base)] if base is not None and base is not group else None
+            reached = _to_loss(found[id(group)], loss, usd, other, base)
+        rows.append(_row(group, usd, reached))
+    return ConvergenceDocument(
+        tariff=tariff,
+        loss=loss,
+        experiments=tuple(rows),
+        learning_rates=best_learning_rates(groups),
+    )
+
+
+def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoint, ...]:
+    """Return the curve of all runs of a group, as far as all of them go."""
+    length = min((len(curve) for cluster in group.clusters for curve in cluster), default=0)
+    if not length:
+        return ()
+    places = list(range(length))
+    if length > MOST_POINTS:
+        places = [round(i * (length - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
+    return tuple(
+        _point([[curve[place] for curve in cluster] for cluster in group.clusters], usd_per_hour)
+        for place in places
+    )
+
+
+def _point(clusters: Sequence[Sequence[Reached]], usd_per_hour: float | None) -> CurvePoint:
+    every = [one for cluster in clusters for one in cluster]
+    seconds = median(one.seconds for one in every)
+    known = [[one.loss for one in cluster if one.loss is not None] for cluster in clusters]
+    whole = sum(map(len, known)) == len(every)
+    ends = bootstrap_ends(known, fmean) if whole and len(known) > 1 else None
+    low, high = ends or (None, None)
+    return CurvePoint(
+        steps=median(one.steps for one in every),
+        tokens=median(one.tokens for one in every),
+        seconds=seconds,
+        usd=None if usd_per_hour is None else seconds * usd_per_hour / 3600,
+        loss=fmean(loss for cluster in known for loss in cluster) if whole else None,
+        low=low,
+        high=high,
+    )
+
+
+def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> ExperimentLearning:
+    return ExperimentLearning(
+        scenario=group.scenario,
+        stack=group.stack,
+        sweep=group.sweep,
+        experiments=tuple(one.row.planned.experiment.id for one in group.seeds),
+        runs=len(group.runs),
+        loss_kind=group.loss_kind,
+        usd_per_hour=usd,
+        curve=curve_of(group, usd),
+        to_loss=reached,
+        stability=stability_of(group),
+        memory_growth=memory_growth(group),
+        evaluation=evaluation_speed(group.runs),
+        notes=tuple(_notes(group)),
+    )
+
+
+def _notes(group: LearningGroup) -> list[str]:
+    rows = (one.row for one in group.seeds)
+    return list(dict.fromkeys(f"{row.name} {row.how_it_ended}" for row in rows if not row.usable))
+
+
+def _to_loss(
+    own: Found, loss: float, usd: float | None, other: Found | None, base: LearningGroup | None
+) -> ToLoss:
+    found = to_loss(own, loss, usd, other)
+    if base is None:  # there is no baseline, and so it is none either
+        return found.model_copy(
+            update={"verdict": "could not tell" if found.reached else "not reached"}
+        )
+    return found
+
+
+def _baseline_of(
+    group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
+) -> LearningGroup | None:
+    """Return the group of the baseline at the same point, in one of the same sessions."""
+    sessions = {session for one in group.seeds for session, _ in one.row.counted}
+    names = {baselines.get(session) for session in sessions}
+    alike = (one for one in groups if one.point == group.point and one.stack in names)
+    return next(
+        (
+            one
+            for one in alike
+            if sessions & {session for seed in one.seeds for session, _ in seed.row.counted}
+        ),
+        None,
+    )
+
+
+def _usd_per_hour(
+    group: LearningGroup, tariff: HourlyRate | None, instances: int | None
+) -> float | None:
+    if tariff is None:
+        return None
+    return tariff.usd_per_hour * machines_paid(group.seeds[0].row, tariff, instances)
+
+
+def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
+    """Return how fast runs evaluated; None where they did not."""
+    evaluated = [found for run in runs if (found := _evaluations(run))]
+    if not evaluated:
+        return None
+    first, last = ([one[place] for one in evaluated] for place in (0, -1))
+    return EvaluationSpeed(
+        samples=max(samples for samples, _, _ in last),
+        samples_per_second=geometric_interval([samples / s for samples, _, s in last]),
+        tokens_per_second=geometric_interval([tokens / s for _, tokens, s in last]),
+        first_samples_per_second=geometric_interval([samples / s for samples, _, s in first]),
+    )
+
+
+def _evaluations(run: Result) -> list[tuple[int, int, float]]:
+    """Return samples, real tokens and seconds of each evaluation, the slowest rank's seconds."""
+    ranks = [rank.learning.evaluations for rank in run.ranks if rank.learning]
+    data = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
+    if len(ranks) < len(run.ranks):
+        return []
+
+    def summed(place: int) -> tuple[int, int, float]:
+        every: list[Evaluation] = [one[place] for one in data]
+        seconds = max(one[place].seconds for one in ranks)
+        samples = sum(one.sequences for one in every)
+        return samples, sum(one.real_tokens for one in every), max(seconds, 1e-9)
+
+    return [summed(place) for place in range(min(map(len, ranks), default=0))]

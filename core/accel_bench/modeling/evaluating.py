@@ -1,0 +1,52 @@
+"""Evaluate a model between steps of its training, and leave no trace in it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from accel_bench import Run
+
+
+@contextlib.contextmanager
+def evaluating(run: Run) -> Iterator[None]:
+    """Compute without gradients and dropout within the block, in the precision of the scenario.
+
+    Afterwards every module is in the mode that it was in, random numbers go on where they were, and
+    weights that FSDP2 has gathered are divided again. Compiled regions are called eagerly: what
+    they compile for an evaluation would be compiled again for training, for shapes that vary.
+    """
+    modes = {module: module.training for module in run.model.modules()}
+    run.model.eval()
+    eager = torch.compiler.set_stance("force_eager")
+    try:
+        with _random_state_kept(run), torch.no_grad(), eager, run.autocast():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        _divide_again(run.model)
+
+
+@contextlib.contextmanager
+def _random_state_kept(run: Run) -> Iterator[None]:
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    devices = [run.device.index] if run.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)
+
+
+def _divide_again(model: Any) -> None:
+    """Reshard the modules of FSDP2: only a backward pass would do so with the outermost one."""
+    for module in model.modules():
+        if hasattr(module, "set_reshard_after_forward"):
+            module.reshard()
