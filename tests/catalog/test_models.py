@@ -14,26 +14,52 @@ from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.scenario.uses import ModelUse
 
 NAMES = (
+    "code-llama-7b",
+    "codegemma-7b",
+    "falcon-7b",
+    "freewilly-2",
+    "function-calling-llama-2-7b",
+    "gemma-2b",
     "gpt2",
-    "granite-3-1b-a400m",
+    "gpt2-medium",
     "granite-3-8b",
     "llama-2-70b",
     "llama-2-7b",
+    "llama-3-70b",
     "llama-3-8b",
+    "llama-3.1-70b",
+    "llama-3.1-70b-instruct",
+    "llama-3.1-8b",
+    "llama-3.1-8b-instruct",
+    "longchat-7b",
     "mistral-7b",
+    "mistral-7b-instruct",
     "mixtral-8x7b",
+    "mixtral-8x7b-instruct",
+    "nous-hermes-7b",
+    "open-llama-7b",
     "opt-125m",
+    "phi-2",
+    "platypus-2-7b",
+    "pythia-1b",
     "qwen2.5-7b",
+    "redpajama-incite-3b",
     "santacoder",
+    "stable-code-3b",
+    "stablelm-base-alpha-3b",
+    "stablelm-zephyr-3b",
     "tiny-llama-cpu",
+    "tinyllama-1.1b",
+    "vicuna-7b",
 )
+"""Models that people ask for by name: one of every family, and those of published benchmarks."""
 
 
 def test_the_catalog_holds_every_model_and_each_card_loads() -> None:
     assert set(NAMES) <= set(catalog.list_cards())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", catalog.list_cards())
 def test_every_figure_is_one_that_the_configuration_class_knows(name: str) -> None:
     import transformers
 
@@ -55,6 +81,35 @@ def test_a_wrong_card_is_refused_with_file_line_and_key(
     monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:5:1: parameters"):
         catalog.read_card("wrong")
+
+
+def test_a_card_has_the_figures_of_the_model_it_was_made_from_but_for_its_own() -> None:
+    base, tuned = catalog.read_card("llama-3.1-8b"), catalog.read_card("llama-3.1-8b-instruct")
+    assert tuned.same_as == "llama-3.1-8b"
+    assert tuned.description != base.description
+    assert (tuned.parameters, tuned.architecture) == (base.parameters, base.architecture)
+    assert tuned.config == {**base.config, "eos_token_id": 128009}
+
+
+@pytest.mark.parametrize(
+    ("same_as", "problem"),
+    [
+        ("llama-3.1-9b", r"'llama-3\.1-9b'.*did you mean 'llama-3\.1-8b'"),
+        ("tuned", r"again\.yaml:2:1: tuned is itself the same as llama-2-7b; name that"),
+    ],
+)
+def test_a_card_that_is_the_same_as_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_as: str, problem: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    for name, other in (("tuned", "llama-2-7b"), ("again", same_as)):
+        text = f"description: d.\nsame_as: {other}\nsource: s\n"
+        (tmp_path / "models" / f"{name}.yaml").write_text(text)
+    shipped = presets.preset_roots()
+    monkeypatch.setattr(presets, "preset_roots", lambda: [*shipped, tmp_path])
+    assert catalog.read_card("tuned").parameters == catalog.read_card("llama-2-7b").parameters
+    with pytest.raises(ScenarioError, match=problem):
+        catalog.read_card("again")
 
 
 def test_a_count_that_fails_or_hangs_is_an_error_with_its_reason(

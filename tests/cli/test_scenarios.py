@@ -28,6 +28,14 @@ def test_the_list_says_what_each_scenario_asks() -> None:
     assert rows["quickstart"]["description"]
 
 
+def test_the_list_says_what_each_scenario_needs() -> None:
+    rows = {r["name"]: r for r in json.loads(call("scenarios", "list", "--format", "json").out)}
+    assert rows["lora-8b-24gb"]["needs"] == ["1 GPU of 24 GB"]
+    assert rows["quickstart"]["needs"] == ["accel-bench[compile]", "accel-bench[padding-free]"]
+    assert rows["distributed-cpu"]["needs"] == ["2 processes", "accel-bench[distributed]"]
+    assert rows["noise-floor"]["needs"] == []
+
+
 def test_the_table_has_the_names_of_the_json_as_columns() -> None:
     columns = list(json.loads(call("scenarios", "list", "--format", "json").out)[0])
     assert call("scenarios", "list").out.split("\n")[0].split() == columns

@@ -299,6 +299,30 @@ def gpu_machine(*capabilities: tuple[int, int]) -> Machine:
 
 
 @pytest.mark.parametrize(
+    ("needed", "reason"),
+    [
+        (16, None),
+        # A device reports a little less than its nominal memory.
+        (17, None),
+        (24, "GPU 0 has 16.0 GiB of memory, and resources.device_memory_gib is 24"),
+    ],
+)
+def test_a_device_of_too_little_memory_is_a_reason(
+    tmp_path: Path, needed: int, reason: str | None
+) -> None:
+    resources = f"{{device: cuda, device_memory_gib: {needed}}}"
+    draft = read_draft(write_nulls(tmp_path, resources=resources))
+    plan = make_plan(draft, gpu_machine((8, 0)), PlanRequest())
+    assert plan.planned[0].skipped == ((reason,) if reason else ())
+
+
+def test_memory_of_devices_means_nothing_on_a_cpu(tmp_path: Path) -> None:
+    draft = read_draft(write_nulls(tmp_path, resources="{device: cpu, device_memory_gib: 8}"))
+    plan = make_plan(draft, read_machine(), PlanRequest())
+    assert plan.planned[0].skipped == ("device_memory_gib is 8, and the device is cpu",)
+
+
+@pytest.mark.parametrize(
     ("devices", "capabilities", "reasons"),
     [
         (1, [(8, 0)], []),

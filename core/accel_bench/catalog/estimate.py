@@ -19,9 +19,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "heads": ("num_attention_heads", "n_head"),
-    "key_value_heads": ("num_key_value_heads",),
+    "key_value_heads": ("num_key_value_heads", "num_kv_heads"),
     "head_size": ("head_dim",),
-    "inner": ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim"),
+    "inner": (
+        "moe_intermediate_size",
+        "intermediate_size",
+        "n_inner",
+        "ffn_dim",
+        "ffn_hidden_size",
+    ),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "active_experts": ("num_experts_per_tok",),
 }
@@ -41,6 +47,10 @@ layer alike."""
 
 GATED = ("silu", "swish")
 """Activations that come with a third matrix in all published architectures."""
+
+GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
+"""One that comes with a third matrix beside RMS norms, as Gemma has it, and without one beside
+layer norms."""
 
 
 class Outline(NamedTuple):
@@ -89,7 +99,7 @@ def _outline(
     keys_and_values = 2 * (sizes["key_value_heads"] or shared) * head_size
     inner, experts = sizes["inner"] or 4 * hidden, sizes["experts"] or 1
     active = min(sizes["active_experts"] or experts, experts)
-    up = (2 if config.get("hidden_act") in GATED else 1) * inner
+    up = (2 if _is_gated(config) else 1) * inner
     in_block = partial(Matmul, trains=trains, count=layers)
     of_expert = partial(Matmul, trains=trains, count=layers * experts, share=active / experts)
     output = Matmul(name="lm_head", rows=vocabulary, columns=hidden, trains=trains)
@@ -107,6 +117,14 @@ def _outline(
     tied = overrides.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
     embedding = 0 if tied else output.rows * output.columns
     return Outline(workload.matmul_parameters + embedding, workload)
+
+
+def _is_gated(config: Mapping[str, Any]) -> bool:
+    """Return whether the blocks' MLPs have a third matrix, by which the activations are scaled."""
+    activation = config.get("hidden_activation") or config.get("hidden_act")
+    return activation in GATED or (
+        activation == GATED_WITH_RMS_NORM and config.get("rms_norm_eps") is not None
+    )
 
 
 def _size(config: Mapping[str, Any], overrides: Mapping[str, Any], keys: tuple[str, ...]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
-from accel_bench.documents.load import load_file
+from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
@@ -49,6 +49,10 @@ class ModelCard(Frozen):
 
     config: dict[str, JsonValue] = Field(min_length=1)
     """Keyword arguments of the configuration class: the published architecture."""
+
+    same_as: str = ""
+    """Name of the card of which this one has all that it does not say itself: the model that an
+    instruction-tuned one was made from."""
 
 
 class ModelCount(Frozen):
@@ -182,7 +186,25 @@ def read_config(directory: Path) -> dict[str, JsonValue]:
 
 def _read(path: Path) -> ModelCard:
     document = load_file(path)
-    return validate(ModelCard, document.data, document.where, ScenarioError)
+    return validate(ModelCard, _completed(document), document.where, ScenarioError)
+
+
+def _completed(document: Document) -> dict[str, JsonValue]:
+    """Return a card's figures with those of the card that it is the same as."""
+    own = document.data
+    name = own.get("same_as")
+    if not isinstance(name, str) or not name:
+        return own
+    other = load_file(preset_path("models", name)).data
+    if other.get("same_as"):
+        place = document.where(("same_as",))
+        raise ScenarioError(f"{place}: {name} is itself the same as {other['same_as']}; name that")
+    config = {**_mapping(other.get("config")), **_mapping(own.get("config"))}
+    return {**other, **own, "config": config}
+
+
+def _mapping(value: JsonValue) -> dict[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
 
 
 def _catalog_problems(model: ModelUse) -> Iterator[str]:

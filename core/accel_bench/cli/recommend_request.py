@@ -86,7 +86,9 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
             request = RecommendRequest(model=name, scenario=work)
             return _estimator(request, Stored(), simulator, options.trust_remote_code)
 
-        models = fitting_models(list_cards(), device, estimator_of)
+        # What another card's figures are needs no simulation of its own.
+        names = [name for name, card in list_cards().items() if not card.same_as]
+        models = fitting_models(names, device, estimator_of)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
     return 0 if any(one.fit == "fits" for one in models) else NOTHING

@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, valida
 
 app.command("import")(import_scenarios)
 
-COLUMNS = ("name", "slow", "stacks", "description")
+COLUMNS = ("name", "slow", "needs", "stacks", "description")
 
 
 @app.command("list")
@@ -22,6 +22,7 @@ def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets
+    from accel_bench.planning.needs import needs_of
     from accel_bench.planning.resolve import resolve
     from accel_bench.scenario.draft import read_draft
 
@@ -32,6 +33,7 @@ def list_scenarios(output: Format = "table") -> None:
             {
                 "name": name,
                 "slow": file.slow,
+                "needs": needs_of(file),
                 "stacks": list(file.stacks),
                 "description": file.description,
             }

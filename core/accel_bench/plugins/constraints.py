@@ -76,8 +76,23 @@ def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
         for name in dict.fromkeys(gpu.name for gpu in machine.gpus[: resources.devices]):
             if not resources.is_device(name):
                 yield f"device_type is {resources.device_type}, and a device here is {name}"
+    if lack := _small_device(scenario, machine):
+        yield lack
     if resources.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
         yield "the installed torch is built for CPUs only"
+
+
+def _small_device(scenario: Scenario, machine: Machine) -> str:
+    """Return which device has less memory than each needs; empty where none has."""
+    resources = scenario.resources
+    needed = resources.device_memory_bytes
+    for gpu in machine.gpus[: resources.devices]:
+        if needed is not None and gpu.memory_bytes < needed:
+            return (
+                f"{gpu.name} has {gpu.memory_bytes / 2**30:.1f} GiB of memory, and "
+                f"resources.device_memory_gib is {resources.device_memory_gib}"
+            )
+    return ""
 
 
 def _resources(scenario: Scenario) -> Iterable[str]:
@@ -85,6 +100,8 @@ def _resources(scenario: Scenario) -> Iterable[str]:
     resources = scenario.resources
     if resources.device_type is not None and resources.device != "cuda":
         yield f"device_type is {resources.device_type}, and the device is {resources.device}"
+    if resources.device_memory_gib is not None and resources.device == "cpu":
+        yield f"device_memory_gib is {resources.device_memory_gib}, and the device is cpu"
     if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 

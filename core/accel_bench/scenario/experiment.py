@@ -13,7 +13,12 @@ from accel_bench.scenario.models import Scenario, Stack
 SCHEMA_VERSION = 2
 """Version of scenarios, jobs and results; a reader refuses what is newer than itself."""
 
-LATER_RESOURCES = ("data_parallel", "first_node_host_memory_gib", "host_memory_gib")
+LATER_RESOURCES = (
+    "data_parallel",
+    "device_memory_gib",
+    "first_node_host_memory_gib",
+    "host_memory_gib",
+)
 """Keys without which ids are those from before there were these keys."""
 
 

@@ -24,6 +24,10 @@ MAXIMUM_THREADS = 4096
 """Threads of a process; no machine has as many cores."""
 
 
+REPORTED_MEMORY = 0.93
+"""Fraction of its nominal memory that a device reports at least: error correction takes up to a
+sixteenth of it, the driver a little more."""
+
 MASTER_WEIGHTS = "bf16-master-weights"
 """The precision that computes with copies of the weights."""
 
@@ -90,6 +94,10 @@ class Resources(Described):
     """Words of the name of every device, such as `l4`; null takes any. A launcher that submits asks
     for devices of that type."""
 
+    device_memory_gib: int | None = Field(None, ge=1, le=100_000)
+    """Memory that every device needs, as makers name it: 24, 48, 80. A device counts as one of 24
+    when it reports at least 93 % of that. Null takes any."""
+
     devices: int = Field(1, ge=1, le=1024)
     """Devices on each node; one process each."""
 
@@ -132,6 +140,13 @@ class Resources(Described):
             return ""
         key = "host_memory_gib" if needed == self.host_memory_gib else "first_node_host_memory_gib"
         return f"has {memory_bytes / 2**30:.1f} GiB of host memory, and resources.{key} is {needed}"
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Bytes that a device of `device_memory_gib` reports at least; None where it takes any."""
+        if self.device_memory_gib is None:
+            return None
+        return int(self.device_memory_gib * 2**30 * REPORTED_MEMORY)
 
     def is_device(self, name: str) -> bool:
         """Return whether a device of this name is of `device_type`: `NVIDIA L4` is an `l4`, and
