@@ -114,7 +114,7 @@ def test_what_was_active_is_what_was_named_in_the_order_of_the_calls(tmp_path: P
     path = write_nulls(tmp_path, stacks="{both: [example, torch-compile]}")
     (planned,) = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
     names = [member.name for member in planned.active.plugins]
-    assert names == ["example", "torch-compile", *["null"] * 4, "local", "memory"]
+    assert names == ["example", "torch-compile", "causal-lm", *["null"] * 4, "local", "memory"]
 
 
 def test_two_plans_share_no_plugin_instance(tmp_path: Path) -> None:
@@ -294,6 +294,7 @@ ORDINARY_WORDS = {
     "memory": "what a machine has",
     "null": "the word of YAML",
     "op": "the command",
+    "operation": "the kind of a span",
     "nvml": "the library of NVIDIA, as the source of a figure",
     "text": "the kind of a value",
     "torch": "the package",
@@ -324,7 +325,9 @@ def test_core_imports_no_plugin_in_the_box_by_name() -> None:
             assert not [name for name in found if name.startswith("accel_bench.builtin")], path
 
 
-PLUGIN_CLASS = re.compile(r"^class \w+\((Plugin|AgentLauncher)\b(?!\[OptionsT\])", re.MULTILINE)
+PLUGIN_CLASS = re.compile(
+    r"^class \w+\((Plugin|AgentLauncher|Task)\b(?!\[OptionsT\])", re.MULTILINE
+)
 """How the class of a plugin begins; a base of several is generic in its options."""
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         read_config,
     )
     from accel_bench.documents.redaction import Redactor
-    from accel_bench.engine import Batch, Engine, Stopwatch, TokenCounts
+    from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
     from accel_bench.job import Job
     from accel_bench.launcher import Allocation, Observer, RankProcess
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
     from accel_bench.scenario.uses import ModelUse
+    from accel_bench.task import Held, Task, held_tokens
 
 
 __all__ = [
@@ -97,7 +98,9 @@ __all__ = [
     "Experiment",
     "ExperimentComparison",
     "ExperimentSummary",
+    "Held",
     "Job",
+    "Loss",
     "Machine",
     "Matmul",
     "Metric",
@@ -124,6 +127,7 @@ __all__ = [
     "Stopwatch",
     "StoredResults",
     "Summary",
+    "Task",
     "TimeSeries",
     "TokenCounts",
     "Window",
@@ -136,6 +140,7 @@ __all__ = [
     "conclusion",
     "describe_quantized",
     "describe_run",
+    "held_tokens",
     "hookimpl",
     "load_base_model",
     "model_config",
@@ -173,7 +178,7 @@ _HOMES = {
         "read_config",
     ),
     "accel_bench.documents.redaction": ("Redactor",),
-    "accel_bench.engine": ("Batch", "Engine", "Stopwatch", "TokenCounts"),
+    "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
@@ -205,6 +210,7 @@ _HOMES = {
     "accel_bench.scenario.experiment": ("Experiment",),
     "accel_bench.scenario.models": ("Scenario",),
     "accel_bench.scenario.uses": ("ModelUse",),
+    "accel_bench.task": ("Held", "Task", "held_tokens"),
 }
 
 
@@ -212,7 +218,7 @@ def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
-    if name == "Plugin":  # A class is compared with the hooks when it is made.
+    if name in ("Plugin", "Task"):  # A class is compared with the hooks when it is made.
         import_module("accel_bench.hookspecs")
     for module, names in _HOMES.items():
         if name in names:

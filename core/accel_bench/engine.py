@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -19,7 +19,8 @@ FOLLOWING: Mapping[PhaseName, PhaseName] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of a batch or a step, counted on the host by the collator."""
+    """Tokens of a batch or a step, or what else the task counts, counted on the host by the
+    collator."""
 
     processed: int
     """Tokens that go through the model, padding included."""
@@ -58,6 +59,17 @@ class Batch:
 
     The loss is divided by this, so that accumulation, ranks and engines agree on its value.
     """
+
+
+Loss: TypeAlias = Callable[[Any, Mapping[str, Any], int], Any]
+"""Takes the model, the inputs of a micro-batch on the device, and the supervised elements of the
+whole optimizer step; returns a tensor of shape (): the sum of the losses divided by that number, so
+that micro-batches and ranks add up."""
+
+
+def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
+    """Return the loss that the model computes itself: a fused one makes no logits for another."""
+    return model(**inputs, num_items_in_batch=supervised_in_step).loss
 
 
 class Stopwatch(Protocol):

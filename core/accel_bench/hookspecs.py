@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from accel_bench import Summary
     from accel_bench.documents.base import JsonValue
-    from accel_bench.engine import Batch, Engine
+    from accel_bench.engine import Batch, Engine, Loss
     from accel_bench.job import Job
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine.info import Machine
@@ -35,6 +35,7 @@ ONE_ANSWER: dict[str, str | None] = {
     "add_adapter": "adapter",
     "compile_model": None,
     "parallelize_model": "parallel",
+    "build_loss": "task",
     "build_optimizer": "optimizer",
     "build_batches": "data",
     "build_evaluation_batches": "data",
@@ -144,6 +145,12 @@ def compile_model(run: Run) -> None:
 @hookspec
 def parallelize_model(run: Run) -> Any:
     """One answer, parallel. Return the wrapped or sharded model."""
+
+
+@hookspec
+def build_loss(run: Run) -> Loss:
+    """One answer, task. Return what computes the loss of a micro-batch; engines call it as
+    `run.loss(model, inputs, supervised_in_step)`."""
 
 
 @hookspec

@@ -25,6 +25,7 @@ PHASES = (
     "accelerate_model",
     "compile_model",
     "parallelize_model",
+    "build_loss",
     "build_optimizer",
     "build_batches",
     "build_evaluation_batches",

@@ -217,10 +217,12 @@ def _check_hooks(kind: type[Plugin[Any]]) -> None:
 
 def _check_declarations(kind: type[Plugin[Any]]) -> None:
     """Refuse a class attribute whose name is nearly that of a declaration."""
-    declared = {name.lower(): name for name in Plugin.__annotations__}
+    bases = [base for base in kind.__mro__[1:] if issubclass(base, Plugin)]
+    declared = {name.lower(): name for base in bases for name in inspect.get_annotations(base)}
     for name, value in vars(kind).items():
         routine = inspect.isroutine(value) or isinstance(value, property)
-        if name.startswith("_") or routine or hasattr(Plugin, name):
+        known = name in declared.values() or any(hasattr(base, name) for base in bases)
+        if name.startswith("_") or routine or known:
             continue
         if near := difflib.get_close_matches(name.lower(), declared, n=1, cutoff=NEAR):
             raise PluginError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
+from accel_bench.engine import Loss, own_loss
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import Trace
@@ -57,6 +58,13 @@ class Run:
     rehearsal: bool = False
     """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill.
     """
+
+    task: Any = None
+    """The plugin that fills the slot `task`, an `accel_bench.Task`."""
+
+    loss: Loss = own_loss
+    """What `build_loss` returned: engines call it with a model, the inputs of a micro-batch on the
+    device and `supervised_in_step`."""
 
     dataset: Any = None
     """What `load_data` returned."""

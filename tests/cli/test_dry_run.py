@@ -134,8 +134,9 @@ def test_no_secret_of_the_environment_is_printed(
 def test_a_secret_that_is_a_word_of_the_schema_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DB_PASSWORD", "causal-lm")
-    done = call("run", str(write_nulls(tmp_path)), "--dry-run")
+    monkeypatch.setenv("DB_PASSWORD", "bf16-autocast")
+    scenario = write_nulls(tmp_path, train="{precision: bf16-autocast}")
+    done = call("run", str(scenario), "--dry-run")
     assert done.code == 2
     assert "unset variables such as PASSWORD=float32" in done.err
 

@@ -18,6 +18,7 @@ from accel_bench.plugins.template.new_plugin import plugin_files
         (["load_data", "load_model"], ("data", "model")),
         (["start_metrics", "finish_metrics"], ("metrics",)),
         (["build_optimizer", "finish_metrics"], ("optimizer",)),
+        (["build_loss"], ("task",)),
         (["prepare_process"], ()),
     ],
     ids=lambda value: "+".join(value) or "none",

@@ -247,7 +247,7 @@ def null_work(**changes: Any) -> Scenario:
 
 def test_what_is_active_is_what_is_named_in_that_order() -> None:
     names = [member.name for member in activate(null_work(), Stack(name="baseline")).plugins]
-    assert names == ["null", "null", "null", "null", "local"]
+    assert names == ["causal-lm", "null", "null", "null", "null", "local"]
 
 
 def test_a_plugin_that_cannot_fill_its_slot_is_refused() -> None:

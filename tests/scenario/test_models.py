@@ -155,6 +155,7 @@ def test_the_default_of_every_slot_is_written_into_the_resolved_scenario() -> No
     found = read(Scenario, {})
     uses = {slot: getattr(found, slot).use for slot in Scenario.SLOTS}
     assert uses == {
+        "task": "causal-lm",
         "model": "huggingface",
         "adapter": "none",
         "data": "synthetic",

@@ -285,7 +285,7 @@ def test_what_is_stored_is_returned_and_holds_no_secret_of_its_scenario(folder: 
 def test_a_secret_that_is_a_word_of_the_schema_is_named_and_stores_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DB_PASSWORD", "causal-lm")
+    monkeypatch.setenv("DB_PASSWORD", "measured")
     with open_store(folder, write=True) as store:
         store.add_session(make_session())
         with pytest.raises(StoreError, match="unset variables such as"):

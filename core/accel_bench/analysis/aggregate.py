@@ -248,7 +248,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
     """Return what an experiment measured; `steps` is how many all runs of its table took."""
     experiment = row.planned.experiment
     peak, kind = peak_memory(list(row.completed.values()))
-    trained = row.speeds if experiment.scenario.counts == "tokens" else {}
+    trained = row.speeds if experiment.scenario.trains else {}
     return ExperimentFigures(
         experiment_id=experiment.id,
         stack=experiment.stack.name,

@@ -9,6 +9,7 @@ from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import count, join_names, label, rate, ratio_texts
 from accel_bench.result import Status
+from accel_bench.scenario.uses import CALLS
 
 SPELT_OUT = 3
 """Rows of one kind that get a clause of their own; the others are counted."""
@@ -257,5 +258,5 @@ def _speed(row: ExperimentSummary) -> str:
         return ""
     ends = [rate(end) for end in (speed.low, speed.high) if end is not None]
     interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
-    verb = "trains" if row.counts == "tokens" else "runs"
+    verb = "runs" if row.counts == CALLS else "trains"
     return f"{_name(row)} {verb} at {rate(speed.median)} {row.counts}/s {interval}"

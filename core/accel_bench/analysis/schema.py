@@ -23,6 +23,7 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.scenario.uses import TOKENS
 
 SeedVerdict: TypeAlias = LossWord | Literal["inconclusive"]
 """Verdicts on the loss at the end."""
@@ -118,8 +119,8 @@ class ExperimentRow(Frozen):
     runs: int
     """Completed runs: those that the numbers come from."""
 
-    counts: Literal["tokens", "calls"] = "tokens"
-    """What is counted as tokens: calls, where an operation is called on its own."""
+    counts: str = TOKENS
+    """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
 
     tokens_per_second: Interval | None
     """Real tokens per second, global, with a 95 % interval over runs."""

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -17,13 +18,18 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import python_command
-from accel_bench.scenario.uses import ModelUse
+from accel_bench.scenario.uses import ModelUse, slot_defaults
 
 COUNT_SECONDS = 300
 """A model that is not counted after this long is given up; a busy machine may need a minute."""
 
 CONFIG_FILE = "config.json"
 """The file of a model directory with its architecture, in transformers' layout."""
+
+Family: TypeAlias = Literal[
+    "text-generation", "text-encoder", "text-to-text", "vision", "audio", "multimodal"
+]
+"""Kinds of models; `run --family` runs all cards of one."""
 
 NEARLY = 0.9
 """Similarity from which an override that no published key has is taken for a slip of the pen."""
@@ -36,7 +42,16 @@ class ModelCard(Frozen):
     """What the model is, in a sentence."""
 
     architecture: str = Field(min_length=1)
-    """Class of the causal language model in transformers, such as `LlamaForCausalLM`."""
+    """Class of the model in transformers, such as `LlamaForCausalLM`."""
+
+    family: Family = "text-generation"
+    """What kind of model it is."""
+
+    task: str = Field(default_factory=lambda: slot_defaults().slots["task"], min_length=1)
+    """What it is trained to do, as its authors did: a plugin of the slot `task`."""
+
+    model_class: str = Field("AutoModelForCausalLM", min_length=1)
+    """Class of transformers that makes it from its configuration."""
 
     model_type: str = Field(min_length=1)
     """Name of the configuration class in transformers, such as `llama`."""
@@ -156,6 +171,11 @@ def architecture_of(model: ModelUse) -> str | None:
         return None
     names = read_config(directory).get("architectures")
     return str(names[0]) if isinstance(names, list) and names else None
+
+
+def family_of(model: ModelUse) -> Family | None:
+    """Return the family of a model of the catalog; None for another."""
+    return read_card(model.id).family if model.id in find_presets("models") else None
 
 
 def model_config(model: ModelUse) -> dict[str, JsonValue] | None:

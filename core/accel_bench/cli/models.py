@@ -22,7 +22,7 @@ def list_models(output: Format = "table") -> None:
     """List the models that `model.id` can name without a download."""
     from accel_bench.catalog.models import list_cards
 
-    columns = ("name", "architecture", "parameters", "description")
+    columns = ("name", "family", "task", "architecture", "parameters", "description")
     rows = [{"name": name, **card.model_dump()} for name, card in list_cards().items()]
     document = [{key: row[key] for key in columns} for row in rows]
     table = Table([Column(key, itemgetter(key), form=_text) for key in columns], rows)

@@ -40,7 +40,9 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
     and half of that causal.
     """
     products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
-    return _with_attention(products, sum(attention_flops(a, length) for a in workload.attentions))
+    hidden = sum(matmul_flops(matmul) * matmul.hidden for matmul in workload.matmuls)
+    found = _with_attention(products, sum(attention_flops(a, length) for a in workload.attentions))
+    return found.plus(ByConvention(causal=-hidden, non_causal=0))
 
 
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from accel_bench.documents.base import Frozen
 
 
@@ -34,6 +36,12 @@ class Matmul(Frozen):
 
     dtype: str = ""
     """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
+
+    weight: bool = True
+    """Whether it multiplies with weights; observed products of attention do not."""
+
+    hidden: float = 0.0
+    """Fraction of the product that a causal mask hides, where it was observed."""
 
 
 class Attention(Frozen):
@@ -76,12 +84,21 @@ class Workload(Frozen):
     attentions: tuple[Attention, ...] = ()
     """Every kind of attention layer."""
 
+    flops_method: Literal["read", "observed"] = "read"
+    """`read` from the modules of a decoder, or `observed`: the products of one forward pass, those
+    of attention among the matmuls, for the shapes that its batch had."""
+
+    observed_elements: int | None = None
+    """What the task counts, padding included, in the observed batch; other batches have other
+    FLOPs."""
+
     @property
     def matmul_parameters(self) -> int:
         """Number of weights in matmuls: no embedding, no norm, no bias."""
-        return sum(m.rows * m.columns * m.count for m in self.matmuls)
+        return sum(m.rows * m.columns * m.count for m in self.matmuls if m.weight)
 
     @property
     def active_matmul_parameters(self) -> int:
         """Number of those that one token is multiplied with: fewer with experts."""
-        return round(sum(m.rows * m.columns * m.count * m.share for m in self.matmuls))
+        found = (m.rows * m.columns * m.count * m.share for m in self.matmuls if m.weight)
+        return round(sum(found))

@@ -1,10 +1,40 @@
-"""Find parts of a model: its decoder blocks, which are the layers that it repeats, and adapters."""
+"""Find parts of a model: the blocks that it repeats, of an encoder or a decoder, and adapters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import nn
+
+CHECKPOINTS = "gradient_checkpointing"
+"""Attribute of a layer that transformers can compute again in the backward pass."""
+
+
+def block_lists(model: Any) -> dict[str, list[nn.Module]]:
+    """Return the blocks that a model repeats by the path of their list: of each tower or stack.
+
+    They are the `ModuleList`s of layers of one class that transformers can checkpoint and that are
+    within no other list; without any, the blocks of `decoder_blocks`.
+    """
+    found: dict[str, list[nn.Module]] = {}
+    for name, module in model.named_modules():
+        outer = not any(name.startswith(f"{path}.") for path in found)
+        if outer and isinstance(module, nn.ModuleList) and _are_blocks([*module]):
+            found[name] = [*module]
+    if found:
+        return found
+    path, blocks = decoder_blocks(model)
+    return {path: blocks} if blocks else {}
+
+
+def repeated_blocks(model: Any) -> list[nn.Module]:
+    """Return all blocks of `block_lists`, one list after the other."""
+    return [block for blocks in block_lists(model).values() for block in blocks]
+
+
+def _are_blocks(modules: list[nn.Module]) -> bool:
+    """Return whether modules are layers of one class, whatever wraps a layer's class since."""
+    return len({type(one) for one in modules}) == 1 and hasattr(modules[0], CHECKPOINTS)
 
 
 def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:

@@ -3,9 +3,10 @@
 A model that a plugin returns from `load_model` is a `torch.nn.Module` with
 
 - `forward(input_ids, labels, ..., num_items_in_batch)`: tensors of shape (samples, length) under
-  the names of `Batch.inputs`. It returns an object whose `loss`, of shape (), is the sum of the
-  losses of supervised tokens (label != -100 after the shift) divided by `num_items_in_batch`: an
-  optimizer step of several micro-batches, or ranks, adds their losses up.
+  the names of `Batch.inputs`. Where the task takes the model's own loss, it returns an object whose
+  `loss`, of shape (), is the sum of the losses of supervised tokens (label != -100 after the shift)
+  divided by `num_items_in_batch`: an optimizer step of several micro-batches, or ranks, adds their
+  losses up.
 - optionally `config`: core reads `vocab_size` (data beyond it is refused) and what it counts FLOPs
   from, or from what its `get_text_config()` returns where it has one.
 - optionally `gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
@@ -21,6 +22,7 @@ import inspect
 from typing import Any
 
 from accel_bench import Run
+from accel_bench.engine import own_loss
 from accel_bench.errors import PluginError
 
 PROBED_TOKENS = 8
@@ -40,6 +42,8 @@ def check_model(run: Run) -> None:
 
     Raises PluginError.
     """
+    if run.loss is not own_loss:
+        return  # The task divides.
     adapted = run.unwrapped_model
     model = getattr(adapted, "get_base_model", lambda: adapted)()
     if _written_in(model).startswith("transformers."):

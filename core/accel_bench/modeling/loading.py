@@ -1,4 +1,4 @@
-"""Loading of causal language models: configuration with overrides, random weights, real weights."""
+"""Loading of transformers models: configuration with overrides, random weights, real weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from accel_bench import Run
 from accel_bench.catalog.models import (
@@ -19,7 +19,7 @@ from accel_bench.catalog.models import (
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.modeling.contract import text_config
-from accel_bench.modeling.random_weights import Replace, place_model, random_model
+from accel_bench.modeling.random_weights import MODEL_CLASS, Replace, place_model, random_model
 from accel_bench.scenario.uses import ModelUse
 
 RESERVED = {
@@ -52,14 +52,22 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
     check_fit(config, run)
+    model_class = model_class_of(run)
+    check_model_class(config, model_class, run)
     device = str(run.device)
     if use.weights == "random":
         dtype, seed = getattr(torch, use.dtype), run.scenario.train.seed
         model, fingerprint = random_model(
-            config, dtype, device, seed, attention=use.attention, replace=replace
+            config,
+            dtype,
+            device,
+            seed,
+            attention=use.attention,
+            model_class=model_class,
+            replace=replace,
         )
     else:
-        model = _pretrained_model(config, use, run.trust_remote_code)
+        model = _pretrained_model(config, use, model_class, run.trust_remote_code)
         model, fingerprint = place_model(model, torch.device(device), replace)
     run.weights_fingerprint = fingerprint
     return model.train()
@@ -76,6 +84,29 @@ def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedCo
     for part in (config, config.get_text_config()):
         part.use_cache = False
     return config
+
+
+def model_class_of(run: Run) -> str:
+    """Return the class of transformers that loads the run's model, as its task says."""
+    if run.task is None:
+        return MODEL_CLASS
+    found: str = run.task.model_class_of(run.scenario.model)
+    return found
+
+
+def check_model_class(config: Any, model_class: str, run: Run) -> None:
+    """Refuse a configuration of which the task's class makes no model. Raises ScenarioError.
+
+    One that brings code of its own says itself which classes there are.
+    """
+    known = getattr(getattr(transformers, model_class), "_model_mapping", None)
+    foreign = not type(config).__module__.startswith("transformers.")
+    if known is None or foreign or type(config) in known:
+        return
+    raise ScenarioError(
+        f"the model {run.scenario.model.id!r} ({config.model_type}) has no {model_class}, which "
+        f"task {run.scenario.task.use!r} trains; choose another task, or another model.id"
+    )
 
 
 def count_parameters(model: Any, trainable: bool = False) -> int:
@@ -144,10 +175,12 @@ def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
             )
 
 
-def _pretrained_model(config: PreTrainedConfig, use: ModelUse, trust_remote_code: bool) -> Any:
+def _pretrained_model(
+    config: PreTrainedConfig, use: ModelUse, model_class: str, trust_remote_code: bool
+) -> Any:
     """Load real weights on the host: safetensors only, and every one of them."""
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = getattr(transformers, model_class).from_pretrained(
             **_source(use, trust_remote_code),
             config=config,
             dtype=getattr(torch, use.dtype),

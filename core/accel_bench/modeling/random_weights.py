@@ -11,17 +11,21 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+import transformers
 from accelerate import init_empty_weights
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.blocks import block_lists
 from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
 """Takes a module's name and the module with its weights; returns what replaces it."""
+
+MODEL_CLASS = "AutoModelForCausalLM"
+"""Class of transformers that makes a model where no task says which."""
 
 SAMPLED_PARAMETERS = 4
 """Parameters from each end of a model that its fingerprint covers."""
@@ -70,6 +74,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     seed: int,
     *,
     attention: str = "sdpa",
+    model_class: str = MODEL_CLASS,
     replace: Replace | None = None,
 ) -> tuple[Any, str]:
     """Create a configuration's model with random weights on the device; return it and its
@@ -84,8 +89,9 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     # A configuration that brings code of its own was refused, or trusted, when it was built; that
     # code need not initialize one module at a time.
     foreign = not type(config).__module__.startswith("transformers.")
+    auto_class = getattr(transformers, model_class)
     make = functools.partial(
-        AutoModelForCausalLM.from_config, config, dtype=dtype, attn_implementation=attention
+        auto_class.from_config, config, dtype=dtype, attn_implementation=attention
     )
     with torch.random.fork_rng(devices=cuda_devices):
         if not foreign and place.type != "meta" and not is_simulated():
@@ -109,15 +115,15 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Make the weights of each decoder block, then those of all else; replace in between."""
+    """Make the weights of each block, then those of all else; replace in between."""
     fingerprint = Fingerprint(model)
-    path, blocks = decoder_blocks(model)
-    for number, block in enumerate(blocks):
-        name = f"{path}.{number}"
-        make(name, block)
-        fingerprint.look(name, block)
-        if replace is not None:
-            _replace_inside(name, block, replace)
+    for path, blocks in block_lists(model).items():
+        for number, block in enumerate(blocks):
+            name = f"{path}.{number}"
+            make(name, block)
+            fingerprint.look(name, block)
+            if replace is not None:
+                _replace_inside(name, block, replace)
     make("", model)
     fingerprint.look("", model)
     return model, fingerprint.digest()

@@ -53,7 +53,7 @@ def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT])
     devices = [run.device.index] if run.device.type == "cuda" else []
 
     def forward() -> Any:
-        return model(**inputs, num_items_in_batch=batch.supervised_in_step).loss
+        return run.loss(model, inputs, batch.supervised_in_step)
 
     with torch.random.fork_rng(devices), run.autocast():
         return count(model, forward, device)

@@ -12,12 +12,13 @@ from accel_bench.plugins.manager import (
     ActivePlugins,
     activate,
     attribute_errors_to,
+    task_of,
     try_in_copy,
 )
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.sweep import Point
-from accel_bench.scenario.uses import Use
+from accel_bench.scenario.uses import TOKENS, Use
 
 
 @restored_environment()
@@ -47,6 +48,21 @@ def with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Poin
     else:
         groups = scenario.world_size if point.provisional else scenario.data_parallel
     return point if groups == scenario.data_parallel else file.with_data_parallel(point, groups)
+
+
+def with_counts(scenario: Scenario, active: ActivePlugins) -> Scenario:
+    """Return the scenario with what its task counts. Raises ScenarioError for another one."""
+    task = task_of(active)
+    given = scenario.task.counts
+    if task is None:
+        return scenario
+    if given not in (None, task.counts):
+        raise ScenarioError(
+            f"task.counts is {given}, and {scenario.task.use} counts {task.counts}; leave it out"
+        )
+    named = None if task.counts == TOKENS else task.counts
+    use = scenario.task.model_copy(update={"counts": named})
+    return scenario.model_copy(update={"task": use})
 
 
 def _groups(plugin: ActivePlugin, point: Point) -> int:

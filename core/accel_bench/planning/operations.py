@@ -137,7 +137,7 @@ def _scenario(
     return {
         "name": _scenario_name(label),
         "description": f"How fast is {name} under {', '.join(stacks)}?",
-        "task": "operation",
+        "task": {"use": slot_defaults().operation_task},
         "model": {"use": "none", "id": name, "dtype": choice.dtype},
         "data": {"use": "none", "sequence_length": 1},
         "optimizer": {"use": "none"},

@@ -15,7 +15,7 @@ from accel_bench.errors import PluginError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
 from accel_bench.planning.environments import Environment, find_environments, with_versions
-from accel_bench.planning.groups import activate_present, missing_extras, with_groups
+from accel_bench.planning.groups import activate_present, missing_extras, with_counts, with_groups
 from accel_bench.planning.identity import environment_facts
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
@@ -233,7 +233,7 @@ def _plan_point(
     stack, missing = point.stack, missing_extras(point.stack.uses)
     active = activate_present(file, with_gpu_metrics(point.scenario), stack)
     point = with_groups(file, point, active)
-    scenario = with_gpu_metrics(point.scenario)
+    scenario = with_counts(with_gpu_metrics(point.scenario), active)
     draft = Experiment(
         id="",
         scenario=scenario,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accel_bench.catalog.models import architecture_of
+from accel_bench.catalog.models import architecture_of, family_of
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
@@ -63,6 +63,15 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
     known = plugin.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
         yield f"does not support {architecture}; it supports {', '.join(sorted(known))}"
+
+
+def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
+    """Yield that a task does not train models such as the catalog's that the scenario names."""
+    known = getattr(plugin.instance, "families", None)
+    family = family_of(scenario.model)
+    if known is not None and family is not None and family not in known:
+        trained = ", ".join(sorted(known))
+        yield f"trains models of {trained}, and {scenario.model.id} is one of {family}"
 
 
 def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
@@ -137,10 +146,12 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
     declared = plugin.instance
     if declared.restricted_model_archs is not None:
         yield from _wrong_architecture(plugin, architecture_of(scenario.model))
+    if plugin.slot == "task":
+        yield from _wrong_family(scenario, plugin)
     for what, value, allowed in (
         ("device", scenario.resources.device, declared.devices),
         ("model.dtype", scenario.model.dtype, declared.dtypes),
-        ("task", scenario.task, declared.tasks),
+        ("task", scenario.task.use, declared.tasks),
         ("mode", scenario.mode, declared.modes),
     ):
         if allowed is not None and value not in allowed:

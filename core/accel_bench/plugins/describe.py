@@ -24,6 +24,7 @@ from accel_bench.plugins.validation import (
     marked_methods,
     validation_problems,
 )
+from accel_bench.task import Task
 
 ACCELERATING = frozenset({"accelerate_model", "compile_model"})
 """Hooks that only a plugin of a stack has a reason to implement."""
@@ -102,10 +103,13 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
     """Return the slots that a plugin fills; none for one of the stack.
 
-    A plugin that says itself which hooks it claims stands in the stack, unless it brings both the
-    model and what drives its steps: that is an engine, which stands in for the model.
+    A task fills its slot, whatever it claims. Another plugin that says itself which hooks it claims
+    stands in the stack, unless it brings both the model and what drives its steps: that is an
+    engine, which stands in for the model.
     """
     hooks = implemented(kind)
+    if issubclass(kind, Task):
+        return ("task",)
     if kind.claims is Plugin.claims:
         return slots_of_hooks(hooks)
     return ("engine",) if {"load_model", "build_engine"} <= set(hooks) else ()

@@ -43,6 +43,7 @@ from accel_bench.result import PluginVersion
 from accel_bench.run_context import Run
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
+from accel_bench.task import Task
 
 TRACKING = "record_result"
 """Hook of trackers."""
@@ -202,6 +203,12 @@ def _tolerances(plugins: Iterable[ActivePlugin], method: str) -> dict[str, float
             raise wrong_answer(plugin, method, "a number from 0 or None", allowed)
         found[plugin.name] = max(float(allowed), found.get(plugin.name, 0.0))
     return found
+
+
+def task_of(active: ActivePlugins) -> Task[Any] | None:
+    """Return the plugin that fills the slot `task`, also where another one builds the loss."""
+    filling = (one.instance for one in active.plugins if one.slot == "task")
+    return next((one for one in filling if isinstance(one, Task)), None)
 
 
 def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
@@ -391,6 +398,11 @@ def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
 
 def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
     """Refuse a slot whose hooks no plugin answers, such as `data: lora`."""
+    for plugin in active.plugins:
+        if plugin.slot == "task" and not isinstance(plugin.instance, Task):
+            raise PluginError(
+                f"plugin {plugin.name!r} cannot be used as task: it is no accel_bench.Task"
+            )
     for hook, slot in ONE_ANSWER.items():
         if slot is None or active.answers(hook) is not None:
             continue

@@ -62,6 +62,12 @@ class Experiment(Frozen):
         return canonical_json(self.sweep)
 
 
+def _task_of(task: dict[str, Any]) -> JsonValue:
+    """Return the name of a task, with its options where it has any: what it counts follows."""
+    written = {key: value for key, value in task.items() if key != "counts"}
+    return written if len(written) > 1 else written["use"]
+
+
 def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -> dict[str, Any]:
     """Collect what can change a result.
 
@@ -70,6 +76,7 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")
+    work["task"] = _task_of(work["task"])
     for key in LATER_RESOURCES:
         if work["resources"][key] is None:
             del work["resources"][key]

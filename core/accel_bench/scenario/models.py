@@ -22,6 +22,8 @@ from accel_bench.scenario.settings import (
     Train,
 )
 from accel_bench.scenario.uses import (
+    CALLS,
+    TOKENS,
     AdapterUse,
     DataUse,
     EngineUse,
@@ -29,6 +31,7 @@ from accel_bench.scenario.uses import (
     ModelUse,
     OptimizerUse,
     ParallelUse,
+    TaskUse,
     Use,
     slot_defaults,
 )
@@ -80,7 +83,7 @@ class Work(Described):
     description: str = ""
     """The question that the scenario answers, in a sentence."""
 
-    task: Literal["causal-lm", "operation"] = "causal-lm"
+    task: TaskUse = Field(default_factory=TaskUse)
     """What the model is trained to do. `operation`: nothing is trained, one operation is called on
     its own, and what is counted as tokens are calls."""
 
@@ -135,6 +138,7 @@ class Work(Described):
         return {key: str(value) if type(value) is int else value for key, value in raw.items()}
 
     SLOTS: ClassVar[tuple[str, ...]] = (
+        "task",
         "model",
         "adapter",
         "data",
@@ -160,9 +164,16 @@ class Scenario(Work):
         return self.resources.data_parallel or self.world_size
 
     @property
-    def counts(self) -> Literal["tokens", "calls"]:
-        """What is counted as tokens."""
-        return "calls" if self.task == "operation" else "tokens"
+    def counts(self) -> str:
+        """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
+        if self.task.counts is not None:
+            return self.task.counts
+        return CALLS if self.task.use == slot_defaults().operation_task else TOKENS
+
+    @property
+    def trains(self) -> bool:
+        """Whether a model is trained: an operation that is called on its own is none."""
+        return self.counts != CALLS
 
     @property
     def compute_dtype(self) -> str:

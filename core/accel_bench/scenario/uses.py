@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_validator
 from pydantic_core import CoreSchema
@@ -15,6 +15,15 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
 DType = Literal["float32", "bfloat16", "float16"]
+
+Counts: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,30}$")]
+"""A plural noun: what a task counts as tokens."""
+
+TOKENS: Counts = "tokens"
+"""What is counted where a task says nothing else."""
+
+CALLS: Counts = "calls"
+"""What is counted where nothing is trained: an operation is called on its own."""
 
 NO_PLUGIN = "none"
 """The name that leaves a slot empty."""
@@ -40,6 +49,9 @@ class SlotDefaults(Frozen):
 
     operation_engine: str
     """Fills `engine` where one operation of `accel_bench.micro` is measured."""
+
+    operation_task: str
+    """Fills `task` there."""
 
 
 @cache
@@ -112,6 +124,16 @@ class Use(Described):
     def owned_keys(cls) -> frozenset[str]:
         """Return the keys that belong to the slot, so that no plugin may name an option so."""
         return frozenset(cls.model_fields) - {"options"}
+
+
+class TaskUse(Use):
+    """What the model is trained to do: which class of it is loaded, and by which loss."""
+
+    use: str = _default_of("task")
+    """Plugin of the task, such as `causal-lm`."""
+
+    counts: Counts | None = None
+    """What is counted as tokens, such as `images`: it follows from the plugin."""
 
 
 class ModelUse(Use):

@@ -15,6 +15,7 @@ from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.analysis.tables.listing import flat_metrics, flat_speed
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import RankResult, Result
+from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,
     DERIVED,
@@ -96,8 +97,8 @@ def options_of(result: Result) -> dict[str, Any]:
     """Return settings that have no column of their own, options of plugins above all, by key."""
     scenario = result.experiment.scenario.model_dump(mode="json", include=set(SECTIONS))
     found = {key: value for key, value in _dotted(scenario) if key not in COLUMN_OF}
-    if result.experiment.scenario.counts == "calls":
-        found["task"] = result.experiment.scenario.task
+    if (counts := result.experiment.scenario.counts) != TOKENS:
+        found["task.counts"] = counts
     for use in result.experiment.stack.uses:
         found |= dict(_dotted({use.use: use.options}))
     return found

@@ -11,11 +11,9 @@ from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells
 from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
+from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import Row, Store
 from accel_bench.store.labels import labels_of
-
-CALLS_PER_SECOND = "calls_per_second"
-"""Column of runs of operations, in the place of tokens per second."""
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
@@ -35,8 +33,8 @@ def list_runs(
     """
     listed = list(map(_cells, store.rows(*conditions, newest=newest)))
     stored = {row["run_id"] for row in listed}
-    if any(CALLS_PER_SECOND in row for row in listed):
-        listed = [{**row, CALLS_PER_SECOND: row.get(CALLS_PER_SECOND)} for row in listed]
+    names = dict.fromkeys(name for row in listed for name in row)
+    listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = (row for row in map(_unfinished_run, cut_off) if row["run_id"] not in stored)
     return _with_labels([*listed, *unfinished], labels_of(store))
 
@@ -53,8 +51,9 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
 def _cells(row: Row) -> Cells:
     cells = {name: getattr(row, name) for name in LIST_COLUMNS}
     audited = None if row.imported else row.audited_status
-    if row.counts == "calls":
-        cells |= {CALLS_PER_SECOND: cells["tokens_per_second"], "tokens_per_second": None}
+    if row.counts != TOKENS:
+        own = {f"{row.counts}_per_second": cells["tokens_per_second"]}
+        cells |= {"tokens_per_second": None, **own}
     return cells | {"status": audited or row.status}
 
 

@@ -30,6 +30,9 @@ IDENTITY = {
 ALIASES = {"status": "audited_status", "model": "model.id"}
 """Short names of columns."""
 
+OPTION_ALIASES = {"task": "task.use"}
+"""Short names of options."""
+
 _STEPS_PER_SECOND = (
     RUNS.c.tokens_per_second
     * cast(RUNS.c.steps, Float(53))
@@ -233,6 +236,7 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
     PostgreSQL reads none of the runs whose JSON is `damaged`; SQLite knows them by itself.
     """
+    name = OPTION_ALIASES.get(name, name)
     if not _OPTION.fullmatch(name):
         return None
     section, _, rest = name.partition(".")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection, insert
@@ -19,14 +19,16 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import ResultTooLargeError, StoreError
 from accel_bench.result import RankResult, Result, Sample
+from accel_bench.scenario.uses import CALLS, TOKENS
 from accel_bench.store.fields import FIGURES_VERSION, derived_columns
 from accel_bench.store.schema import (
-    CALLS,
+    COUNTS,
     DOCUMENTS,
     EXPORTED,
     IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     MAXIMUM_PAYLOAD_BYTES,
+    OPERATION,
     ORIGIN,
     RUNS,
     SAMPLES,
@@ -154,8 +156,8 @@ class Row:
     exported: bool = False
     """Whether it came with an export of another store."""
 
-    counts: Literal["tokens", "calls"] = "tokens"
-    """What is counted as tokens."""
+    counts: str = TOKENS
+    """What is counted as tokens, such as `images`."""
 
     @property
     def imported(self) -> bool:
@@ -379,9 +381,13 @@ def is_exported(options: Any) -> bool:
     return there and _mapping(options).get(ORIGIN) == EXPORTED
 
 
-def counted(options: Any) -> Literal["tokens", "calls"]:
+def counted(options: Any) -> str:
     """Return what a run counts as tokens, by the text of its column `options`."""
-    return "calls" if isinstance(options, str) and CALLS in options else "tokens"
+    if not isinstance(options, str):
+        return TOKENS
+    if found := COUNTS.search(options):
+        return found[1]
+    return CALLS if OPERATION in options else TOKENS
 
 
 def to_result(columns: Mapping[str, Any]) -> Result:

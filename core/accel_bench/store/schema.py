@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,14 +131,18 @@ EXPORTED = "exported"
 ORIGIN = "provenance.origin"
 """Name under which `options` has the origin of a run that was not measured here."""
 
-CALLS = '"task":"operation"'
-"""Text in `options` of a run in which calls are counted as tokens."""
+COUNTS = re.compile(r'"task\.counts":"([a-z_]+)"')
+"""What stands in `options` of a run in which something else than tokens is counted as them."""
+
+OPERATION = '"task":"operation"'
+"""What stood there before, where calls were counted."""
 
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 
 SECTIONS = tuple(
-    "model adapter data optimizer engine parallel launcher train resources measure evaluate".split()
+    "task model adapter data optimizer engine parallel launcher train resources measure "
+    "evaluate".split()
 )
 """Sections of a scenario whose settings without a column are in `options`."""
 

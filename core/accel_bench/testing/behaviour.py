@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+from accel_bench.catalog.models import list_cards
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
 from accel_bench.testing import result_clauses
 from accel_bench.testing.in_process import fail_in_process
-from accel_bench.testing.model_clauses import model_steps
+from accel_bench.testing.model_clauses import accumulation, model_steps
 from accel_bench.testing.process_state import SEEN_THROUGH
 from accel_bench.testing.report import RUN, Clause, Step, judged, proven, unproven, violated
 from accel_bench.testing.running import needs_processes
-from accel_bench.testing.tiny import model_of, shrunk
+from accel_bench.testing.tiny import model_of, models_of_task, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
 
 UNDONE = "undone at the end"
@@ -49,6 +50,8 @@ def steps(trials: TrialRuns) -> Iterator[Step]:
     yield SAME_LOSSES, lambda: [_repeated(trials)]
     if "model" in trials.slots:
         yield from model_steps(trials)
+    if "task" in trials.slots:
+        yield "accumulation", lambda: [accumulation(trials)]
     yield from _other_settings(trials)
 
 
@@ -181,9 +184,18 @@ def _other_settings(trials: TrialRuns) -> Iterator[Step]:
     for dtype in dtypes:
         if dtype != model.dtype:
             yield "dtypes", partial(_in_setting, trials, "dtypes", dtype, {"dtype": dtype})
-    declared = sorted(kind.restricted_model_archs or USUAL_ARCHITECTURES)
+    declared = sorted(kind.restricted_model_archs or _usual_architectures(trials))
     for architecture in declared if trials.archs is None else trials.archs:
         yield "architectures", partial(_architecture, trials, architecture)
+
+
+def _usual_architectures(trials: TrialRuns) -> Sequence[str]:
+    """Return the architectures that a plugin is tried on which declares none."""
+    if "task" not in trials.slots:
+        return USUAL_ARCHITECTURES
+    cards = list_cards()
+    found = dict.fromkeys(cards[name].architecture for name in models_of_task(trials.name))
+    return [*found][: len(USUAL_ARCHITECTURES)]
 
 
 def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.machine.info import GPU, Device, Machine
+from accel_bench.plugins.manager import load_class
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
@@ -33,7 +34,15 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))
     experiment, cache = make_experiment(scenario), folder / "cache"
+    if "task" not in attributes:
+        attributes["task"] = _task_of(experiment.scenario)
     return Run(experiment, folder=folder, cache_folder=cache, **attributes)
+
+
+def _task_of(scenario: Scenario) -> Any:
+    """Return the plugin of the slot `task`."""
+    kind = load_class(scenario.task.use, allow_torch=True)
+    return kind(kind.Options.model_validate(scenario.task.options), scenario.task.use)
 
 
 def make_machine(*capabilities: tuple[int, int], **facts: Any) -> Machine:

@@ -20,7 +20,7 @@ def model_steps(trials: TrialRuns) -> Iterator[Step]:
     """Yield what is tried of a plugin that fills the slot `model`."""
     if trials.usual.plugin.experiment.scenario.engine.use == "null":
         return
-    yield "accumulation", lambda: [_accumulation(trials)]
+    yield "accumulation", lambda: [accumulation(trials)]
     yield "memory", lambda: [_memory(trials)]
     yield "vocabulary", lambda: [_vocabulary(trials)]
     yield "checkpointing", lambda: [_checkpointing(trials)]
@@ -30,8 +30,10 @@ def _run(trials: TrialRuns, **work: Any) -> Result:
     return run_or_skip(trials.plan(**work).plugin, trials.root).result
 
 
-def _accumulation(trials: TrialRuns) -> Clause:
-    """Compare the losses of the same sequences in micro-batches of one."""
+def accumulation(trials: TrialRuns) -> Clause:
+    """Compare the losses of the same samples in micro-batches of one."""
+    if getattr(trials.kind, "batch_dependent", False):
+        return unproven("accumulation", "the loss of a sample depends on its micro-batch")
     train = trials.usual.plugin.experiment.scenario.train
     sequences = train.micro_batch_size * train.gradient_accumulation
     several = {"micro_batch_size": 1, "gradient_accumulation": max(2, sequences)}

@@ -80,8 +80,11 @@ def plan_trial(
     """
     kind = load_class(name, allow_torch=True)
     slots = slots_of(kind)
-    work = tiny_work(kind, slots, scenario or {}, device)
-    use = {"use": name, **options}
+    use, changes = {"use": name, **options}, scenario or {}
+    if "task" in slots:  # Without it there is nothing to train: it is its own baseline.
+        model = next(iter(models_of_task(name)), MODEL)
+        changes = merged({"task": use, "model": {"id": model}}, changes)
+    work = tiny_work(kind, slots, changes, device)
     entry = {"set": _settings(use, slots, work)} if slots else {"use": [use]}
     stacks: dict[str, Any] = {"baseline": {"use": []}, name: entry}
     draft = Draft("the tiny scenario of accel_bench.testing", {**work, "stacks": stacks})
@@ -128,6 +131,12 @@ def model_of(architecture: str) -> str | None:
     return min(cards, key=lambda name: cards[name].parameters, default=None)
 
 
+def models_of_task(task: str) -> list[str]:
+    """Return the models of the catalog that were trained by a task, the smallest first."""
+    cards = {name: card for name, card in list_cards().items() if card.task == task}
+    return sorted(cards, key=lambda name: cards[name].parameters)
+
+
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings key by key; anything else is replaced. A slot may be a bare name."""
     names = {key for key in above if isinstance(above[key], str) and key in Work.SLOTS}
@@ -145,6 +154,8 @@ def this_machine() -> Machine:
 def _settings(
     use: Mapping[str, Any], slots: tuple[str, ...], work: Mapping[str, Any]
 ) -> dict[str, Any]:
+    if "task" in slots:
+        return {}
     if slots == ("metrics",):
         others = [one for one in work.get("metrics", slot_defaults().metrics) if one != use["use"]]
         return {"metrics": [*others, use]}

@@ -39,6 +39,11 @@ def is_repeatable(found: object, run: Run) -> bool:
     return isinstance(found, Iterable) and not isinstance(found, Iterator)
 
 
+def is_loss(found: object, run: Run) -> bool:
+    """Return whether a hook's answer can be called."""
+    return callable(found)
+
+
 def is_engine(found: object, run: Run) -> bool:
     """Return whether a hook's answer can be run."""
     return callable(getattr(found, "run", None))
@@ -48,6 +53,7 @@ EXPECTED: dict[str, tuple[str, Callable[[object, Run], bool]]] = {
     "load_model": ("a model", is_model),
     "add_adapter": ("a model", is_model),
     "parallelize_model": ("a model", is_model),
+    "build_loss": ("a function", is_loss),
     "build_optimizer": ("an optimizer", is_optimizer),
     "build_batches": ("an iterator", is_iterator),
     "build_evaluation_batches": ("batches to iterate over again and again", is_repeatable),

@@ -58,9 +58,9 @@ class Evaluator:
         return evaluating(self._run)
 
     def _loss(self, batch: Batch) -> Any:
-        """Return the loss of a batch by the model's own function, a tensor of shape ()."""
+        """Return the loss of a batch by the task's function, a tensor of shape ()."""
         inputs = self._on_device(batch.inputs)
-        return self._run.model(**inputs, num_items_in_batch=batch.supervised_in_step).loss.detach()
+        return self._run.loss(self._run.model, inputs, batch.supervised_in_step).detach()
 
     def _on_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         device = str(self._run.device)

@@ -23,6 +23,7 @@ from accel_bench.plugins.manager import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,
+    task_of,
     wrong_answer,
 )
 from accel_bench.result import RankResult, Window
@@ -148,10 +149,13 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
         list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
     run.trace.mark("imports")
+    run.task = task_of(active)
     heartbeat.phase = "load_data"
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
     _build_model(active, run, heartbeat)
+    heartbeat.phase = "build_loss"
+    run.loss = require(active, "build_loss", run)
     heartbeat.phase = "build_optimizer"
     run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"

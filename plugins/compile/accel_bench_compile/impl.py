@@ -10,7 +10,7 @@ from torch import nn
 
 from accel_bench import read_compilation, reset_compiler
 from accel_bench.errors import PluginError, did_you_mean
-from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.blocks import block_lists
 from accel_bench_compile.cudagraphs import StepMarker
 from accel_bench_compile.thunder_backend import make_thunder, thunder_parts
 
@@ -134,9 +134,11 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the model's decoder blocks. Raises PluginError unless they are all of one class."""
-    _, blocks = decoder_blocks(model)
-    if len({type(block) for block in blocks}) != 1:
+    """Return the blocks that the model repeats. Raises PluginError unless those of each list are of
+    one class."""
+    lists = block_lists(model).values()
+    blocks = [block for one in lists for block in one]
+    if not blocks or any(len({type(block) for block in one}) != 1 for one in lists):
         raise PluginError(
             f"torch-compile: {type(model).__name__} has no list of blocks of one class; "
             "use `scope: model` to compile it whole"

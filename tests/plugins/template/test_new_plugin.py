@@ -38,7 +38,7 @@ ACTING = sorted(set(WRITTEN) - {"allocate_ranks", "launch_ranks", "parallelize_m
 """Hooks that one process can call."""
 
 TOGETHER = (
-    ["load_model", "load_data", "compile_model", "build_optimizer", "check_scenario"],
+    ["load_model", "load_data", "compile_model", "build_loss", "build_optimizer", "check_scenario"],
     [
         *("prepare_process", "add_adapter", "accelerate_model", "build_batches", "build_engine"),
         *("start_metrics", "finish_metrics", "observe_ranks", "prepare_experiment"),

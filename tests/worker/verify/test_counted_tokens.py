@@ -12,8 +12,9 @@ import pytest
 import torch
 from testing.faults import plugin, source
 
-from accel_bench import Batch, Device, Experiment, Run, Scenario, Status, TokenCounts
+from accel_bench import Batch, Device, Experiment, Options, Run, Scenario, Status, TokenCounts
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+from accel_bench.builtin.tasks.causal_lm import CausalLM
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
@@ -66,7 +67,7 @@ def make_llama(tmp_path: Path) -> Callable[..., Run]:
             )
         )
         experiment = Experiment(id="x", scenario=scenario, stack=Stack(name="s"), identity={})
-        run = Run(experiment, Device("cpu"), tmp_path, tmp_path)
+        run = Run(experiment, Device("cpu"), tmp_path, tmp_path, task=CausalLM(Options()))
         model = random_model(build_config(scenario.model), torch.float32, "cpu", 0)[0].train()
         run.model = run.unwrapped_model = model
         run.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -178,7 +178,7 @@ def compare_training(
         for key in sorted(set(baseline) & set(stack))
         if baseline[key].status.completed and stack[key].status.completed
     ]
-    if keys and baseline[keys[0]].experiment.scenario.counts == "calls":
+    if keys and not baseline[keys[0]].experiment.scenario.trains:
         return TrainingComparison(loss_reason=NO_TRAINING)
     found = TrainingComparison()
     if keys:

@@ -61,7 +61,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     steps = [
         (sample, load) for window, load in counted if window and load for sample in window.samples
     ]
-    if not all(sample.sequences for sample, _ in steps):
+    if not all(sample.sequences for sample, _ in steps) or not _as_observed(steps):
         return None
     seconds = max(window.seconds for window, _ in ranks)
     model, hardware = _model_work(steps), _hardware_work(steps)
@@ -76,6 +76,14 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
         mfu=model_rate.times(1 / peak) if peak else None,
         hfu=hardware_rate.times(1 / peak) if peak and hardware_rate else None,
         fraction_of_matmul_roofline=_fraction_of_matmul_roofline(result, seconds, ranks[0][0]),
+    )
+
+
+def _as_observed(steps: list[tuple[Sample, Workload]]) -> bool:
+    """Return whether the steps have the shapes that an observed workload was observed with."""
+    return all(
+        load.observed_elements is None or sample.processed_tokens % load.observed_elements == 0
+        for sample, load in steps
     )
 
 

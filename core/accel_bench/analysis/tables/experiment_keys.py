@@ -32,6 +32,7 @@ FOLLOWING: Mapping[str, tuple[str, ...]] = {
     "train.gradient_accumulation": ("train.global_batch_size",),
     **dict.fromkeys(("world_size", "resources.devices", "resources.nodes"), _SIZES),
     **dict.fromkeys(_DTYPES, _DTYPES),
+    "task.use": ("task.counts",),
     "model.id": ("model",),
     "device": ("environment", "resources"),
 }

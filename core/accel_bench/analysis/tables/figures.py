@@ -128,9 +128,8 @@ def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _tokens_per_second(row: ExperimentRuns) -> Interval | None:
-    """Return the speed where it is one of tokens, which have hours and a price."""
-    counts = row.planned.experiment.scenario.counts
-    return row.tokens_per_second if counts == "tokens" else None
+    """Return the speed where something is trained, which has hours and a price."""
+    return row.tokens_per_second if row.planned.experiment.scenario.trains else None
 
 
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:

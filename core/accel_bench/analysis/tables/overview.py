@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
 from accel_bench.result import Status
+from accel_bench.scenario.uses import TOKENS
 
 
 class RunLine(NamedTuple):
@@ -37,7 +38,7 @@ class RunLine(NamedTuple):
     series: str = ""
     """What runs of the same work on the same kind of device share; empty where it is not known."""
 
-    counts: str = "tokens"
+    counts: str = TOKENS
     """What is counted as tokens."""
 
     @property
@@ -87,7 +88,7 @@ class OverviewRow(NamedTuple):
     newest: str
     """UTC time of the newest run, ISO 8601."""
 
-    counts: str = "tokens"
+    counts: str = TOKENS
     """What is counted as tokens."""
 
 

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.scenario.uses import TOKENS
 
 ScalingKind: TypeAlias = Literal["strong", "weak", "mixed"]
 """What stays as devices are added: the global batch, each device's batch, or neither."""
@@ -29,7 +30,7 @@ class PointFigure(Frozen):
     world_size: int
     """Number of ranks."""
 
-    counts: Literal["tokens", "calls"] = "tokens"
+    counts: str = TOKENS
     """What is counted as tokens: calls, where an operation is called on its own."""
 
     tokens_per_second: Interval | None = None
@@ -141,7 +142,7 @@ class Scaling(Frozen):
     kind: ScalingKind
     """What stays as devices are added."""
 
-    counts: Literal["tokens", "calls"] = "tokens"
+    counts: str = TOKENS
     """What is counted as tokens, in the estimates too."""
 
     points: tuple[ScalingPoint, ...]

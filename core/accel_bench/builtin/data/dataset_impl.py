@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,10 @@ class TokenDataset:
         return steps(self, plan_of(run, "none"))
 
 
+HELD_OUT_PLACES = 2**40
+"""The place of the first held-out sample, behind those of all samples that are trained on."""
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """How samples are divided into micro-batches of one rank, of those that take their own."""
@@ -95,6 +99,10 @@ class BatchPlan:
 
     held_out: int | float = 0
     """Samples that are left out: their number, or their fraction of all."""
+
+    labels_of: Callable[[Any, int], tuple[Any, Any]] | None = None
+    """What the task makes of a sample at its place in the endless order; None where each token is
+    its own label, and the model shifts them."""
 
     @property
     def global_batch_size(self) -> int:
@@ -130,6 +138,7 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
         padding=padding,
         pin=run.device.type == "cuda" and torch.cuda.is_available(),
         held_out=run.scenario.data.held_out,
+        labels_of=run.task.labels_of(run) if run.task is not None else None,
     )
 
 
@@ -148,11 +157,15 @@ class EvaluationBatches:
         return math.ceil(len(self.samples) / self.plan.global_batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        supervised = int((self.dataset.lengths[self.samples] - 1).sum())
+        rows = [
+            _row(self.dataset, self.plan, int(one), HELD_OUT_PLACES + place)
+            for place, one in enumerate(self.samples)
+        ]
+        supervised = sum(row.supervised for row in rows)
         with_mask = _may_pad(self.dataset, self.plan)
         size = self.plan.global_batch_size
-        for first in range(0, len(self.samples), size):
-            of_all = self.samples[first : first + size]
+        for first in range(0, len(rows), size):
+            of_all = rows[first : first + size]
             mine = of_all[self.plan.rank :: self.plan.data_parallel]
             if len(mine):
                 yield _collate(self.dataset, mine, self.plan, with_mask, supervised)
@@ -227,7 +240,7 @@ def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
             f"{plan.gradient_accumulation} x {plan.data_parallel} devices): "
             f"{dataset.more_samples}, or make the batch smaller"
         )
-    if int(dataset.lengths.max()) < 2:
+    if plan.labels_of is None and int(dataset.lengths.max()) < 2:
         raise ScenarioError(
             "a causal model learns from the second token on, so that samples of one token teach "
             "nothing: set data.sequence_length to 2 or more"
@@ -252,12 +265,33 @@ def _endless(samples: Integers, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:
-    with_mask = _may_pad(dataset, plan)
+    with_mask, first = _may_pad(dataset, plan), 0
     for step in steps:
-        supervised = int((dataset.lengths[step] - 1).sum())
-        mine = step[plan.rank :: plan.data_parallel]
-        for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
-            yield _collate(dataset, micro, plan, with_mask, supervised)
+        rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(step, first)]
+        first += len(step)
+        supervised = sum(row.supervised for row in rows)
+        mine, size = rows[plan.rank :: plan.data_parallel], plan.micro_batch_size
+        for start in range(0, len(mine), size):
+            yield _collate(dataset, mine[start : start + size], plan, with_mask, supervised)
+
+
+class _Row(NamedTuple):
+    """A sample as the model gets it."""
+
+    inputs: Any
+    labels: Any
+
+    supervised: int
+    """Its labels that the loss is computed on."""
+
+
+def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row:
+    """Return a sample with its labels; a causal model predicts all of them but the first."""
+    tokens = dataset.sample(index)
+    if plan.labels_of is None:
+        return _Row(tokens, tokens, len(tokens) - 1)
+    inputs, labels = plan.labels_of(tokens, place)
+    return _Row(inputs, labels, int((labels != IGNORED_LABEL).sum()))
 
 
 def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
@@ -270,28 +304,30 @@ def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
 
 
 def _collate(
-    dataset: TokenDataset, samples: Integers, plan: BatchPlan, with_mask: bool, supervised: int
+    dataset: TokenDataset, rows: Sequence[_Row], plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
     """Make one micro-batch of shape (samples, length), and count its tokens on the host."""
     import torch
 
-    lengths = dataset.lengths[samples]
+    lengths = np.array([len(row.inputs) for row in rows])
     width = dataset.sequence_length if plan.padding == "max_length" else int(lengths.max())
-    ids = np.full((len(samples), width), dataset.pad_token_id, dtype=np.int64)
-    for row, index in zip(ids, samples, strict=True):
-        row[: dataset.lengths[index]] = dataset.sample(index)
+    ids = np.full((len(rows), width), dataset.pad_token_id, dtype=np.int64)
+    labels = np.full((len(rows), width), IGNORED_LABEL, dtype=np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row.inputs)] = row.inputs
+        labels[number, : len(row.labels)] = row.labels
     real = np.arange(width) < lengths[:, None]
-    arrays = {"input_ids": ids, "labels": np.where(real, ids, IGNORED_LABEL)}
+    arrays: dict[str, Integers] = {"input_ids": ids, "labels": labels}
     if with_mask:
         arrays["attention_mask"] = real.astype(np.int64)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Batch(
         inputs={name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors,
-        sequences=len(samples),
+        sequences=len(rows),
         tokens=TokenCounts(
             processed=ids.size,
             real=int(lengths.sum()),
-            supervised=int((lengths - 1).sum()),
+            supervised=sum(row.supervised for row in rows),
             real_pairs=int((lengths * lengths).sum()),
             processed_pairs=ids.size * width,
         ),

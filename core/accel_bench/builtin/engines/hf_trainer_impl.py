@@ -60,9 +60,9 @@ class HFTrainerEngine:
 class LappedTrainer(Trainer):
     """Trainer that takes ready micro-batches and laps a stopwatch.
 
-    The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
-    over micro-batches and ranks, as in the plain loop; gradients are averaged over ranks, so it is
-    multiplied by their number to make that a sum.
+    The loss of a micro-batch is its sum over supervised elements divided by those of the whole
+    step, over micro-batches and ranks, as in the plain loop; gradients are averaged over ranks, so
+    it is multiplied by their number to make that a sum.
     """
 
     loss_is_scaled_for_ga = True
@@ -72,6 +72,7 @@ class LappedTrainer(Trainer):
         self.step_batches: list[Batch] = []
         self.step_loss = torch.zeros(())
         self._batches: Iterator[Batch] = run.batches
+        self._loss = run.loss
         self._gradient_scale = float(run.world_size)
         constant = torch.optim.lr_scheduler.LambdaLR(run.optimizer, lambda _: 1.0)
         super().__init__(
@@ -114,12 +115,12 @@ class LappedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the model's own loss: a fused loss computes no logits to make it from."""
-        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
-        self.step_loss += outputs.loss.detach()
+        """Return the task's loss; Trainer asks for outputs where it evaluates, which is off."""
+        loss = self._loss(model, inputs, num_items_in_batch)
+        self.step_loss += loss.detach()
         self.stopwatch.mark("forward")
-        loss = outputs.loss * self._gradient_scale
-        return (loss, outputs) if return_outputs else loss
+        scaled = loss * self._gradient_scale
+        return (scaled, None) if return_outputs else scaled
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Return what clipping has computed: else Trainer walks all gradients for its log."""

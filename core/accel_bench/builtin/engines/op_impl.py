@@ -81,6 +81,7 @@ class OperationEngine:
     def __init__(self, run: Run) -> None:
         self._operation: Operation = run.model
         self._batches = run.batches
+        self._loss = run.loss
         self._accumulation = run.scenario.train.gradient_accumulation
 
     def run(self, stopwatch: Stopwatch) -> None:
@@ -95,4 +96,4 @@ class OperationEngine:
                 stopwatch.resume()
             for _ in range(calls):
                 call.run()
-            stopwatch.lap(batches, 0.0)
+            stopwatch.lap(batches, self._loss(self._operation, {}, calls))

@@ -17,15 +17,16 @@ from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 class TorchEngine:
     """Takes optimizer steps on `run.model`.
 
-    The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
-    over micro-batches and ranks; so accumulated losses add up, and the losses of ranks too. Where
-    gradients are averaged over ranks, the loss is multiplied by their number to make that a sum;
-    ranks that compute one batch together count once in both.
+    The task's loss of a micro-batch is its sum over supervised elements divided by those of the
+    whole step, over micro-batches and ranks; so accumulated losses add up, and the losses of ranks
+    too. Where gradients are averaged over ranks, the loss is multiplied by their number to make
+    that a sum; ranks that compute one batch together count once in both.
     """
 
     def __init__(self, run: Run) -> None:
         train = run.scenario.train
         self._model = run.model
+        self._loss = run.loss
         self._optimizer = run.optimizer
         self._batches: Iterator[Batch] = run.batches
         self._accumulation = train.gradient_accumulation
@@ -59,8 +60,7 @@ class TorchEngine:
                 inputs = {k: v.to(device, non_blocking=True) for k, v in batch.inputs.items()}
                 stopwatch.mark("data")
                 with self._autocast:
-                    # The model's own loss: a fused one computes no logits to make it from.
-                    loss = self._model(**inputs, num_items_in_batch=batch.supervised_in_step).loss
+                    loss = self._loss(self._model, inputs, batch.supervised_in_step)
                 stopwatch.mark("forward")
                 self._scaler.scale(loss * self._gradient_scale).backward()
                 stopwatch.mark("backward")

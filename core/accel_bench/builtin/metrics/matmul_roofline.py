@@ -46,7 +46,11 @@ def _matmul_seconds(run: Run, window: Window) -> float | None:
     micro_batches = run.scenario.train.gradient_accumulation
     tokens = mean(sample.processed_tokens for sample in window.samples) / micro_batches
     try:
-        seconds = [_seconds(matmul, tokens, str(run.device)) for matmul in run.workload.matmuls]
+        seconds = [
+            _seconds(matmul, tokens, str(run.device))
+            for matmul in run.workload.matmuls
+            if matmul.weight
+        ]
     except torch.OutOfMemoryError:
         run.logger.warning("no memory left to time the matmuls in")
         return None

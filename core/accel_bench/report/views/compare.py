@@ -38,6 +38,7 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.result import Status
+from accel_bench.scenario.uses import CALLS
 
 OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
 """Rows that only repeat the speed, or are empty, where calls of an operation were counted."""
@@ -129,7 +130,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
     """Return the rows of the table; a call is also the sample and the step, and trains nothing."""
-    if (one.a.counts, one.b.counts) != ("calls", "calls"):
+    if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
         replace(fact, title="peak MiB of the process") if fact.header == "peak MiB" else fact

@@ -10,11 +10,13 @@ from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.views.points import in_units
 
 
 def cost_report(document: CostDocument) -> Report:
     """Return a row for each experiment, then the price, what is left out, what to beware of."""
     columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
+    columns = in_units(columns, (row.counts for row in document.experiments))
     section = Section(tables=[Table(columns, document.experiments)], notes=list(_notes(document)))
     rows = [FlatCost(document, row) for row in document.experiments]
     return Report([section], document, Table(FLAT if rows else (), rows))

@@ -23,6 +23,7 @@ from accel_bench.report.plots import (
     strips,
 )
 from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.scenario.uses import CALLS
 
 if TYPE_CHECKING:
     from accel_bench.report.views.page_model import RowView
@@ -49,7 +50,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     more = len(ranked) - len(shown)
     end = f" {more} more rows are left out." if more > 0 else ""
     found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
-    trained = [row for row in shown if row.row.summary.counts == "tokens"]
+    trained = [row for row in shown if row.row.summary.counts != CALLS]
     return [*found, *_loss(trained, end), *_memory(one, ranked), *_scaling(one, shown)]
 
 

@@ -21,6 +21,7 @@ from accel_bench.machine.info import Machine
 from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.page_model import clipped
+from accel_bench.scenario.uses import CALLS
 
 MOST_ROWS = 500
 """Rows of the overview that are shown."""
@@ -73,10 +74,10 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
     for key, text in reasons.items():
         if text and text != "this is the baseline":
             yield key, clipped(text, 2000)
-    if summary.tokens and summary.counts == "tokens":
+    if summary.tokens and summary.counts != CALLS:
         kinds = summary.tokens.per_step_global
         yield (
-            "tokens in a step",
+            f"{summary.counts} in a step",
             f"{kinds.real:,.0f} real, {kinds.processed:,.0f} with padding, "
             f"{kinds.supervised:,.0f} with a loss",
         )

@@ -26,6 +26,9 @@ RUN_KEYS = "run_id session round position attempt status reasons phase started_a
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
 """What of a rank is printed as it is stored."""
 
+PER_SECOND = "_per_second"
+"""How the names of rates end, whatever a task counts."""
+
 UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_bytes")
 """What of an update is printed: its sketches are for programs."""
 
@@ -34,10 +37,10 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0."""
     columns = dict.fromkeys(name for row in rows for name in row) or LIST_COLUMNS
     flat = keyed(columns, rows)
-    rates = ("tokens_per_second", "samples_per_second", "steps_per_second")
+    rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
     forms = {
-        **dict.fromkeys(rates[1:], _short),
-        **dict.fromkeys((rates[0], "calls_per_second"), "{:,.1f}".format),
+        **dict.fromkeys((name for name in columns if name.endswith(PER_SECOND)), "{:,.1f}".format),
+        **dict.fromkeys(rates, _short),
         "round": lambda number: str(number + 1),
     }
     shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]

@@ -25,7 +25,7 @@ from accel_bench.engine import FOLLOWING, Batch, PhaseName, TokenCounts
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
-from accel_bench.plugins.manager import ActivePlugins, activate
+from accel_bench.plugins.manager import ActivePlugins, activate, task_of
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import slot_defaults
@@ -114,6 +114,7 @@ def _run_of(request: SimulationRequest) -> Run:
 
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
     """Call the hooks that make the model and the optimizer, in the order of the contract."""
+    run.task = task_of(active)
     run.model = require(active, "load_model", run)
     if active.answers("add_adapter"):
         run.model = require(active, "add_adapter", run)
@@ -122,6 +123,7 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     for _, changed in active.call_all("accelerate_model", run=run):
         run.model = run.model if changed is None else changed
     run.unwrapped_model = run.model
+    run.loss = require(active, "build_loss", run)
     weights = [*run.model.parameters(), *run.model.buffers()]
     tracker.vocabulary = getattr(
         text_config(getattr(run.model, "config", None)), "vocab_size", None

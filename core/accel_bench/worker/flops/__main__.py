@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+import transformers
+from transformers import CONFIG_MAPPING
 
 from accel_bench.catalog.models import ModelCard, ModelCount
 from accel_bench.machine.info import Device
@@ -31,7 +32,7 @@ def count_model(card: ModelCard) -> ModelCount:
         return ModelCount(problem=f"transformers has no model type {card.model_type!r}")
     config = CONFIG_MAPPING[card.model_type](**card.config)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config).train()
+        model = getattr(transformers, card.model_class).from_config(config).train()
     parameters = count_parameters(model)
     if parameters != card.parameters:
         problem = f"the model has {parameters:,} parameters, its card says {card.parameters:,}"

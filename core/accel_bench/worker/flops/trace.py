@@ -15,10 +15,12 @@ from typing import Any
 
 from torch import nn
 
+from accel_bench.engine import Batch
 from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL, CheckpointFunction
 from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.random_weights import MODEL_CLASS
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import (
     Facts,
@@ -58,14 +60,17 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 """Configuration keys that say how many experts a token uses."""
 
 
-def read_workload(run: Run) -> Workload | None:
+def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
     """Return the workload of the run's model; what a plugin declares where part is not known.
 
     None where neither is known; `run.workload_reason` then says why. Attention is causal
-    self-attention of decoder layers. A compiled model is taken for what it would do uncompiled.
+    self-attention of decoder layers; of another model than a decoder the products of `batch` are
+    observed. A compiled model is taken for what it would do uncompiled.
     """
     try:
-        return _Reader(run).workload()
+        if is_decoder(run):
+            return _Reader(run).workload()
+        return _observed(run, batch)
     except UnknownPartError as error:
         declared = run.workload
         if isinstance(declared, Workload):
@@ -74,6 +79,30 @@ def read_workload(run: Run) -> Workload | None:
         run.workload_reason = f"FLOPs are not known: {error}"
         run.logger.warning(run.workload_reason)
         return None
+
+
+def is_decoder(run: Run) -> bool:
+    """Return whether a model is a decoder of text and nothing else, which its modules tell."""
+    config = getattr(run.unwrapped_model, "config", None)
+    causal = run.task is None or run.task.model_class == MODEL_CLASS
+    return causal and not getattr(config, "is_encoder_decoder", False)
+
+
+def _observed(run: Run, batch: Batch | None) -> Workload:
+    """Observe a batch. Raises UnknownPartError, also for what goes wrong in the pass."""
+    from accel_bench.worker.flops.observed import observe_workload
+
+    if batch is None:
+        raise UnknownPartError("no batch was seen whose products could be observed")
+    try:
+        return observe_workload(run, batch)
+    except UnknownPartError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UnknownPartError(
+            f"the observed pass failed: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _with_dtype(declared: Workload, run: Run) -> Workload:

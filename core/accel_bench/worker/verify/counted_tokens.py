@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,18 +16,8 @@ from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.module_calls import is_compiled
 from accel_bench.run_context import Run
+from accel_bench.task import Held, token_mask
 from accel_bench.worker.verify.gradient_flow import NO_BACKWARD
-
-IGNORED_LABEL = -100
-"""Label that torch's cross-entropy leaves out of the loss."""
-
-
-class Held(NamedTuple):
-    """Tokens that a batch's tensors hold: the fewest and the most that may be counted."""
-
-    processed: tuple[int, int]
-    real: tuple[int, int]
-    supervised: tuple[int, int]
 
 
 class CountedTokens:
@@ -38,6 +28,10 @@ class CountedTokens:
     """
 
     def __init__(self, run: Run) -> None:
+        self._task, self._counts = run.task, run.scenario.counts
+        self.first_batch: Batch | None = None
+        """The first micro-batch of the run, once it has been trained on."""
+
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []
         model = run.unwrapped_model
@@ -59,6 +53,7 @@ class CountedTokens:
             nonlocal first
             if first:
                 first = False
+                self.first_batch = batches[0] if batches else None
                 self.remove()
                 self.check(batches)
             lap(batches, loss)
@@ -73,7 +68,7 @@ class CountedTokens:
 
     def check(self, batches: Sequence[Batch]) -> None:
         """Raise InvalidRunError where counts are not those of the tensors, or of the model."""
-        reasons = [*_against_tensors(batches), *self._against_model(batches)]
+        reasons = [*self._against_tensors(batches), *self._against_model(batches)]
         self._embedded = []
         if reasons:
             raise InvalidRunError(reasons)
@@ -87,6 +82,19 @@ class CountedTokens:
         hidden = next(iter((*inputs, *keywords.values())), None)
         if _is_watched() and isinstance(hidden, torch.Tensor):
             self._projected.append(hidden.numel() // max(1, hidden.shape[-1]))
+
+    def _against_tensors(self, batches: Sequence[Batch]) -> Iterator[str]:
+        """Compare the counts of a step with what the task says that its micro-batches hold."""
+        held = [self._task.held(batch) for batch in batches] if self._task else []
+        if not held or None in held:
+            return
+        for kind in Held._fields:
+            counted = sum(getattr(batch.tokens, kind) for batch in batches)
+            least, most = (sum(getattr(one, kind)[end] for one in held) for end in (0, 1))
+            if not least <= counted <= most:
+                holds = most if counted > most else least
+                what = f"{kind} {self._counts}"
+                yield f"step 0 counted {counted:,} {what}, and its batches hold {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
         """Compare counts with what the model saw; a module that was never called says nothing.
@@ -130,54 +138,13 @@ def _is_watched() -> bool:
     return not torch.compiler.is_compiling() and (torch._C._current_graph_task_id() == NO_BACKWARD)
 
 
-def _against_tensors(batches: Sequence[Batch]) -> Iterator[str]:
-    """Compare the counts of a step with what the tensors of its micro-batches hold."""
-    held = [_held(batch) for batch in batches if _has_ids(batch)]
-    if not held or len(held) < len(batches):
-        return
-    for kind in Held._fields:
-        counted = sum(getattr(batch.tokens, kind) for batch in batches)
-        least, most = (sum(getattr(one, kind)[end] for one in held) for end in (0, 1))
-        if not least <= counted <= most:
-            holds = most if counted > most else least
-            yield f"step 0 counted {counted:,} {kind} tokens, and its batches hold {holds:,}"
-
-
-def _held(batch: Batch) -> Held:
-    """Count the tokens of a batch's tensors.
-
-    Without a mask any of them may be padding. Labels may be shifted by the model, or before.
-    """
-    ids, mask = batch.inputs["input_ids"], _mask(batch)
-    size = ids.numel()
-    real = (0, size) if mask is None else (int(mask.sum()), int(mask.sum()))
-    labels, shifted = batch.inputs.get("labels"), batch.inputs.get("shift_labels")
-    supervised = (0, size)
-    if isinstance(shifted, torch.Tensor):
-        supervised = (_labelled(shifted), _labelled(shifted))
-    elif isinstance(labels, torch.Tensor):
-        supervised = (_labelled(labels[..., 1:]), _labelled(labels))
-    return Held((size, size), real, supervised)
-
-
-def _labelled(labels: torch.Tensor) -> int:
-    return int((labels != IGNORED_LABEL).sum())
-
-
 def _has_ids(batch: Batch) -> bool:
     return isinstance(batch.inputs.get("input_ids"), torch.Tensor)
 
 
-def _mask(batch: Batch) -> torch.Tensor | None:
-    """Return where a batch's tokens are real; None where no mask of their shape says it."""
-    mask = batch.inputs.get("attention_mask")
-    ids = batch.inputs["input_ids"]
-    return mask != 0 if isinstance(mask, torch.Tensor) and mask.shape == ids.shape else None
-
-
 def _real_ids(batch: Batch) -> torch.Tensor:
     ids: torch.Tensor = batch.inputs["input_ids"]
-    mask = _mask(batch)
+    mask = token_mask(batch)
     return ids.flatten() if mask is None else ids[mask]
 
 

@@ -8,14 +8,14 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from accel_bench.effective import CheckpointedBlocks
-from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.blocks import repeated_blocks
 from accel_bench.modeling.checkpointing import CheckpointFunction
 from accel_bench.worker.flops.trace import is_recomputed, last_matmul
 
 
 def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
-    """Return how many decoder blocks are computed again, of how many, and by which policy."""
-    _, blocks = decoder_blocks(model)
+    """Return how many blocks are computed again, of how many, and by which policy."""
+    blocks = repeated_blocks(model)
     again = [block for block in blocks if is_recomputed(block)]
     functions = (getattr(block, "_gradient_checkpointing_func", None) for block in again)
     policies = (one.policy for one in functions if isinstance(one, CheckpointFunction))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.result import Window
@@ -36,7 +37,10 @@ class Verification:
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
         """Check what the warm-up showed, before the first window opens. Raises InvalidRunError."""
-        check_first_step(self._run, self._probe, self._record, strategy, synchronizations)
+        batch = self._counted.first_batch
+        check_first_step(
+            self._run, self._probe, self._record, strategy, synchronizations, batch=batch
+        )
 
     def after_window(self, window: Window) -> list[str]:
         """Record what the window changed and the optimizer did; return reasons for `invalid`."""
@@ -59,16 +63,18 @@ class Verification:
         self._record.effective = self._record.effective.model_copy(update=flow)
 
 
-def check_first_step(
+def check_first_step(  # noqa: PLR0913 - what the warm-up has shown
     run: Run,
     probe: FirstStepProbe,
     record: RankRecord,
     strategy: str | None = None,
     synchronizations: int | None = None,
+    *,
+    batch: Batch | None = None,
 ) -> None:
     """Record the effective configuration. Raises InvalidRunError for one that means nothing."""
     probe.remove()
-    run.workload = record.workload = read_workload(run)
+    run.workload = record.workload = read_workload(run, batch)
     record.workload_reason = run.workload_reason
     record.device = used_device(run)
     record.effective = read_effective(run, probe, record.environment, synchronizations)

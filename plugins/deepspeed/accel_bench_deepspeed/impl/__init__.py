@@ -32,6 +32,7 @@ class DeepSpeedTraining:
         _join_alone(run)
         train = run.scenario.train
         self._batches: Iterator[Batch] = run.batches
+        self._loss = run.loss
         self._accumulation = train.gradient_accumulation
         self._max_grad_norm = train.max_grad_norm
         self._device = str(run.device)
@@ -65,7 +66,7 @@ class DeepSpeedTraining:
     def _forward_backward(self, batch: Batch, stopwatch: Stopwatch) -> torch.Tensor:
         inputs = {k: v.to(self._device, non_blocking=True) for k, v in batch.inputs.items()}
         stopwatch.mark("data")
-        loss = self._engine(**inputs, num_items_in_batch=batch.supervised_in_step).loss
+        loss = self._loss(self._engine, inputs, batch.supervised_in_step)
         stopwatch.mark("forward")
         self._engine.backward(loss * self._gradient_scale, scale_wrt_gas=False)
         stopwatch.mark("backward")

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from accel_bench import Run
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.blocks import repeated_blocks
 from accel_bench.modeling.sharding import is_sharded
 from accel_bench.modeling.tensors import dtype_name
 
@@ -24,7 +24,7 @@ PACKED = "Params4bit"
 
 
 def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
-    """Shard each decoder block, then what is left of the model, in place."""
+    """Shard each repeated block, then what is left of the model, in place."""
     names = ("replicate", "shard") if mesh["replicate"].size() > 1 else ("shard",)
     settings: dict[str, Any] = {
         "mesh": mesh[names],
@@ -32,8 +32,7 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
         **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
     }
     check_weights(run.model, settings["mp_policy"])
-    _, blocks = decoder_blocks(run.model)
-    for block in blocks:
+    for block in repeated_blocks(run.model):
         fully_shard(block, reshard_after_forward=options.reshard_after_forward, **settings)
     # What is left is needed at the end of the forward and at the start of the backward.
     fully_shard(run.model, reshard_after_forward=False, **settings)

@@ -43,5 +43,5 @@ def _forward_backward(run: Any) -> None:
     batch = next(run.batches)
     inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
     with run.autocast():
-        output = run.unwrapped_model(**inputs, num_items_in_batch=batch.supervised_in_step)
-    output.loss.backward()
+        loss = run.loss(run.unwrapped_model, inputs, batch.supervised_in_step)
+    loss.backward()

@@ -1,0 +1,1 @@
+"""Plugins in the box that fill the slot `task`."""

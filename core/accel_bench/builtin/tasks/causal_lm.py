@@ -1,0 +1,15 @@
+"""The task `causal-lm`: a decoder predicts each token from those before it."""
+
+from __future__ import annotations
+
+from accel_bench import Batch, Held, Options, Task, held_tokens
+
+
+class CausalLM(Task[Options]):
+    """Trains decoders to predict the next token, by the loss that the model computes itself."""
+
+    families = frozenset({"text-generation", "multimodal"})
+
+    def held(self, batch: Batch) -> Held | None:
+        """Return the tokens of a batch; the model shifts its labels, unless they are shifted."""
+        return held_tokens(batch, shifts=True)

@@ -1,0 +1,96 @@
+"""Dynamic masking: which tokens of a sample are predicted, drawn from the seed of the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from accel_bench import Run
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.losses import IGNORED_LABEL
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
+
+MASKS = ("[MASK]", "<mask>")
+"""Names of the mask in tokenizers."""
+
+MASKING_STREAM = 2
+"""Added to the seed for masks, so that drawing them leaves the data as they are."""
+
+Integers = npt.NDArray[np.int64]
+
+
+class Masking:
+    """Masks one sample at a time, by its place in the endless order of samples alone.
+
+    So all ranks know the labels of all samples of a step, and every stack gets the same ones.
+    """
+
+    def __init__(self, run: Run, options: MaskedLMOptions) -> None:
+        dataset = run.dataset
+        self._options = options
+        self._seed = run.scenario.data.seed
+        self._vocabulary: int = dataset.vocab_size
+        self._mask = _mask_id(run, options)
+        self.samples = self.masked = self.tokens = 0
+
+    def __call__(self, tokens: Integers, place: int) -> tuple[Integers, Integers]:
+        """Return the inputs and labels of a sample, each of the shape of its tokens.
+
+        `place` counts samples from the first step on.
+        """
+        options = self._options
+        generator = np.random.default_rng((self._seed, MASKING_STREAM, place))
+        chosen = generator.random(len(tokens)) < options.masked
+        if not chosen.any():
+            chosen[generator.integers(len(tokens))] = True
+        how = generator.random(len(tokens))
+        random = generator.integers(self._vocabulary, size=len(tokens), dtype=np.int64)
+        inputs = tokens.astype(np.int64)
+        labels = np.where(chosen, inputs, IGNORED_LABEL)
+        inputs[chosen & (how < options.replaced)] = self._mask
+        drawn = chosen & (how >= options.replaced) & (how < options.replaced + options.random)
+        inputs[drawn] = random[drawn]
+        self.samples += 1
+        self.masked += int(chosen.sum())
+        self.tokens += len(tokens)
+        return inputs, labels
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what was masked."""
+        share = self.masked / self.tokens if self.tokens else 0.0
+        return {
+            "samples": self.samples,
+            "masked_share": share,
+            "mask_token_id": self._mask,
+        }
+
+
+def _mask_id(run: Run, options: MaskedLMOptions) -> int:
+    """Return the id of the mask. Raises ScenarioError where the model has no embedding for it."""
+    found = options.mask_token_id
+    if found is None:
+        found = _of_tokenizer(getattr(run.dataset, "tokenizer_path", None))
+    if found is None:
+        found = run.dataset.vocab_size
+    config = getattr(run.unwrapped_model, "config", None)
+    known = getattr(config, "vocab_size", None)
+    if isinstance(known, int) and found >= known:
+        raise ScenarioError(
+            f"task masked-lm: the mask has the id {found}, and the model {run.scenario.model.id!r} "
+            f"a vocabulary of {known}; set task.mask_token_id, or a smaller data.vocab_size"
+        )
+    return found
+
+
+def _of_tokenizer(path: Any) -> int | None:
+    if path is None:
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    ids = (tokenizer.token_to_id(name) for name in MASKS)
+    return next((int(one) for one in ids if one is not None), None)

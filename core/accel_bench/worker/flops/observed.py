@@ -1,0 +1,248 @@
+"""Observe the products of one forward pass: the workload of models that are no decoders.
+
+Each call of torch that multiplies matrices is seen with the shapes of its operands, and with which
+of them need a gradient, from which the FLOPs of its backward pass follow. What a mask hides is
+counted, but for attention that torch is told is causal. A model of which some weight is multiplied
+by a call that is not seen has no workload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from accel_bench.engine import Batch
+from accel_bench.flops.workload import Matmul, Workload
+from accel_bench.modeling.kept_elsewhere import shape_of
+from accel_bench.modeling.tensors import dtype_name
+from accel_bench.run_context import Run
+from accel_bench.worker.flops.matrices import UnknownPartError
+
+HIDDEN_BY_CAUSALITY = 0.5
+"""Fraction of the scores that a causal mask hides."""
+
+WITH_WEIGHTS = frozenset({"linear", "convolution"})
+"""Products that are of weights, whatever class the weights have."""
+
+UNCOUNTED = frozenset(
+    "bilinear chain_matmul conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc gru lstm "
+    "multi_head_attention_forward multi_dot rnn_relu rnn_tanh scaled_mm _scaled_mm tensordot "
+    "_grouped_mm grouped_mm".split()
+)
+"""Functions that multiply matrices in a way that is not counted."""
+
+
+def observe_workload(run: Run, batch: Batch) -> Workload:
+    """Return the workload of one micro-batch, for each element that `Batch.tokens` counts.
+
+    Takes one forward pass by the task's loss, uncompiled; random numbers, buffers and gradients
+    stay as they were. Raises UnknownPartError.
+    """
+    if run.data_parallel != run.world_size:
+        raise UnknownPartError("ranks compute parts of one model together")
+    model = run.unwrapped_model
+    device = torch.device(str(run.device))
+    inputs = {name: value.to(device) for name, value in batch.inputs.items()}
+    products = Products(batch.tokens.processed)
+    cuda = [device] if device.type == "cuda" else []
+    eager = torch.compiler.set_stance("force_eager")
+    with torch.random.fork_rng(cuda), _same_buffers(model), eager, run.autocast(), products:
+        run.loss(model, inputs, batch.supervised_in_step)
+    products.check(model)
+    recomputed = None if _recomputes(model) else False
+    matmuls = (one.model_copy(update={"recomputed": recomputed}) for one in products.merged())
+    return Workload(
+        matmuls=tuple(matmuls),
+        flops_method="observed",
+        observed_elements=batch.tokens.processed,
+    )
+
+
+class Products(TorchFunctionMode):
+    """Collects the products of all calls within the block, for each of `elements`."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self._elements = elements
+        self._found: dict[Matmul, float] = {}
+        self._weights: set[int] = set()
+        self._shapes: set[tuple[int, ...]] = set()
+        self._called: set[int] = set()
+        self._uncounted = ""
+        self._readers: Mapping[str, Callable[..., None]] = {
+            "linear": self._linear,
+            "addmm": lambda bias, a, b, **_: self._multiply(a, b),
+            "baddbmm": lambda bias, a, b, **_: self._multiply(a, b),
+            "matmul": self._multiply,
+            "__matmul__": self._multiply,
+            "__rmatmul__": lambda b, a: self._multiply(a, b),
+            "mm": self._multiply,
+            "bmm": self._multiply,
+            "einsum": self._einsum,
+            "scaled_dot_product_attention": self._attention,
+        }
+
+    def __enter__(self) -> Any:
+        """Begin to collect, and to note which modules are called."""
+        self._handle = register_module_forward_pre_hook(self._see_call)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop."""
+        self._handle.remove()
+        super().__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, and collect its products where it has some."""
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in UNCOUNTED:
+            self._uncounted = self._uncounted or name
+        elif name in ("conv1d", "conv2d", "conv3d"):
+            self._convolution(found, *args, **(kwargs or {}))
+        elif name in self._readers:
+            self._readers[name](*args, **(kwargs or {}))
+        return found
+
+    def _see_call(self, module: nn.Module, inputs: Any) -> None:
+        self._called.add(id(module))
+
+    def check(self, model: nn.Module) -> None:
+        """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
+        if self._uncounted:
+            raise UnknownPartError(f"torch.{self._uncounted} is not counted")
+        for path, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                continue
+            for name, parameter in module.named_parameters(recurse=False):
+                shape = shape_of(parameter)
+                if len(shape) < 2 or shape[0] == 1 or id(parameter) in self._weights:
+                    continue
+                if shape not in self._shapes and id(module) in self._called:
+                    kind = type(module).__name__
+                    raise UnknownPartError(f"{path} ({kind}) holds {name}")
+
+    def merged(self) -> Iterator[Matmul]:
+        """Yield the products, those of the same kind as one."""
+        for one, share in self._found.items():
+            yield one.model_copy(update={"share": share})
+
+    def _linear(self, inputs: Any, weight: Any, bias: Any = None) -> None:
+        rows, columns = weight.shape
+        self._note(weight)
+        self._add("linear", (rows, columns), inputs.numel() / columns, (inputs, weight))
+
+    def _convolution(self, found: Any, inputs: Any, weight: Any, *_: Any, **__: Any) -> None:
+        rows = weight.shape[0]
+        self._note(weight)
+        sizes = rows, weight.numel() // rows
+        self._add("convolution", sizes, found.numel() / rows, (inputs, weight))
+
+    def _multiply(self, a: Any, b: Any, **_: Any) -> None:
+        """Add a product of matrices, or of batches of them."""
+        columns = a.shape[-1]
+        rows = b.shape[-1] if b.dim() > 1 else 1
+        batches = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        count = torch.Size(batches).numel() * (a.shape[-2] if a.dim() > 1 else 1)
+        self._note(b)
+        self._note(a)
+        self._add("matmul", (rows, columns), count, (a, b))
+
+    def _einsum(self, equation: Any, *operands: Any) -> None:
+        """Add a product of two operands; of more, its order would have to be known."""
+        tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
+        if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
+            self._uncounted = self._uncounted or "einsum"
+            return
+        sizes: dict[str, int] = {}
+        written = equation.replace(" ", "").partition("->")[0].split(",")
+        for letters, tensor in zip(written, tensors, strict=True):
+            sizes |= dict(zip(letters, tensor.shape, strict=True))
+        total = 1
+        for size in sizes.values():
+            total *= size
+        for tensor in tensors:
+            self._note(tensor)
+        self._add("einsum", (1, 1), total, tensors)
+
+    def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
+        """Add both products of attention: scores, and the weighted sum of the values."""
+        is_causal = named.get("is_causal", given[2] if len(given) > 2 else False)
+        length, size = key.shape[-2], query.shape[-1]
+        count = query.numel() / size
+        hidden = HIDDEN_BY_CAUSALITY if is_causal else 0.0
+        dtype, needed = _dtype(query), query.requires_grad or key.requires_grad
+        scores = Matmul(
+            name="scores",
+            rows=length,
+            columns=size,
+            trains=key.requires_grad,
+            input_needs_gradient=query.requires_grad,
+            dtype=dtype,
+            weight=False,
+            hidden=hidden,
+        )
+        values = scores.model_copy(
+            update={
+                "name": "values",
+                "rows": value.shape[-1],
+                "columns": length,
+                "trains": value.requires_grad,
+                "input_needs_gradient": needed,
+            }
+        )
+        self._count(scores, count)
+        self._count(values, count)
+
+    def _add(self, name: str, sizes: tuple[int, int], count: float, operands: Any) -> None:
+        """Add `count` rows of the first operand multiplied with the second, of these sizes."""
+        inputs, weight = operands
+        matmul = Matmul(
+            name=name,
+            rows=sizes[0],
+            columns=sizes[1],
+            trains=weight.requires_grad,
+            input_needs_gradient=inputs.requires_grad,
+            dtype=_dtype(inputs),
+            weight=name in WITH_WEIGHTS or any(isinstance(one, nn.Parameter) for one in operands),
+        )
+        self._count(matmul, count)
+
+    def _count(self, matmul: Matmul, count: float) -> None:
+        self._found[matmul] = self._found.get(matmul, 0.0) + count / self._elements
+
+    def _note(self, weight: Any) -> None:
+        self._weights.add(id(weight))
+        if not isinstance(weight, nn.Parameter):
+            self._shapes.add(tuple(weight.shape))
+
+
+def _dtype(inputs: Any) -> str:
+    """Return the dtype in which an operand is multiplied."""
+    kind = inputs.device.type
+    if torch.is_autocast_enabled(kind):
+        return dtype_name(torch.get_autocast_dtype(kind))
+    return dtype_name(inputs.dtype)
+
+
+def _recomputes(model: nn.Module) -> bool:
+    """Return whether some part of a model is computed again in the backward pass."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+@contextlib.contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Put back after the block what a pass has written into buffers, as norms of batches do."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
