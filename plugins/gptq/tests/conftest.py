@@ -15,6 +15,12 @@ collect_ignore_glob = [] if find_spec("gptqmodel") else ["test_*.py"]
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
+@pytest.fixture(autouse=True)
+def packed_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have GPTQModel pack by Python: its kernel is compiled first, which takes most of a minute."""
+    monkeypatch.setenv("GPTQMODEL_DISABLE_PACK_EXT", "1")
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Run]:
     """Make a run of one CPU rank: LoRA on two layers of the small llama, as bfloat16."""

@@ -212,7 +212,12 @@ def test_one_group_for_all_inputs_can_be_calibrated_too(load):
 # GPTQModel leaves temporary folders for the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_calibrating_is_done_once_and_its_seconds_are_reported_each_time(load):
+@pytest.mark.parametrize("packing", ["python", pytest.param("compiled", marks=pytest.mark.release)])
+def test_calibrating_is_done_once_and_its_seconds_are_reported_each_time(
+    load, packing, monkeypatch
+):
+    if packing == "compiled":
+        monkeypatch.delenv("GPTQMODEL_DISABLE_PACK_EXT")
     options = {"quantize": "calibrate", "group_size": 32, "calibration_samples": 8}
     plugin, run = load(**options)
     first = logits(run.model)
