@@ -23,9 +23,9 @@ hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")
 
 # Test processes stand side by side: each computes with one thread, and none spins while it waits.
-# On a busy machine an import may take its time. Inductor would compile and start programs for ten
-# seconds to see which vector instructions there are. Set before anything imports torch; the programs
-# that tests start inherit it.
+# On a busy machine an import may take its time. Inductor would compile programs for ten seconds to
+# see which vector instructions there are. Set before anything imports torch; the programs that
+# tests start inherit it.
 for name, value in {
     "ACCEL_BENCH_IMPORT_SECONDS": "100",
     "MKL_NUM_THREADS": "1",

@@ -78,6 +78,7 @@ def test_a_mixture_of_experts_shows_what_a_token_uses_of_it() -> None:
     )
 
 
+@pytest.mark.usefixtures("counted_here")
 def test_the_table_holds_the_same_figures_in_groups_of_digits() -> None:
     printed = show("llama-2-7b", "--sequence-length", "4096").output
     for row in (

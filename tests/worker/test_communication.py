@@ -15,6 +15,7 @@ from torch import nn
 
 from accel_bench.analysis.metrics.ranks import late_ranks
 from accel_bench.result import Collective, Communication
+from accel_bench.testing.apart import warnings_ignored
 from accel_bench.worker.communication import CommunicationProbe
 
 WIDTH = 64
@@ -99,7 +100,9 @@ def work(rank: int, folder: str) -> None:
 def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Communication]]:
     """What two ranks have observed, by model and rank."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    # Forked, so that they import nothing anew.
+    with warnings_ignored():
+        torch.multiprocessing.start_processes(work, (str(folder),), 2, start_method="fork")
     texts = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     return {
         name: {rank: Communication(**text[name]) for rank, text in enumerate(texts)}

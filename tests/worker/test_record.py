@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-from cli.program import call, write_nulls
+from cli.program import write_nulls
 
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.testing import run_scenario
 from accel_bench.worker.record import RankRecord, collect_metrics
 
 
@@ -30,7 +30,7 @@ def test_a_metric_is_attributed_to_the_plugin_that_measured_it() -> None:
 def test_a_stack_that_uses_its_slot_s_plugin_keeps_what_that_shows(tmp_path: Path) -> None:
     """Of two of one name, that of the slot answers nothing and has nothing to show."""
     stacks = "{baseline: [], early: [{use: adamw, optimizer_in_backward: true}]}"
-    write_nulls(
+    path = write_nulls(
         tmp_path,
         stacks=stacks,
         model="{id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}",
@@ -40,9 +40,7 @@ def test_a_stack_that_uses_its_slot_s_plugin_keeps_what_that_shows(tmp_path: Pat
         resources="{device: cpu}",
         measure="{warmup: 1, steps: 2, rounds: 1, phase_steps: 0}",
     )
-    file, results = str(tmp_path / "nulls.yaml"), str(tmp_path / "results")
-    done = call("run", file, "-q", "--format", "json", "--results", results)
-    assert done.code == 0, done.err
-    rows = {row["stack"]: row for row in json.loads(done.out)["experiments"]}
-    assert rows["early"]["evidence"]["adamw"]["optimizer_in_backward"] is True
-    assert "optimizer_in_backward" not in rows["baseline"]["evidence"]["adamw"]
+    found = run_scenario(path)
+    evidence = {stack: result.ranks[0].evidence["adamw"] for stack, result in found.items()}
+    assert evidence["early"]["optimizer_in_backward"] is True
+    assert "optimizer_in_backward" not in evidence["baseline"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from imported_modules import imported
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainingArguments
 
@@ -278,6 +279,12 @@ def test_the_evidence_says_what_trainer_made_of_the_run(make_run: MakeRun) -> No
     }
 
 
+def test_the_plugin_s_module_imports_nothing_heavy() -> None:
+    program = "from accel_bench.builtin.engines.hf_trainer import HFTrainer"
+    assert not imported(program, {"torch", "transformers", "accelerate"})
+
+
+@pytest.mark.release
 def test_trainer_is_imported_with_the_imports_and_not_by_the_plugin_s_module() -> None:
     """Else its time and memory would count as those of building the engine."""
     program = (
