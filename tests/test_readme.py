@@ -62,7 +62,7 @@ SMALL = (
 
 FEW = (
     *("--rounds", "1", *SMALL),
-    *("--set", "stacks.torch-compile.torch-compile.backend=aot_eager"),
+    *("--set", "stacks.torch-compile.torch-compile.backend=eager"),
     *FORKING,
 )
 """What makes a run of the quickstart short; inductor alone takes most of a minute. The demo of
@@ -109,8 +109,19 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+SIMULATES = "accel-bench estimate"
+"""Beginning of a command that starts a process with torch, as tests/cli/test_estimate.py does."""
+
+
 # In this process; tests/cli/test_main.py starts the program as a shell does.
-@pytest.mark.parametrize("command", [command for command in commands() if is_ours(command)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=pytest.mark.release if one.startswith(SIMULATES) else ())
+        for one in commands()
+        if is_ours(one)
+    ],
+)
 def test_a_command_runs(
     command: str, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +139,14 @@ def test_a_command_runs(
     if target:
         (workplace / "written.yaml").write_text(done.out)
         assert call("scenarios", "validate", "written.yaml").code == 0
+
+
+def test_the_options_of_an_estimate_are_those_of_the_command() -> None:
+    (command,) = [one for one in commands() if one.startswith(SIMULATES)]
+    known = call("estimate", "--help").out
+    options = [word for word in shlex.split(command) if word.startswith("--")]
+    assert options
+    assert [word for word in options if word not in known] == []
 
 
 @pytest.mark.release

@@ -1,6 +1,6 @@
 """Rounds: interleaved, resumed as a whole, tried again, given up.
 
-With real workers where processes end otherwise than well, or are watched; the others are forked.
+With real workers where a process is killed, or watched; the others are forked.
 """
 
 from __future__ import annotations
@@ -150,24 +150,25 @@ def test_resuming_runs_unfinished_rounds_again_with_their_baseline(
     faulty.setenv("FAULTY_SHARE", "0.3")
     stacks = {"baseline": [], "shaky": [{"use": "faulty", "fault": "sometimes"}]}
     measure = {"warmup": 1, "steps": 4, "rounds": 3}
-    run_session(tmp_path, null_scenario(stacks, measure=measure))
+    scenario = null_scenario(stacks, measure=measure, **FORKED)
+    run_session(tmp_path, scenario)
     first = stored(tmp_path)
     ended = [row.status.value for row in first if row.experiment.stack.name == "shaky"]
     assert ended == ["crashed", "ok", "crashed"]
 
     faulty.setenv("FAULTY_SHARE", "0")
-    notes = run_session(tmp_path, null_scenario(stacks, measure=measure), resume=True)
+    notes = run_session(tmp_path, scenario, resume=True)
     assert notes.runs == 4
     again = [(row.round, row.experiment.stack.name) for row in stored(tmp_path)[len(first) :]]
     assert sorted(again) == [(0, "baseline"), (0, "shaky"), (2, "baseline"), (2, "shaky")]
-    assert run_session(tmp_path, null_scenario(stacks, measure=measure), resume=True).runs == 0
+    assert run_session(tmp_path, scenario, resume=True).runs == 0
     assert len(stored(tmp_path)) == len(first) + 4
 
 
 def test_a_stack_that_would_end_so_again_is_given_up_and_not_tried_again(tmp_path: Path) -> None:
     stacks = {"baseline": [], "hopeless": [{"use": "faulty", "fault": "oom"}]}
     measure = {"warmup": 1, "steps": 4, "rounds": 3}
-    notes = run_session(tmp_path, null_scenario(stacks, measure=measure), retries=2)
+    notes = run_session(tmp_path, null_scenario(stacks, measure=measure, **FORKED), retries=2)
     names = [row.experiment.stack.name for row in notes.results]
     assert (names.count("hopeless"), names.count("baseline")) == (1, 3)
 
@@ -238,7 +239,8 @@ def test_a_run_too_large_for_a_row_is_stored_without_its_samples(
 ) -> None:
     monkeypatch.setattr(records, "MAXIMUM_PAYLOAD_BYTES", 40_000)
     measure = {"warmup": 1, "steps": 400, "rounds": 1}
-    run_session(tmp_path, null_scenario({"baseline": []}, measure=measure), retries=1)
+    scenario = null_scenario({"baseline": []}, measure=measure, **FORKED)
+    run_session(tmp_path, scenario, retries=1)
     (row,) = stored(tmp_path)
     assert (row.status, row.ranks) == (Status.INVALID, ())
     assert f"stays in their files in {row.folder}" in row.reasons[-1]

@@ -197,7 +197,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "results").read_text() == "mine"
 
 
-@pytest.mark.parametrize("rows", [100, pytest.param(1000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("rows", [25, pytest.param(1000, marks=pytest.mark.release)])
 def test_eight_processes_that_start_and_write_together_lose_no_row(folder: Path, rows: int) -> None:
     # Forked once all is imported, they open the store at the same moment.
     script = (

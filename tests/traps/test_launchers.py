@@ -47,7 +47,9 @@ def test_a_launcher_that_starts_one_process_for_two_ranks_is_invalid(program: Pr
     assert program.left_behind() == []
 
 
+@pytest.mark.release
 def test_fsdp_that_becomes_ddp_is_invalid(program: Program) -> None:
+    """Two real ranks import all libraries; test_wrapping.py has the same mistake without them."""
     scenario: dict[str, Any] = {
         "name": "sharded",
         "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 1}},

@@ -78,13 +78,18 @@ def test_by_sequences_loss_and_gradients_are_those_of_the_padded_step(
     assert distance(found_gradients, gradients) < 5e-6
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize(
+    ("model_type", "attention"),
+    [
+        pytest.param(name, attention, marks=() if by_default else pytest.mark.release)
+        for name in MODEL_TYPES
+        for attention, by_default in (("sdpa", True), ("eager", name in {"llama", *ONLY_EAGER}))
+        if attention == "eager" or name not in ONLY_EAGER
+    ],
+)
 def test_with_a_mask_loss_and_gradients_are_those_of_the_padded_step(
     make_run, tiny_model, step, model_type, attention
 ):
-    if model_type in ONLY_EAGER and attention == "sdpa":
-        pytest.skip("this model has no sdpa")
     model, run = tiny_model(model_type, attention), make_run(**TRAIN)
     loss, gradients = step(model, padded(run))
     found, found_gradients = step(model, flattened(run, "mask"))
@@ -167,14 +172,14 @@ def test_rows_of_other_sequences_need_no_further_graphs(tiny_model, separated):
         block.compile(backend=backend)
     graphs = []
     try:
-        for count in (2, 3, 4, 5, 6, 7, 8, 9, 10):
+        for count in (2, 3, 4, 5, 10):
             rows = [np.arange(1, 3 + count + number) for number in range(count)]
             model(**flat_inputs(rows, "varlen")).loss.backward()
             graphs.append(len(compiled))
     finally:
         torch.compiler.reset()
     # Sizes are marked as dynamic in the second row, or in the third.
-    assert graphs[2:] == graphs[2:3] * 7
+    assert graphs[2:] == graphs[2:3] * 3
 
 
 def test_what_is_not_flattened_goes_the_old_way(tiny_model, separated):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,17 @@ POLICIES: list[dict[str, Any]] = [
     {"policy": "selective", "keep": ["attention"]},
 ]
 compiling = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-policies = pytest.mark.parametrize("given", POLICIES, ids=lambda given: "-".join(map(str, given)))
+
+
+def selected(names: Iterable[str], chosen: Callable[[str, bool, str], bool]) -> Any:
+    """Return each model under each adapter and policy as parameters; `chosen` run by default."""
+    found = []
+    for name, adapted, given in product(names, (False, True), POLICIES):
+        policy = "-".join(map(str, given.values())) or "all"
+        marks = () if chosen(name, adapted, policy) else pytest.mark.release
+        identity = f"{'lora' if adapted else 'all'}-{name}-{policy}"
+        found.append(pytest.param(name, adapted, given, marks=marks, id=identity))
+    return pytest.mark.parametrize(("name", "adapted", "given"), found)
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +80,12 @@ def compile_blocks(model: Any) -> None:
         layer.compile(backend="aot_eager")
 
 
-@policies
-@pytest.mark.parametrize("lora", [None, EVERYWHERE], ids=["all", "lora"])
+@selected(["llama-3-8b"], lambda name, adapted, policy: adapted or policy == "selective")
 def test_gradients_are_those_without_checkpointing(
-    given: dict[str, Any], lora: dict[str, Any] | None
+    name: str, adapted: bool, given: dict[str, Any]
 ) -> None:
-    plain, again = build(lora=lora), build(lora=lora)
+    lora = EVERYWHERE if adapted else None
+    plain, again = build(name, lora), build(name, lora)
     checkpointing = checkpointed(again, **given)
     assert equal(gradients(again), gradients(plain))
     evidence = checkpointing.evidence()
@@ -103,12 +114,18 @@ def test_blocks_that_are_compiled_afterwards_have_the_same_gradients() -> None:
     assert checkpointing.evidence()["recomputations"] is None
 
 
-@policies
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("lora", [None, {"target_modules": "all-linear"}], ids=["all", "lora"])
+def differs_in_kind(name: str, adapted: bool, policy: str) -> bool:
+    """Return whether a case has a model, an adapter or a policy that no other one has so."""
+    if name == "llama-3-8b":
+        return adapted or policy == "all"
+    return policy == "selective" and adapted == (name == "mixtral-8x7b")
+
+
+@selected(SIZES, differs_in_kind)
 def test_hardware_flops_are_those_that_torch_counts(
-    name: str, lora: dict[str, Any] | None, given: dict[str, Any], tmp_path: Path
+    name: str, adapted: bool, given: dict[str, Any], tmp_path: Path
 ) -> None:
+    lora = {"target_modules": "all-linear"} if adapted else None
     model = catalog_model(name, SIZES[name], lora=lora, device="cpu")
     checkpointed(model, **given)
     counted, workload = first_step(model, tmp_path)
