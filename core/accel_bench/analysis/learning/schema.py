@@ -95,7 +95,7 @@ class Stability(Frozen):
     """Highest of them."""
 
     standard_deviation: Interval | None = None
-    """Of them, with its 95 % bootstrap interval; null with fewer than three seeds."""
+    """Of them, with its 95 % chi-squared interval; null with fewer than three seeds."""
 
 
 class MemoryGrowth(Frozen):

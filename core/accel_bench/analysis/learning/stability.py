@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from accel_bench.analysis.learning.groups import LearningGroup, lasts
 from accel_bench.analysis.learning.schema import Stability
-from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
 from accel_bench.analysis.statistics.estimators import Interval
 
 MINIMUM_SEEDS = 3
@@ -28,11 +28,14 @@ def stability_of(group: LearningGroup) -> Stability:
 
 
 def _spread(ends: Sequence[float]) -> Interval | None:
+    """Return the standard deviation with its 95 % chi-squared interval.
+
+    A bootstrap of few values draws the same one again and again, and would begin at 0.
+    """
+    from scipy.special import chdtri
+
     if len(ends) < MINIMUM_SEEDS:
         return None
-    low, high = bootstrap_ends([[end] for end in ends], _deviation) or (None, None)
-    return Interval(median=stdev(ends), low=low, high=high)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0
+    found, freedom = stdev(ends), len(ends) - 1
+    low, high = (found * math.sqrt(freedom / chdtri(freedom, tail)) for tail in (0.025, 0.975))
+    return Interval(median=found, low=low, high=high)
