@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.searches.tuning import (
     best_of,
@@ -14,7 +15,6 @@ from accel_bench.analysis.searches.tuning import (
     judge_trial,
     loss_at,
     steps_to_reach,
-    training_curve,
 )
 from accel_bench.analysis.searches.tuning_schema import Objective, TrialOutcome, TuneTrial
 from accel_bench.analysis.wording import settings, significant
@@ -122,7 +122,7 @@ class TuneSearch:
             curve = training_curve(run) if run.status.completed else []
             if self.objective.goal != "loss" or not curve:
                 break
-            if loss_at(curve, self.objective) is not None:
+            if loss_at(run, self.objective) is not None:
                 break
             steps = steps_to_reach(curve, self.objective)
         return run

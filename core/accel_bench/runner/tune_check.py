@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.searches.tuning import check_losses, loss_at, training_curve
+from accel_bench.analysis.searches.tuning import check_losses, loss_at
 from accel_bench.analysis.searches.tuning_schema import (
     CheckVerdict,
     Objective,
@@ -62,7 +62,7 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
     found: dict[str, dict[bool, float]] = {}
     for run in results:
         sound = run.status.completed and not disowning(run)
-        loss = loss_at(training_curve(run), objective) if sound else None
+        loss = loss_at(run, objective) if sound else None
         if loss is not None:
             experiment = run.experiment
             found.setdefault(experiment.point, {})[experiment.stack.name == TUNED] = loss

@@ -59,8 +59,8 @@ class Evaluator:
 
     def _loss(self, batch: Batch) -> Any:
         """Return the loss of a batch by the task's function, a tensor of shape ()."""
-        inputs = self._on_device(batch.inputs)
-        return self._run.loss(self._run.model, inputs, batch.supervised_in_step).detach()
+        inputs, run = self._on_device(batch.inputs), self._run
+        return run.loss(run.model, inputs, batch.supervised_in_step).detach()
 
     def _on_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         device = str(self._run.device)

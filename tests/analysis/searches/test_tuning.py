@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from analysis.learning.learning_factory import learned
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 
+from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.searches.tuning import (
     beats,
     best_of,
@@ -15,7 +17,6 @@ from accel_bench.analysis.searches.tuning import (
     judge_trial,
     loss_at,
     steps_to_reach,
-    training_curve,
     with_answer,
 )
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
@@ -61,14 +62,23 @@ def test_the_curve_counts_warm_up_as_training() -> None:
 def test_the_loss_is_the_mean_of_the_last_steps_until_then(
     objective: Objective, expected: float | None
 ) -> None:
-    assert loss_at(training_curve(make_run(FALLING)), objective) == expected
+    assert loss_at(make_run(FALLING), objective) == expected
 
 
 def test_a_loss_that_is_not_finite_there_counts_as_none() -> None:
     run = make_run([*FALLING[:5], None, *FALLING[6:]])
-    assert loss_at(training_curve(run), loss("tokens", 7 * TOKENS)) == math.inf
+    assert loss_at(run, loss("tokens", 7 * TOKENS)) == math.inf
     trial = judge_trial(1, {}, run, run, loss("tokens", 7 * TOKENS))
     assert (trial.outcome, trial.reason) == ("infeasible", "its loss is not finite")
+
+
+def test_the_validation_loss_decides_where_held_out_samples_were_evaluated() -> None:
+    """It is evaluated after 0, 3, 4 and 5 steps of 100 tokens each."""
+    run = learned([5.0, 4.0, 3.0, 2.5])
+    found = [loss_at(run, loss("tokens", amount)) for amount in (250, 300, 301, 500, 501)]
+    assert found == [4.0, 4.0, 3.0, 2.5, None]
+    assert judge_trial(1, {}, run, run, loss("tokens", 400)).value == 3.0
+    assert loss_at(learned([5.0, 4.0, None]), loss("tokens", 400)) == math.inf
 
 
 def test_a_run_that_is_too_short_says_how_many_steps_it_takes() -> None:

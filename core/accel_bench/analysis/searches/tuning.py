@@ -6,13 +6,14 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import fmean
-from typing import NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.learning.curves import Reached, training_curve, validation_curve
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.searches.tuning_schema import (
@@ -48,53 +49,24 @@ GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 """Keys of which a larger value never takes less memory."""
 
 
-class Reached(NamedTuple):
-    """What training had used, and its loss, after a step."""
+def loss_at(run: Result, objective: Objective) -> float | None:
+    """Return the loss of a run when so much was used; None where it ended earlier.
 
-    seconds: float
-    tokens: int
-    loss: float | None
-
-
-def training_curve(run: Result) -> list[Reached]:
-    """Return the curve of a run from step 0: seconds of the slowest rank, tokens of all.
-
-    Warm-up and discarded windows train too. It ends before a step that was not kept.
+    Where held-out samples were evaluated it is that of the first evaluation from there on, else the
+    mean training loss of the last 5 steps until there. It is infinite where it is not finite.
     """
-    speed = run_throughput(run)
-    if speed is None:
-        return []
-    ranks = []
-    for rank in run.ranks:
-        window = rank.window
-        assert window is not None  # a run without one has no throughput
-        every = (*window.warmup, *window.discarded, *window.samples)
-        ranks.append({sample.step: sample for sample in every})
-    data = [
-        by_step for rank, by_step in zip(run.ranks, ranks, strict=True) if rank in run.data_ranks
-    ]
-    curve, seconds, tokens = [], 0.0, 0
-    for step, loss in enumerate(speed.losses):
-        if not all(step in by_step for by_step in ranks):
-            break
-        seconds += max(by_step[step].seconds for by_step in ranks)
-        tokens += sum(by_step[step].real_tokens for by_step in data)
-        curve.append(Reached(seconds, tokens, loss))
-    return curve
-
-
-def loss_at(curve: Sequence[Reached], objective: Objective) -> float | None:
-    """Return the mean loss of the last 5 steps until so much was used; None where it was not.
-
-    It is infinite where one of them is not finite.
-    """
-    used = [_used(point, objective) for point in curve]
-    last = next((n for n, amount in enumerate(used) if amount >= _limit(objective)), None)
-    if last is None:
+    curve = training_curve(run)
+    passed = [n for n, one in enumerate(curve) if _used(one, objective) >= _limit(objective)]
+    if not passed:
         return None
-    losses = [point.loss for point in curve[max(0, last + 1 - SMOOTHING_STEPS) : last + 1]]
+    losses = [one.loss for one in curve[max(0, passed[0] + 1 - SMOOTHING_STEPS) : passed[0] + 1]]
+    if evaluated := validation_curve(run):
+        later = (one.loss for one in evaluated if _used(one, objective) >= _limit(objective))
+        losses = list(islice(later, 1))
     known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
-    return fmean(known) if len(known) == len(losses) else math.inf
+    if len(known) < len(losses):
+        return math.inf
+    return fmean(known) if known else None
 
 
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
@@ -155,7 +127,7 @@ def _judge(
 
 
 def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float | None, str]:
-    loss = loss_at(training_curve(run), objective)
+    loss = loss_at(run, objective)
     if loss is None:
         return "infeasible", None, f"it ended before {objective.amount:g} {objective.unit}"
     if math.isinf(loss):
