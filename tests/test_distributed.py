@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cli.program import call
 from fault_plugins.distribution import install
-from several_ranks.scenarios import forking
+from several_ranks.scenarios import forking, validation_losses
 
 from accel_bench import Result, Sample, Status
 from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
@@ -26,7 +26,7 @@ ENGINES = ("torch", "hf-trainer")
 SCENARIO = """
 name: shards
 model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
-data: {use: text, source: path, path: TEXT, sequence_length: 32}
+data: {use: text, source: path, path: TEXT, sequence_length: 32, held_out: 5}
 optimizer: sgd
 train: {global_batch_size: 8, gradient_accumulation: 1, learning_rate: 0.1}
 resources: {device: cpu, threads: 1}
@@ -169,6 +169,15 @@ def test_packed_batches_give_the_losses_and_tokens_of_one_process(folder: Path) 
     alone, together = run_throughput(one), run_throughput(two)
     assert alone is not None and together is not None
     assert together.step_tokens == alone.step_tokens
+
+
+def test_two_ranks_of_both_engines_evaluate_what_one_process_does(
+    one: Result, engines: dict[str, Result]
+) -> None:
+    losses = validation_losses(one)
+    assert len(losses) == 2
+    for result in engines.values():
+        assert validation_losses(result)[0] == pytest.approx(losses[0], rel=1e-6)
 
 
 def test_both_ranks_wrote_their_samples_and_say_what_they_used(two: Result) -> None:

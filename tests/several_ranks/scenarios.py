@@ -16,6 +16,7 @@ import pytest
 from fault_plugins.distribution import install
 
 from accel_bench import Result
+from accel_bench.analysis.learning.curves import validation_curve
 from accel_bench.plugins.registry import installed
 
 WORK: dict[str, Any] = {
@@ -24,6 +25,7 @@ WORK: dict[str, Any] = {
         "use": "synthetic",
         "sequence_length": 48,
         "lengths": {"median": 24, "sigma": 0.5},
+        "held_out": 9,  # in the last of three batches, one of two ranks has no sample
     },
     "train": {"global_batch_size": 8, "learning_rate": 0.1, "max_grad_norm": 0.1},
     "optimizer": "sgd",
@@ -41,6 +43,12 @@ def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **wo
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(merged))
     return path
+
+
+def validation_losses(result: Result) -> list[float]:
+    """Return the loss of each evaluation, the sum over ranks with batches of their own."""
+    curve = validation_curve(result)
+    return [one.loss for one in curve if one.loss is not None]
 
 
 def run_all(

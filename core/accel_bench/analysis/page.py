@@ -12,6 +12,8 @@ from accel_bench.analysis.checks.comparability import (
     Difference,
     comparability_of_rounds,
 )
+from accel_bench.analysis.learning.convergence import converge
+from accel_bench.analysis.learning.schema import ConvergenceDocument
 from accel_bench.analysis.metrics.memory_parts import MemoryAtPeak, memory_at_peak
 from accel_bench.analysis.metrics.waterfall import Waterfall, waterfall
 from accel_bench.analysis.schema import ExperimentSummary, Summary
@@ -83,6 +85,9 @@ class ScenarioPage:
     machines: tuple[Machine, ...]
     """Machines of its runs, each once."""
 
+    learning: ConvergenceDocument | None = None
+    """How its stacks learned; null where nothing was evaluated and no learning curve was made."""
+
     @property
     def rows(self) -> list[PageRow]:
         """All rows in this order."""
@@ -115,7 +120,15 @@ def scenario_page(
         summary=summary,
         points=tuple(_point(rows, plan.baseline, command, elsewhere) for rows in points.values()),
         machines=_machines(results),
+        learning=_learning(runs, plan.baseline),
     )
+
+
+def _learning(rows: Sequence[ExperimentRuns], baseline: str) -> ConvergenceDocument | None:
+    runs = [run for row in rows for run in row.completed.values()]
+    if not any(rank.learning for run in runs for rank in run.ranks):
+        return None
+    return converge(rows, {run.session: baseline for run in runs})
 
 
 def count_endings(rows: Sequence[PageRow]) -> list[tuple[str, int]]:

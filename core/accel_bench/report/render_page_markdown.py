@@ -116,7 +116,7 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
         ]
         lines = [f"{name}: {text} ({'; '.join(parts)})" for name, text, *parts in sizes]
         yield _folded(f"Memory{of}", _list(lines))
-    for table in part.tables:
+    for table in (*part.learning, *part.tables):
         yield _folded(f"{table.title or 'Metrics'}{of}", f"{_table(table)}\n\n{_list(table.notes)}")
     for row in part.rows:
         if row.differences:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from several_ranks.scenarios import run_all, write
+from several_ranks.scenarios import run_all, validation_losses, write
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
@@ -99,7 +99,12 @@ def assert_same_training(alone: Result, together: Result) -> None:
 @pytest.fixture(scope="session")
 def ranks() -> SimpleNamespace:
     """Return `write(folder, name, devices, stacks, **work)`, which writes a scenario, and `run`,
-    which runs several; `compared` and `assert_same_training` take the results."""
+    which runs several; `compared` and `assert_same_training` take the results, and
+    `validation_losses` takes one."""
     return SimpleNamespace(
-        write=write, run=run, compared=compared, assert_same_training=assert_same_training
+        write=write,
+        run=run,
+        compared=compared,
+        assert_same_training=assert_same_training,
+        validation_losses=validation_losses,
     )

@@ -79,6 +79,22 @@ def test_two_ranks_train_as_one_process_does(
     ranks.assert_same_training(results["one"]["alone"], results["two"][stack])
 
 
+@pytest.mark.parametrize("stack", ["ddp", "fsdp2", "tensor"])
+def test_two_ranks_evaluate_what_one_process_does(
+    results: dict[str, dict[str, Result]], stack: str, ranks: SimpleNamespace
+) -> None:
+    alone, together = results["one"]["alone"], results["two"][stack]
+    losses = ranks.validation_losses(alone)
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert ranks.validation_losses(together) == pytest.approx(losses, rel=1e-5)
+    counts = [
+        sum(rank.learning.evaluations[-1].sequences for rank in one.data_ranks if rank.learning)
+        for one in (alone, together)
+    ]
+    assert counts == [9, 9]
+
+
 def test_what_joins_the_ranks_is_read_back_from_the_tensors(
     results: dict[str, dict[str, Result]],
 ) -> None:

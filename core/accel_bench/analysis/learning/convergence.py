@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.learning.groups import LearningGroup, learning_groups
 from accel_bench.analysis.learning.growth import memory_growth
@@ -40,7 +40,18 @@ def convergence(
 
     `baselines` are the stacks with which those of a session are compared, by session.
     """
-    groups = learning_groups(collect_experiments(results))
+    return converge(collect_experiments(results), baselines, loss, tariff, instances)
+
+
+def converge(
+    experiments: Sequence[ExperimentRuns],
+    baselines: Mapping[str, str],
+    loss: float | None = None,
+    tariff: HourlyRate | None = None,
+    instances: int | None = None,
+) -> ConvergenceDocument:
+    """Return how experiments learned, as `convergence` does."""
+    groups = learning_groups(experiments)
     found = {id(group): amounts_of(group, loss) for group in groups} if loss is not None else {}
     rows = []
     for group in groups:

@@ -179,8 +179,9 @@ def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
 
     All ranks together evaluate every held-out sample once, or as many as `evaluate.batches` says.
     """
-    evaluate = run.scenario.evaluate
+    evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
+    del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
     size = evaluate.micro_batch_size or plan.micro_batch_size
     plan = replace(plan, micro_batch_size=size, gradient_accumulation=1)
     _, held_out = split_samples(len(run.dataset), plan.held_out, plan.seed)

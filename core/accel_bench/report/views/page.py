@@ -27,6 +27,7 @@ from accel_bench.documents.files import slug
 from accel_bench.report.plots import COLOURS, MISSING, plots_available
 from accel_bench.report.table import EMPTY, Column
 from accel_bench.report.views.configuration import configuration
+from accel_bench.report.views.convergence import learning_tables
 from accel_bench.report.views.page_bars import memory_views, waterfalls
 from accel_bench.report.views.page_model import (
     TOKENS,
@@ -144,6 +145,7 @@ def _scenario(
         memories=memories,
         memory_note=memory_note,
         jobs=list(_jobs(rows)) if trained else (),
+        learning=list(learning_tables(one.learning)) if one.learning else (),
         tables=extra_tables(one.summary),
         machine=machine_table(one.machines),
         notes=comparison_notes(one.summary),

@@ -102,6 +102,9 @@ class ScenarioView:
     memories: Sequence[MemoryView]
     memory_note: str
     jobs: Sequence[Job]
+    learning: Sequence[Table]
+    """How the stacks learned; empty where nothing was evaluated."""
+
     tables: Sequence[Table]
     machine: Table
     notes: Sequence[str]
@@ -128,6 +131,7 @@ class ScenarioView:
             "time": ("Where the time goes", self.waterfalls),
             "memory": ("Memory", self.memories),
             "job": ("Your job", self.jobs),
+            "learning": ("Does it still learn", self.learning),
             "tables": ("More tables", self.tables),
             "each": ("Each stack", True),
             "machine": ("Machine", True),

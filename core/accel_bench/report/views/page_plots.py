@@ -51,7 +51,13 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     end = f" {more} more rows are left out." if more > 0 else ""
     found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
     trained = [row for row in shown if row.row.summary.counts != CALLS]
-    return [*found, *_loss(trained, end), *_memory(one, ranked), *_scaling(one, shown)]
+    return [
+        *found,
+        *_loss(trained, end),
+        *_validation(one, shown),
+        *_memory(one, ranked),
+        *_scaling(one, shown),
+    ]
 
 
 def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
@@ -157,6 +163,26 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
     if series:
         caption = "The first round of each stack, warm-up included; lines that cover one another "
         yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
+
+
+def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield the loss on held-out samples against the seconds of training, a line for each stack."""
+    numbers = {row.stack: row.number for row in rows}
+    series = []
+    for learned in one.learning.experiments if one.learning else ():
+        known = [(point.seconds, point.loss) for point in learned.curve if point.loss is not None]
+        if learned.loss_kind == "validation" and learned.stack in numbers and len(known) > 1:
+            name = label(learned.stack, learned.sweep)
+            series.append(Series(name, numbers[learned.stack], known))
+    if series:
+        left = len(series) - MOST_SERIES
+        more = f" {left} more rows are left out." if left > 0 else ""
+        caption = (
+            "On samples that are not trained on, the mean over runs; seconds are those of training "
+            f"steps.{more}"
+        )
+        axes = ("seconds of training", "validation loss")
+        yield curves("Validation loss", caption, series[:MOST_SERIES], axes)
 
 
 def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
